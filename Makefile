@@ -1,0 +1,65 @@
+# `make` alone lists the targets. Everything runs in .venv, which is made on first use and brought up to
+# date whenever pyproject.toml changes. Needs Python 3.11+, make and a package index, nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# What the linters look at, as far as it exists.
+SOURCES := $(wildcard src tests benchmarks)
+
+# Extra arguments for pytest: make test ARGS="-k dedup -x"
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "dayjob needs Python 3.11 or later; name one with: make PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing dayjob and its development tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --upgrade 'pip>=25.1'  # knows --group
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group dev --editable .
+	@touch $@
+
+.PHONY: venv
+venv: $(STAMP) ## Create or update .venv
+
+.PHONY: demo
+demo: $(STAMP) ## Run the ten-second demonstration on a fresh SQLite file
+	@$(BIN)/dayjob demo
+
+.PHONY: test
+test: check ## Run the checks, then the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## Run the tests that are not marked slow, without the checks
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+.PHONY: check
+check: $(STAMP) ## Check format, lint, types and import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: fmt
+fmt: $(STAMP) ## Format the code and fix what the linter can fix
+	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+.PHONY: bench
+bench: $(STAMP) ## Run the benchmarks (ARGS="..." is passed on)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

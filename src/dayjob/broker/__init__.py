@@ -1,0 +1,5 @@
+"""The queue semantics over one engine."""
+
+from dayjob.broker.broker import Broker
+
+__all__ = ["Broker"]

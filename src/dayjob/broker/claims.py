@@ -1,0 +1,77 @@
+"""The claims that this process holds, and the tokens that tell their holders of a cancel.
+
+A claim is watched from the moment its commit is known until nobody refers to its ``Job`` any more.
+Cancel requests are read from the store when a signal says that there may be some, so a request made
+in any process reaches the claim; one made while a claim is still on its way back is looked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from weakref import WeakValueDictionary
+
+from dayjob.job import Job
+
+
+class CancelToken:
+    """Fires once, when a cancel of its claim is requested."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._fired = asyncio.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._fired.is_set()
+
+    async def wait(self) -> None:
+        """Return when a cancel is requested."""
+        await self._fired.wait()
+
+    def fire(self) -> None:
+        self._fired.set()
+
+    def __repr__(self) -> str:
+        return f"CancelToken(job={self._job.id!r}, cancelled={self.cancelled})"
+
+
+class Claims:
+    """Which claims are held here. Used on the broker's event loop."""
+
+    def __init__(self, find_requests: Callable[[], Awaitable[Iterable[tuple[bytes, int]]]]) -> None:
+        self._find_requests = find_requests
+        self._held: WeakValueDictionary[bytes, Job] = WeakValueDictionary()
+        self.checks = 0
+        """How many looks for requests have ended; tells whether one ended while a claim was on its way."""
+
+    def hold(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            job._tokens = self
+            self._held[job.key] = job
+
+    def let_go(self, job: Job) -> None:
+        if self._held.get(job.key) is job:
+            del self._held[job.key]
+
+    def token(self, job: Job) -> CancelToken:
+        if job._token is None:
+            job._token = CancelToken(job)
+            if job.cancel_requested:
+                job._token.fire()
+        return job._token
+
+    def requested(self, job: Job) -> None:
+        job.cancel_requested = True
+        if job._token is not None:
+            job._token.fire()
+
+    async def check(self) -> None:
+        """Look for cancel requests and fire the tokens that they are meant for."""
+        if self._held:
+            requests = await self._find_requests()
+            for key, epoch in requests:
+                job = self._held.get(key)
+                if job is not None and job.epoch == epoch:
+                    self.requested(job)
+        self.checks += 1

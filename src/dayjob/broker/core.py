@@ -1,0 +1,237 @@
+"""What every part of a broker stands on: the engine, open and closed, the groups, and the duties."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+from dayjob.broker.claims import Claims
+from dayjob.broker.group import Group
+from dayjob.broker.intake import Intake
+from dayjob.broker.policy import Policies
+from dayjob.clock import SYSTEM, Clock
+from dayjob.config import BrokerConfig
+from dayjob.durations import SECOND, to_micros
+from dayjob.duties import Promote, Reap, Service, Sweep, WatchCancels
+from dayjob.engines.base import (
+    Capabilities,
+    ClaimRequest,
+    Engine,
+    Insertion,
+    Renewal,
+    Renewed,
+    Verdict,
+)  # fmt: skip
+from dayjob.engines.registry import create_engine
+from dayjob.errors import Closed, ConfigError
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState
+from dayjob.lifecycle import Event
+
+CHORE_BATCH = 1000
+"""How many jobs a duty changes in one commit, so that claims and settlements get their turn in between."""
+
+
+class Core:
+    """Opens and closes; holds the engine and the groups that share its round trips."""
+
+    def __init__(self, url: str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> None:
+        if config is not None and not isinstance(config, BrokerConfig):
+            raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
+        self.config = config or BrokerConfig()
+        self._injected_clock = clock
+        self._clock = clock or SYSTEM
+        self._engine: Engine = create_engine(url, self._clock)
+        self._url = url
+        self._policies = Policies(self.config)
+        self._intake = Intake(self._policies, self.config.max_payload)
+        self._claims = Claims(self._engine.cancel_requests)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._opening = asyncio.Lock()
+        self._closing = False
+        self._background: set[asyncio.Task[Any]] = set()
+        self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
+        self._claiming: Group[ClaimRequest, list[Job]] = Group(
+            self._claim, weigh=lambda request: request.limit, undelivered=self._give_back
+        )
+        self._settling: Group[tuple[Verdict, ...], list[JobState | None]] = Group(self._settle, weigh=_weight)
+        self._renewing: Group[Renewal, Renewed] = Group(self._renew)
+        self._cancelling: Group[bytes, CancelOutcome] = Group(self._cancel)
+        self._reading: Group[bytes, Job | None] = Group(self._read)
+        self._groups: tuple[Group[Any, Any], ...] = (
+            self._inserting, self._claiming, self._settling, self._renewing, self._cancelling, self._reading,
+        )  # fmt: skip
+        self._services = self._make_services()
+
+    def _make_services(self) -> list[Service]:
+        duties: list[Any] = [WatchCancels(self)]
+        if self.config.duties:
+            seconds = {
+                name: to_micros(getattr(self.config, name), name) / SECOND
+                for name in ("promote_interval", "reap_interval", "sweep_interval")
+            }
+            duties += [
+                Promote(self, seconds["promote_interval"]),
+                Reap(self, seconds["reap_interval"], self._engine.capabilities.knows_orphans),
+                Sweep(self, seconds["sweep_interval"]),
+            ]
+        return [Service(duty, self._engine.signals, self._clock) for duty in duties]
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do beyond the contract."""
+        return self._engine.capabilities
+
+    # Open and closed.
+
+    async def open(self) -> Self:
+        """Connect and start the duties; opening an open broker does nothing."""
+        async with self._opening:
+            if self._loop is None:
+                self._closing = False
+                await self._engine.open()
+                self._loop = asyncio.get_running_loop()
+                self._pid = os.getpid()
+                for service in self._services:
+                    service.start()
+            else:
+                self._check_open()
+        return self
+
+    async def close(self) -> None:
+        """Stop the duties, store what was submitted, let go of the storage. Claims are not released."""
+        async with self._opening:
+            if self._loop is None:
+                return
+            if self._pid != os.getpid():
+                self._loop = None
+                return
+            self._closing = True
+            self._engine.signals.publish_all()
+            for service in self._services:
+                await service.stop()
+            for group in self._groups:
+                await group.drain()
+            while self._background:
+                await asyncio.wait(self._background)
+            try:
+                await self._engine.close()
+            finally:
+                self._loop = None
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._loop is None or self._closing:
+            raise Closed(f"the broker on {self._url!r} is not open: use 'async with Broker(...)' or open()")
+        if self._pid != os.getpid():
+            raise Closed(
+                f"the broker on {self._url!r} was opened by process {self._pid} and this is its child "
+                f"{os.getpid()}: open a broker of its own here"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise Closed(
+                f"the broker on {self._url!r} was opened on another event loop: use it there, "
+                "or open a broker of its own here"
+            )
+
+    def _now(self) -> int | None:
+        """The injected time; None leaves the time to the engine's own clock."""
+        return None if self._injected_clock is None else self._injected_clock.now()
+
+    # What the groups commit.
+
+    async def _insert(self, units: list[tuple[Insertion, ...]]) -> list[list[Enqueued]]:
+        answers = iter(await self._engine.insert([job for unit in units for job in unit], self._now()))
+        return [[next(answers) for _ in unit] for unit in units]
+
+    async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
+        checks = self._claims.checks
+        claimed = await self._engine.claim(requests, self._now())
+        for jobs in claimed:
+            self._claims.hold(jobs)
+        if self._claims.checks != checks:
+            self._spawn(self._claims.check())
+        return claimed
+
+    async def _settle(self, units: list[tuple[Verdict, ...]]) -> list[list[JobState | None]]:
+        states = iter(await self._engine.settle([verdict for unit in units for verdict in unit], self._now()))
+        return [[next(states) for _ in unit] for unit in units]
+
+    async def _renew(self, renewals: list[Renewal]) -> list[Renewed]:
+        return await self._engine.renew(renewals, self._now())
+
+    async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
+        return await self._engine.cancel(keys, self._policies.keeps, self._now())
+
+    async def _read(self, keys: list[bytes]) -> Sequence[Job | None]:
+        return await self._engine.get(keys)
+
+    def _give_back(self, jobs: list[Job]) -> None:
+        """Release claims whose caller was cancelled before it got them."""
+        if jobs:
+            verdicts = tuple(
+                Verdict(job.key, job.epoch, Event.RELEASE, self._intake.keep(job.queue)) for job in jobs
+            )
+            self._spawn(self._settling.submit(verdicts))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # What the duties do.
+
+    async def promote(self) -> int:
+        """Make due jobs pending and end those that expired before they started; how many became pending."""
+        self._check_open()
+        total = 0
+        while True:
+            due, expired = await self._engine.promote(CHORE_BATCH, self._policies.keeps, self._now())
+            total += due
+            if max(due, expired) < CHORE_BATCH:
+                return total
+
+    async def next_due(self) -> int | None:
+        """Microseconds until the next job falls due or expires; None if there is none."""
+        self._check_open()
+        return await self._engine.next_due(self._now())
+
+    async def reap(self) -> int:
+        """End expired and orphaned claims: their jobs run again or are dead; how many."""
+        self._check_open()
+        total = 0
+        while True:
+            ended = await self._engine.reap(CHORE_BATCH, self._policies.keeps, self._now())
+            total += ended
+            if ended < CHORE_BATCH:
+                return total
+
+    async def sweep(self) -> int:
+        """Remove finished jobs whose retention is over; how many."""
+        self._check_open()
+        total = 0
+        while True:
+            removed = await self._engine.sweep(CHORE_BATCH, self._now())
+            total += removed
+            if removed < CHORE_BATCH:
+                return total
+
+    async def check_cancels(self) -> None:
+        """Fire the cancel tokens of this process's claims for which a cancel was requested."""
+        self._check_open()
+        await self._claims.check()
+
+
+def _weight(verdicts: tuple[Verdict, ...]) -> int:
+    return sum(1 + len(verdict.insert) for verdict in verdicts)

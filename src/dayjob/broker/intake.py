@@ -1,0 +1,169 @@
+"""The border where what a caller passes is checked, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from dayjob import entropy
+from dayjob.broker.policy import Policies, Policy
+from dayjob.config import check_max_attempts, check_priority
+from dayjob.durations import SECOND, to_instant, to_micros
+from dayjob.engines.base import Insertion, Keep, Verdict
+from dayjob.errors import KvValueTooLarge, PayloadTooLarge
+from dayjob.ids import new_key
+from dayjob.job import NewJob, id_key
+from dayjob.lifecycle import SETTLEMENTS, Event
+from dayjob.names import KEY_BYTES, check_headers, check_kv_key, check_name, check_text, clean_error
+from dayjob.settlement import Settlement
+
+KV_VALUE_BYTES = 256 * 1024
+_NO_HEADERS: dict[str, str] = {}
+
+
+class Intake:
+    """Turns new jobs into insertions and settlements into verdicts, or says what is wrong with them."""
+
+    def __init__(self, policies: Policies, max_payload: int) -> None:
+        self._policies = policies
+        self._max_payload = max_payload
+
+    def insertion(self, job: NewJob) -> Insertion:
+        if not isinstance(job, NewJob):
+            raise TypeError(f"{job!r} is a {type(job).__name__}: pass a NewJob")
+        policy = self._policies.of(job.queue)
+        self.check_bytes(job.payload, "payload")
+        if job.task:
+            check_name(job.task, "task name", KEY_BYTES)
+        elif job.task != "":
+            check_text(job.task, "task name")
+        insertion = Insertion(
+            new_key() if job.id is None else id_key(job.id),
+            job.queue,
+            job.task,
+            bytes(job.payload),
+            policy.priority,
+            policy.max_attempts,
+            _NO_HEADERS,
+        )
+        if job.priority is not None:
+            check_priority(job.priority, "priority")
+            insertion.priority = job.priority
+        if job.max_attempts is not None:
+            check_max_attempts(job.max_attempts, "max_attempts")
+            insertion.max_attempts = job.max_attempts
+        if job.headers:
+            check_headers(job.headers)
+            insertion.headers = dict(job.headers)
+        elif job.headers is not None:
+            check_headers(job.headers)
+        if job.tenant is not None:
+            check_name(job.tenant, "tenant", KEY_BYTES)
+            insertion.tenant = job.tenant
+        if job.dedup_until not in ("claimed", "settled"):
+            raise ValueError(f"dedup_until={job.dedup_until!r}: pass 'claimed' or 'settled'")
+        if job.dedup_key is not None:
+            check_name(job.dedup_key, "dedup key", KEY_BYTES)
+            insertion.dedup_key = job.dedup_key
+            insertion.dedup_until = job.dedup_until
+        if job.kv is not None:
+            insertion.kv = check_kv(job.kv)
+        _set_times(insertion, job)
+        return insertion
+
+    def verdict(self, settlement: Settlement) -> Verdict:
+        job, event = settlement.job, settlement.event
+        if event not in SETTLEMENTS:
+            known = ", ".join(sorted(SETTLEMENTS))
+            raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
+        policy = self._policies.of(job.queue)
+        verdict = Verdict(job.key, job.epoch, event, policy.keep)
+        if event is Event.ACK:
+            if settlement.result is not None:
+                self.check_bytes(settlement.result, "result")
+                verdict.result = bytes(settlement.result)
+            if settlement.enqueue:
+                verdict.insert = tuple(self.insertion(new) for new in settlement.enqueue)
+            if settlement.kv is not None:
+                verdict.kv = check_kv(settlement.kv)
+        elif event is Event.NACK:
+            _set_backoff(verdict, settlement, policy)
+        elif event is Event.DEAD_LETTER:
+            verdict.error = error_text(settlement.error)
+        elif event is Event.SNOOZE:
+            if settlement.delay is None:
+                raise ValueError("delay=None: a snooze needs a delay in seconds")
+            verdict.delay = to_micros(settlement.delay, "delay")
+        return verdict
+
+    def ack(self, job_key: bytes, epoch: int, queue: str) -> Verdict:
+        """The commonest verdict: success, with nothing to carry."""
+        return Verdict(job_key, epoch, Event.ACK, self._policies.of(queue).keep)
+
+    def keep(self, queue: str) -> Keep:
+        return self._policies.of(queue).keep
+
+    def check_bytes(self, value: object, what: str) -> None:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"the {what} {_shown(value)} is a {type(value).__name__}: encode it to bytes")
+        size = value.nbytes if isinstance(value, memoryview) else len(value)
+        if size > self._max_payload:
+            raise PayloadTooLarge(size, self._max_payload, what)
+
+
+def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    if not isinstance(kv, Mapping):
+        raise TypeError(f"kv={_shown(kv)} is a {type(kv).__name__}: pass a mapping of bytes to bytes")
+    for key, value in kv.items():
+        check_kv_key(key)
+        check_kv_value(value)
+    return dict(kv)
+
+
+def check_kv_value(value: object) -> None:
+    if not isinstance(value, bytes):
+        raise TypeError(f"the kv value {_shown(value)} is a {type(value).__name__}: encode it to bytes")
+    if len(value) > KV_VALUE_BYTES:
+        raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
+
+
+def error_text(error: str | BaseException | None) -> str:
+    if isinstance(error, BaseException):
+        text = str(error)
+        return clean_error(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    if not isinstance(error, str):
+        raise TypeError(f"error={error!r} is a {type(error).__name__}: pass text or an exception")
+    return clean_error(error)
+
+
+def _set_times(insertion: Insertion, job: NewJob) -> None:
+    if job.run_at is not None:
+        if job.delay is not None:
+            raise ValueError(f"run_at={job.run_at!r} and delay={job.delay!r}: pass one of the two")
+        insertion.run_at = to_instant(job.run_at, "run_at")
+    elif job.delay is not None:
+        insertion.delay = to_micros(job.delay, "delay")
+    if isinstance(job.expires, datetime):
+        insertion.expires_at = to_instant(job.expires, "expires")
+    elif job.expires is not None:
+        insertion.expires_in = to_micros(job.expires, "expires")
+
+
+def _set_backoff(verdict: Verdict, settlement: Settlement, policy: Policy) -> None:
+    """The delay before the next run; a policy that gives up makes it a dead letter."""
+    verdict.error = error_text(settlement.error)
+    if settlement.delay is not None:
+        verdict.delay = to_micros(settlement.delay, "delay")
+        return
+    error = settlement.error
+    failure = error if isinstance(error, BaseException) else Exception(error)
+    seconds = policy.retry.after(max(settlement.job.attempts, 1), failure, entropy.fraction())
+    if seconds is None:
+        verdict.event = Event.DEAD_LETTER
+    else:
+        verdict.delay = round(seconds * SECOND)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,196 @@
+"""What an operator does: look at jobs, mend them, count them, pause queues, and keep small values."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from dayjob.broker.core import CHORE_BATCH, Core
+from dayjob.broker.intake import check_kv_value
+from dayjob.config import check_priority
+from dayjob.durations import Duration, to_instant, to_micros
+from dayjob.engines.base import Listing, Reschedule
+from dayjob.errors import InvalidState
+from dayjob.job import Enqueued, Job, JobState, NewJob, QueueStats, known_key
+from dayjob.names import check_kv_key, check_queue
+
+_ALL = 2**31 - 1
+
+
+class Operations(Core):
+    """The part of ``Broker`` that reads and mends."""
+
+    # Looking.
+
+    async def get(self, id: str) -> Job | None:
+        """The full record of a job, or None if there is none (any more)."""
+        self._check_open()
+        key = known_key(id)
+        return None if key is None else await self._reading.submit(key)
+
+    async def jobs(
+        self,
+        queue: str | None = None,
+        state: JobState | str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Job]:
+        """Jobs in id order, which is the order of enqueuing; ``after`` is the id of the last one seen."""
+        self._check_open()
+        cursor = None if after is None else known_key(after)
+        if check_limit(limit) == 0 or (after is not None and cursor is None):
+            return []
+        wanted = None if state is None else _to_state(state)
+        return await self._engine.find(Listing(min(limit, _ALL), queue, wanted, task, cursor, newest_first))
+
+    async def dead_jobs(
+        self, queue: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Dead jobs in id order."""
+        return await self.jobs(queue, JobState.DEAD, after=after, limit=limit)
+
+    async def stats(self, queue: str) -> QueueStats:
+        """How many jobs of the queue are in each state; zeros for an unknown queue."""
+        self._check_open()
+        check_queue(queue)
+        return (await self._engine.stats([queue])).get(queue, QueueStats())
+
+    async def all_stats(self) -> dict[str, QueueStats]:
+        """``stats`` of every queue ever used, by name."""
+        self._check_open()
+        return await self._engine.stats()
+
+    async def queues(self) -> list[str]:
+        """Every queue ever used, in name order."""
+        return list(await self.all_stats())
+
+    # Mending.
+
+    async def requeue(self, id: str) -> bool:
+        """Make a dead job pending again, with all its attempts; false if it isn't a dead job."""
+        self._check_open()
+        key = known_key(id)
+        return key is not None and (await self._engine.requeue([key], self._now()))[0]
+
+    async def requeue_dead(self, queue: str) -> int:
+        """Requeue the jobs of the queue that are dead now; how many."""
+        self._check_open()
+        left = (await self.stats(queue)).dead
+        total = 0
+        while left > 0:
+            done = await self._engine.requeue_dead(queue, min(left, CHORE_BATCH), self._now())
+            if done == 0:
+                break
+            total += done
+            left -= done
+        return total
+
+    async def purge_dead(self, queue: str | None = None) -> int:
+        """Remove the jobs that are dead now, of one queue or of all; how many."""
+        self._check_open()
+        if queue is not None:
+            left = (await self.stats(queue)).dead
+        else:
+            left = sum(stats.dead for stats in (await self.all_stats()).values())
+        total = 0
+        while left > 0:
+            done = await self._engine.purge_dead(queue, min(left, CHORE_BATCH))
+            if done == 0:
+                break
+            total += done
+            left -= done
+        return total
+
+    async def reschedule(self, id: str, run_at: datetime | None = None, priority: int | None = None) -> bool:
+        """Change when, or with which priority, a waiting job runs; false if it isn't waiting."""
+        self._check_open()
+        if run_at is None and priority is None:
+            raise ValueError("nothing to change: pass run_at, priority, or both")
+        instant = None if run_at is None else to_instant(run_at, "run_at")
+        if priority is not None:
+            check_priority(priority, "priority")
+        key = known_key(id)
+        if key is None:
+            return False
+        return (await self._engine.reschedule([Reschedule(key, instant, priority)], self._now()))[0]
+
+    async def rerun(self, id: str) -> Enqueued:
+        """Enqueue a new job like a finished one that is still kept."""
+        job = await self.get(id)
+        if job is None or not job.state.finished:
+            found = "there is no such job (any more)" if job is None else f"it is {job.state.value}"
+            raise InvalidState(
+                f"job {id!r} can't be rerun, because {found}: pass the id of a kept finished job"
+            )
+        new = NewJob(
+            job.queue, job.payload, task=job.task, priority=job.priority, max_attempts=job.max_attempts,
+            headers=job.headers, tenant=job.tenant,
+        )  # fmt: skip
+        return (await self._inserting.submit((self._intake.insertion(new),)))[0]
+
+    async def sweep_done(self, retention: Duration) -> int:
+        """Remove kept successes that finished that long ago or earlier, whatever their retention."""
+        return await self._sweep_finished(JobState.DONE, retention)
+
+    async def sweep_dead(self, retention: Duration) -> int:
+        """Remove dead jobs that finished that long ago or earlier, whatever their retention."""
+        return await self._sweep_finished(JobState.DEAD, retention)
+
+    async def _sweep_finished(self, state: JobState, retention: Duration) -> int:
+        self._check_open()
+        age = to_micros(retention, "retention")
+        total, cursor = 0, None
+        while True:
+            removed, cursor = await self._engine.sweep_finished(state, age, cursor, CHORE_BATCH, self._now())
+            total += removed
+            if cursor is None:
+                return total
+
+    # Queues and values.
+
+    async def pause(self, queue: str) -> None:
+        """Hand out no more jobs of the queue, in any process; it still accepts them."""
+        self._check_open()
+        check_queue(queue)
+        await self._engine.pause(queue, True)
+
+    async def resume(self, queue: str) -> None:
+        """Hand out the queue's jobs again."""
+        self._check_open()
+        check_queue(queue)
+        await self._engine.pause(queue, False)
+
+    async def paused(self) -> set[str]:
+        self._check_open()
+        return await self._engine.paused()
+
+    async def kv_get(self, key: bytes) -> bytes | None:
+        self._check_open()
+        check_kv_key(key)
+        return (await self._engine.kv_get([key]))[0]
+
+    async def kv_put(self, key: bytes, value: bytes) -> None:
+        self._check_open()
+        check_kv_key(key)
+        check_kv_value(value)
+        await self._engine.kv_write([(key, value)])
+
+    async def kv_delete(self, key: bytes) -> None:
+        self._check_open()
+        check_kv_key(key)
+        await self._engine.kv_write([(key, None)])
+
+
+def check_limit(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ValueError(f"limit={limit!r}: pass a whole number, 0 or more")
+    return limit
+
+
+def _to_state(state: JobState | str) -> JobState:
+    try:
+        return JobState(state)
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in JobState)
+        raise ValueError(f"state={state!r}: pass one of {known}") from None

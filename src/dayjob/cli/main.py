@@ -1,0 +1,13 @@
+"""The command group; each command has a module of its own."""
+
+from __future__ import annotations
+
+import click
+
+from dayjob._version import __version__
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="dayjob")
+def main() -> None:
+    """Durable background jobs for Python, on the storage you have."""

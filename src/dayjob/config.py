@@ -1,0 +1,124 @@
+"""Configuration: plain values, refused when they are built if they can't work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from dayjob.durations import Duration, to_micros
+from dayjob.errors import ConfigError
+from dayjob.job import MAX_PRIORITY, NORMAL
+from dayjob.names import check_queue
+from dayjob.retry import DelayFunction, Retry, as_retry
+
+MAX_PAYLOAD = 1024 * 1024
+MAX_ATTEMPTS = 2**31 - 1
+
+
+def check_priority(value: object, name: str, error: type[ValueError] = ValueError) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PRIORITY:
+        raise error(f"{name}={value!r}: pass a whole number from 0 (runs first) to {MAX_PRIORITY}")
+
+
+def check_max_attempts(value: object, name: str, error: type[ValueError] = ValueError) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ATTEMPTS:
+        raise error(f"{name}={value!r}: pass a whole number of runs, 1 or more")
+
+
+def _check_duration(value: Duration, name: str) -> int:
+    try:
+        return to_micros(value, name)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check_type(value: object, wanted: object, name: str) -> None:
+    if not isinstance(value, wanted):  # type: ignore[arg-type]
+        shown = getattr(wanted, "__name__", str(wanted))
+        raise ConfigError(f"{name}={value!r} is a {type(value).__name__}: pass a {shown}")
+
+
+class Retention(Struct, frozen=True):
+    """How long finished jobs are kept, from the moment they finished.
+
+    None means: not kept, for done and cancelled; kept for ever, for dead.
+    """
+
+    done: Duration | None = None
+    dead: Duration | None = timedelta(days=7)
+    cancelled: Duration | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("done", "dead", "cancelled"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_duration(value, f"Retention.{name}")
+
+
+class QueueConfig(Struct, frozen=True):
+    """How the jobs of a queue run, where neither the call nor the task says otherwise.
+
+    ``max_attempts`` is that of ``retry`` unless given.
+    """
+
+    max_attempts: int = cast("int", None)
+    lease: Duration = 30
+    priority: int = NORMAL
+    retry: Retry | DelayFunction = Retry.exponential(base=1, cap=300)
+    retention: Retention | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "retry", as_retry(self.retry, "QueueConfig.retry"))
+        if cast("int | None", self.max_attempts) is None:
+            force_setattr(self, "max_attempts", self.policy.attempts)
+        check_max_attempts(self.max_attempts, "QueueConfig.max_attempts", ConfigError)
+        check_priority(self.priority, "QueueConfig.priority", ConfigError)
+        if _check_duration(self.lease, "QueueConfig.lease") == 0:
+            raise ConfigError("QueueConfig.lease=0: a claim needs time to run; pass some seconds")
+        _check_type(self.retention, Retention | None, "QueueConfig.retention")
+
+    @property
+    def policy(self) -> Retry:
+        assert isinstance(self.retry, Retry)
+        return self.retry
+
+
+class BrokerConfig(Struct, frozen=True):
+    """The settings of a broker; ``queues`` overrides ``default`` queue by queue."""
+
+    default: QueueConfig = QueueConfig()
+    queues: Mapping[str, QueueConfig] = {}
+    retention: Retention = Retention()
+    reap_interval: Duration = 5
+    promote_interval: Duration = 1
+    sweep_interval: Duration = 60
+    max_payload: int = MAX_PAYLOAD
+    duties: bool = True
+
+    def __post_init__(self) -> None:
+        _check_type(self.default, QueueConfig, "BrokerConfig.default")
+        _check_type(self.queues, Mapping, "BrokerConfig.queues")
+        for name, queue in self.queues.items():
+            try:
+                check_queue(name)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"BrokerConfig.queues: {error}") from None
+            _check_type(queue, QueueConfig, f"BrokerConfig.queues[{name!r}]")
+        _check_type(self.retention, Retention, "BrokerConfig.retention")
+        for name in ("reap_interval", "promote_interval", "sweep_interval"):
+            if _check_duration(getattr(self, name), f"BrokerConfig.{name}") == 0:
+                raise ConfigError(f"BrokerConfig.{name}=0: pass some seconds")
+        if (
+            isinstance(self.max_payload, bool)
+            or not isinstance(self.max_payload, int)
+            or self.max_payload < 0
+        ):
+            raise ConfigError(f"BrokerConfig.max_payload={self.max_payload!r}: pass a number of bytes")
+        _check_type(self.duties, bool, "BrokerConfig.duties")
+
+    def queue(self, name: str) -> QueueConfig:
+        return self.queues.get(name, self.default)

@@ -1,0 +1,55 @@
+"""Durations and instants: what users write, turned into the integers that engines keep.
+
+Inside, a duration is a whole number of microseconds and an instant is that number since 1970 in UTC.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+
+type_error = "pass a number of seconds or a timedelta"
+
+Duration = float | timedelta
+
+SECOND = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LONGEST = 36_500 * 86_400 * SECOND
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(value: Duration, name: str) -> int:
+    """The duration in microseconds; ``name`` is the argument or field that an error names."""
+    if isinstance(value, timedelta):
+        micros = value // _MICROSECOND
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if not isfinite(value):
+            raise ValueError(f"{name}={value!r} is not finite: {type_error}")
+        micros = round(value * SECOND)
+    else:
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {type_error}")
+    if micros < 0:
+        raise ValueError(f"{name}={value!r} is negative: pass 0 or more seconds")
+    if micros > LONGEST:
+        raise ValueError(f"{name}={value!r} is too long: pass at most 36,500 days")
+    return micros
+
+
+def to_instant(value: datetime, name: str) -> int:
+    """The aware datetime in microseconds since 1970."""
+    if not isinstance(value, datetime):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an aware datetime")
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise ValueError(
+            f"{name}={value!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
+        )
+    return (value - EPOCH) // _MICROSECOND
+
+
+def to_datetime(micros: int) -> datetime:
+    """The instant as an aware UTC datetime."""
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def to_datetime_or_none(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)

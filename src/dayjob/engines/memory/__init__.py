@@ -1,0 +1,20 @@
+"""The memory engine: the reference that defines the semantics."""
+
+from __future__ import annotations
+
+from dayjob.clock import Clock
+from dayjob.engines.memory.engine import MemoryEngine
+from dayjob.engines.memory.store import Store
+from dayjob.engines.registry import Location
+from dayjob.errors import ConfigError
+
+_shared: dict[str, Store] = {}
+
+
+def create(location: Location, clock: Clock) -> MemoryEngine:
+    """``memory://`` is private to its broker; ``memory://name`` is shared by name within the process."""
+    location.done("memory:// takes none")
+    name = location.parts.netloc
+    if location.parts.path.strip("/"):
+        raise ConfigError(f"the URL {location.url!r} has a path: write memory:// or memory://name")
+    return MemoryEngine(_shared.setdefault(name, Store()) if name else Store(), clock)

@@ -1,0 +1,158 @@
+"""The memory engine's face to the broker: each verb is one turn in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+from dayjob.clock import Clock
+from dayjob.engines.base import (
+    Capabilities,
+    ClaimRequest,
+    Insertion,
+    Keeps,
+    Listing,
+    Renewal,
+    Renewed,
+    Reschedule,
+    Verdict,
+)  # fmt: skip
+from dayjob.engines.memory.store import Store
+from dayjob.errors import ConfigError
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.signals import Signals
+
+
+class MemoryEngine:
+    """Jobs in this process's memory; see ``engines.base.Engine`` for the verbs."""
+
+    capabilities = Capabilities(
+        persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=False
+    )
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.signals = Signals()
+        self._store = store
+        self._clock = clock
+
+    def _now(self, now: int | None) -> int:
+        return self._clock.now() if now is None else now
+
+    async def open(self) -> None:
+        self._store.join(self.signals, asyncio.get_running_loop())
+
+    async def close(self) -> None:
+        self._store.leave(self.signals)
+
+    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+        with self._store.commit(self.signals) as store:
+            return store.insert(jobs, self._now(now))
+
+    async def insert_within(
+        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
+    ) -> list[Enqueued]:
+        raise ConfigError(
+            f"connection={connection!r}: memory:// has no transactions to join; "
+            "leave connection out, or use sqlite:///"
+        )
+
+    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.claim(request, at) for request in requests]
+
+    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.settle(verdict, at) for verdict in verdicts]
+
+    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.renew(renewal, at) for renewal in renewals]
+
+    async def cancel(
+        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+    ) -> list[CancelOutcome]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.cancel(key, keeps, at) for key in keys]
+
+    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+        with self._store.commit(self.signals) as store:
+            return store.cancel_requests()
+
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        with self._store.commit(self.signals) as store:
+            return [entry.to_job() if (entry := store.jobs.get(key)) else None for key in keys]
+
+    async def find(self, listing: Listing) -> list[Job]:
+        with self._store.commit(self.signals) as store:
+            return store.find(listing)
+
+    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.requeue(key, at) for key in keys]
+
+    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.requeue_dead(queue, limit, self._now(now))
+
+    async def purge_dead(self, queue: str | None, limit: int) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.purge_dead(queue, limit)
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return [store.reschedule(change, at) for change in changes]
+
+    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+        with self._store.commit(self.signals) as store:
+            wanted = sorted(store.stats if queues is None else set(queues) & set(store.stats))
+            return {queue: copy(store.stats[queue]) for queue in wanted}
+
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._store.commit(self.signals) as store:
+            return [store.kv.get(key) for key in keys]
+
+    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        with self._store.commit(self.signals) as store:
+            for key, value in writes:
+                if value is None:
+                    store.kv.pop(key, None)
+                else:
+                    store.kv[key] = value
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        with self._store.commit(self.signals) as store:
+            store.pause(queue, paused)
+
+    async def paused(self) -> set[str]:
+        with self._store.commit(self.signals) as store:
+            return set(store.paused)
+
+    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+        with self._store.commit(self.signals) as store:
+            return store.promote(limit, keeps, self._now(now))
+
+    async def next_due(self, now: int | None = None) -> int | None:
+        with self._store.commit(self.signals) as store:
+            return store.next_due(self._now(now))
+
+    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.reap(limit, keeps, self._now(now))
+
+    async def sweep(self, limit: int, now: int | None = None) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.sweep(limit, self._now(now))
+
+    async def sweep_finished(
+        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+    ) -> tuple[int, bytes | None]:
+        with self._store.commit(self.signals) as store:
+            return store.sweep_finished(state, age, after, limit, self._now(now))

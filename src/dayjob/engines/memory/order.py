@@ -1,0 +1,78 @@
+"""Two small ordered collections that forget lazily, so that no operation scans."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar
+
+_SLACK = 1000
+
+Item = TypeVar("Item", bound="tuple[Any, ...]")
+
+
+class Line(Generic[Item]):
+    """A heap whose entries may have become void; the void ones are dropped when met or when they pile up."""
+
+    def __init__(self, is_live: Callable[[Item], bool]) -> None:
+        self._is_live = is_live
+        self._heap: list[Item] = []
+        self._compact_at = _SLACK
+
+    def push(self, item: Item) -> None:
+        heappush(self._heap, item)
+        if len(self._heap) > self._compact_at:
+            self._heap = [entry for entry in set(self._heap) if self._is_live(entry)]
+            heapify(self._heap)
+            self._compact_at = 2 * len(self._heap) + _SLACK
+
+    def peek(self) -> Item | None:
+        heap = self._heap
+        while heap:
+            if self._is_live(heap[0]):
+                return heap[0]
+            heappop(heap)
+        return None
+
+    def pop(self) -> Item | None:
+        item = self.peek()
+        if item is not None:
+            heappop(self._heap)
+        return item
+
+
+class SortedKeys:
+    """Keys in order. Ids mostly arrive in order, so adding appends; discarding leaves a gap for later."""
+
+    def __init__(self, is_live: Callable[[bytes], bool]) -> None:
+        self._is_live = is_live
+        self._keys: list[bytes] = []
+        self._gaps = 0
+
+    def add(self, key: bytes) -> None:
+        if not self._keys or key > self._keys[-1]:
+            self._keys.append(key)
+        else:
+            place = bisect_left(self._keys, key)
+            if self._keys[place] == key:
+                self._gaps -= 1
+            else:
+                insort(self._keys, key)
+
+    def discard(self) -> None:
+        """A key became void."""
+        self._gaps += 1
+        if self._gaps > _SLACK and self._gaps > len(self._keys) // 2:
+            self._keys = [key for key in self._keys if self._is_live(key)]
+            self._gaps = 0
+
+    def after(self, key: bytes | None, newest_first: bool = False) -> Iterator[bytes]:
+        """The live keys beyond ``key`` in the direction of travel."""
+        keys = self._keys
+        if newest_first:
+            start = len(keys) if key is None else bisect_left(keys, key)
+            places = range(start - 1, -1, -1)
+        else:
+            places = range(0 if key is None else bisect_right(keys, key), len(keys))
+        return (keys[place] for place in places if self._is_live(keys[place]))

@@ -1,0 +1,358 @@
+"""The jobs of a memory engine: dictionaries, and heaps over them.
+
+Plain synchronous code under one lock. Each method is a verb of the engine contract; it notes in
+``topics`` what became worth a look, and in that it can serve several brokers on several event loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from threading import Lock
+
+from msgspec import Struct
+
+from dayjob.engines import record as records
+from dayjob.engines.base import (
+    ClaimRequest,
+    Insertion,
+    Keeps,
+    Listing,
+    Renewal,
+    Renewed,
+    Reschedule,
+    Verdict,
+)  # fmt: skip
+from dayjob.engines.memory.order import Line, SortedKeys
+from dayjob.engines.record import Record, Tally
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+
+
+class Entry(Struct):
+    """A job: what never changes, and what does."""
+
+    facts: Insertion
+    enqueued_us: int
+    record: Record
+
+    def to_job(self) -> Job:
+        facts = self.facts
+        return self.record.to_job(
+            facts.task, facts.payload, dict(facts.headers), facts.tenant, self.enqueued_us, facts.dedup_key
+        )
+
+
+class Store:
+    """All that one memory URL holds."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[bytes, Entry] = {}
+        self.held: dict[tuple[str, str], bytes] = {}
+        self.kv: dict[bytes, bytes] = {}
+        self.stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
+        self.paused: set[str] = set()
+        self._keys = SortedKeys(self.jobs.__contains__)
+        self._pending: defaultdict[str, Line[tuple[int, bytes]]] = defaultdict(lambda: Line(self._is_pending))
+        self._due: Line[tuple[int, bytes]] = Line(self._is_due)
+        self._expiries: Line[tuple[int, bytes]] = Line(self._is_expiry)
+        self._leases: Line[tuple[int, bytes]] = Line(self._is_lease)
+        self._removals: Line[tuple[int, bytes]] = Line(self._is_removal)
+        self._flagged: set[bytes] = set()
+        self._lock = Lock()
+        self._topics: set[Topic] = set()
+        self._audience: dict[Signals, asyncio.AbstractEventLoop] = {}
+
+    # Who is told.
+
+    def join(self, signals: Signals, loop: asyncio.AbstractEventLoop) -> None:
+        self._audience[signals] = loop
+
+    def leave(self, signals: Signals) -> None:
+        self._audience.pop(signals, None)
+
+    @contextmanager
+    def commit(self, caller: Signals) -> Iterator[Store]:
+        """One verb: alone in the store, and announced after it."""
+        with self._lock:
+            yield self
+            topics, self._topics = self._topics, set()
+            audience = list(self._audience.items())
+        if topics:
+            for signals, loop in audience:
+                if signals is caller:
+                    signals.publish(topics)
+                elif not loop.is_closed():
+                    loop.call_soon_threadsafe(signals.publish, topics)
+
+    # Which entries of the lines still hold.
+
+    def _is_pending(self, item: tuple[int, bytes]) -> bool:
+        entry = self.jobs.get(item[1])
+        return entry is not None and entry.record.claimable and entry.record.priority == item[0]
+
+    def _is_due(self, item: tuple[int, bytes]) -> bool:
+        entry = self.jobs.get(item[1])
+        return (
+            entry is not None and entry.record.state is JobState.SCHEDULED and entry.record.run_us == item[0]
+        )
+
+    def _is_expiry(self, item: tuple[int, bytes]) -> bool:
+        entry = self.jobs.get(item[1])
+        if entry is None or entry.record.expires_us != item[0] or entry.record.attempts:
+            return False
+        return entry.record.state in (JobState.PENDING, JobState.SCHEDULED)
+
+    def _is_lease(self, item: tuple[int, bytes]) -> bool:
+        entry = self.jobs.get(item[1])
+        return entry is not None and entry.record.lease_us == item[0]
+
+    def _is_removal(self, item: tuple[int, bytes]) -> bool:
+        entry = self.jobs.get(item[1])
+        return entry is not None and entry.record.remove_us == item[0]
+
+    def _file(self, entry: Entry, before: JobState | None) -> None:
+        """Put a changed record where it now belongs, count it, and note who may want to know."""
+        record = entry.record
+        state = record.state
+        if before is not None:
+            self._count(before, record)
+        held_key = entry.facts.dedup_key
+        if held_key is not None and record.held_key is None:
+            holding = (record.queue, held_key)
+            if self.held.get(holding) == record.key:
+                del self.held[holding]
+        if state is JobState.PENDING:
+            self._pending[record.queue].push((record.priority, record.key))
+            self._topics.add(queue_topic(record.queue))
+        elif state is JobState.SCHEDULED:
+            self._due.push((record.run_us, record.key))
+            self._topics.add(DUE)
+        elif state is JobState.RUNNING:
+            assert record.lease_us is not None
+            self._leases.push((record.lease_us, record.key))
+        else:
+            self._topics.add(job_topic(record.key))
+            if record.removed:
+                self._remove(record.key)
+            elif record.remove_us is not None:
+                self._removals.push((record.remove_us, record.key))
+        if record.expires_us is not None and record.attempts == 0 and not state.finished:
+            self._expiries.push((record.expires_us, record.key))
+            self._topics.add(DUE)
+
+    def _count(self, before: JobState, record: Record) -> None:
+        tally = Tally()
+        tally.move(before, record)
+        self._apply(tally)
+
+    def _apply(self, tally: Tally) -> None:
+        for (queue, state), delta in tally.deltas.items():
+            stats = self.stats[queue]
+            setattr(stats, state.value, getattr(stats, state.value) + delta)
+
+    def _remove(self, key: bytes) -> None:
+        del self.jobs[key]
+        self._keys.discard()
+
+    def _drop(self, key: bytes) -> None:
+        """Remove a kept job and its count."""
+        record = self.jobs[key].record
+        tally = Tally()
+        tally.drop(record.queue, record.state)
+        self._apply(tally)
+        self._remove(key)
+
+    # The verbs.
+
+    def insert(self, jobs: Sequence[Insertion], now: int) -> list[Enqueued]:
+        return [self._insert(job, now) for job in jobs]
+
+    def _insert(self, job: Insertion, now: int) -> Enqueued:
+        if job.key in self.jobs:
+            return Enqueued(id_text(job.key), False)
+        if job.dedup_key is not None:
+            holder = self.held.setdefault((job.queue, job.dedup_key), job.key)
+            if holder != job.key:
+                return Enqueued(id_text(holder), False)
+        run_at, expires_at = job.times(now)
+        record = Record(
+            job.key, job.queue, records.waiting_state(run_at, now), job.priority, 0, job.max_attempts, 0,
+            run_at, expires_us=expires_at, held_key=job.dedup_key, dedup_until=job.dedup_until,
+        )  # fmt: skip
+        entry = self.jobs[job.key] = Entry(job, now, record)
+        self._keys.add(job.key)
+        stats = self.stats[job.queue]
+        if record.state is JobState.PENDING:
+            stats.pending += 1
+        else:
+            stats.scheduled += 1
+        self._file(entry, None)
+        if job.kv:
+            self.kv.update(job.kv)
+        return Enqueued(id_text(job.key), True)
+
+    def claim(self, request: ClaimRequest, now: int) -> list[Job]:
+        claimed: list[Job] = []
+        for queue, lease in request.queues:
+            if len(claimed) >= request.limit:
+                break
+            if queue not in self.paused and queue in self._pending:
+                claimed += self._claim_from(queue, request.limit - len(claimed), lease, request.worker, now)
+        return claimed
+
+    def _claim_from(self, queue: str, limit: int, lease: int, worker: str | None, now: int) -> list[Job]:
+        line = self._pending[queue]
+        claimed: list[Job] = []
+        expired: list[tuple[int, bytes]] = []
+        while len(claimed) < limit:
+            item = line.pop()
+            if item is None:
+                break
+            entry = self.jobs[item[1]]
+            if entry.record.expired(now):
+                expired.append(item)
+                continue
+            records.claim(entry.record, now, lease, worker)
+            self._file(entry, JobState.PENDING)
+            claimed.append(entry.to_job())
+        for item in expired:
+            line.push(item)
+        return claimed
+
+    def settle(self, verdict: Verdict, now: int) -> JobState | None:
+        entry = self.jobs.get(verdict.key)
+        if entry is None or not records.settle(entry.record, verdict, now):
+            return None
+        self._file(entry, JobState.RUNNING)
+        self.insert(verdict.insert, now)
+        if verdict.kv:
+            self.kv.update(verdict.kv)
+        return entry.record.state
+
+    def renew(self, renewal: Renewal, now: int) -> Renewed:
+        entry = self.jobs.get(renewal.key)
+        if entry is None or not records.is_current(entry.record, renewal.epoch):
+            return Renewed(None)
+        entry.record.lease_us = now + renewal.lease
+        self._leases.push((entry.record.lease_us, renewal.key))
+        return Renewed(entry.record.lease_us, entry.record.cancel_requested)
+
+    def cancel(self, key: bytes, keeps: Keeps, now: int) -> CancelOutcome:
+        entry = self.jobs.get(key)
+        if entry is None:
+            return CancelOutcome.NOT_FOUND
+        before = entry.record.state
+        outcome = records.cancel(entry.record, keeps.of(entry.record.queue), now)
+        if outcome is CancelOutcome.REMOVED:
+            self._file(entry, before)
+        elif outcome is CancelOutcome.REQUESTED:
+            self._flagged.add(key)
+            self._topics.add(CANCEL)
+        return outcome
+
+    def cancel_requests(self) -> list[tuple[bytes, int]]:
+        entries = [entry for key in self._flagged if (entry := self.jobs.get(key))]
+        running = [entry.record for entry in entries if entry.record.state is JobState.RUNNING]
+        self._flagged = {entry.record.key for entry in entries if entry.record.cancel_requested}
+        return [(record.key, record.epoch) for record in running if record.cancel_requested]
+
+    def find(self, listing: Listing) -> list[Job]:
+        entries = (self.jobs[key] for key in self._keys.after(listing.after, listing.newest_first))
+        matching = (
+            entry.to_job()
+            for entry in entries
+            if listing.queue in (None, entry.record.queue)
+            and listing.state in (None, entry.record.state)
+            and listing.task in (None, entry.facts.task)
+        )
+        return list(islice(matching, listing.limit))
+
+    def requeue(self, key: bytes, now: int) -> bool:
+        entry = self.jobs.get(key)
+        if entry is None or not records.requeue(entry.record, now):
+            return False
+        self._file(entry, JobState.DEAD)
+        return True
+
+    def dead(self, queue: str | None, limit: int) -> list[bytes]:
+        if queue is not None and not (queue in self.stats and self.stats[queue].dead):
+            return []
+        return [job.key for job in self.find(Listing(limit, queue=queue, state=JobState.DEAD))]
+
+    def requeue_dead(self, queue: str, limit: int, now: int) -> int:
+        return sum(self.requeue(key, now) for key in self.dead(queue, limit))
+
+    def purge_dead(self, queue: str | None, limit: int) -> int:
+        keys = self.dead(queue, limit)
+        for key in keys:
+            self._drop(key)
+        return len(keys)
+
+    def reschedule(self, change: Reschedule, now: int) -> bool:
+        entry = self.jobs.get(change.key)
+        before = entry.record.state if entry is not None else JobState.DONE
+        if entry is None or not records.reschedule(entry.record, change, now):
+            return False
+        self._file(entry, before)
+        return True
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self.stats[queue]
+        if paused:
+            self.paused.add(queue)
+        else:
+            self.paused.discard(queue)
+            self._topics.add(queue_topic(queue))
+
+    def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
+        expired = self._take(self._expiries, limit, now)
+        for entry in expired:
+            before = entry.record.state
+            records.expire(entry.record, keeps.of(entry.record.queue), now)
+            self._file(entry, before)
+        due = self._take(self._due, limit, now)
+        for entry in due:
+            records.promote(entry.record)
+            self._file(entry, JobState.SCHEDULED)
+        return len(due), len(expired)
+
+    def next_due(self, now: int) -> int | None:
+        firsts = [item[0] for item in (self._due.peek(), self._expiries.peek()) if item is not None]
+        return max(min(firsts) - now, 0) if firsts else None
+
+    def reap(self, limit: int, keeps: Keeps, now: int) -> int:
+        expired = self._take(self._leases, limit, now)
+        for entry in expired:
+            records.lapse(entry.record, keeps.of(entry.record.queue), now)
+            self._file(entry, JobState.RUNNING)
+        return len(expired)
+
+    def sweep(self, limit: int, now: int) -> int:
+        over = self._take(self._removals, limit, now)
+        for entry in over:
+            self._drop(entry.record.key)
+        return len(over)
+
+    def sweep_finished(
+        self, state: JobState, age: int, after: bytes | None, limit: int, now: int
+    ) -> tuple[int, bytes | None]:
+        examined = self.find(Listing(limit, state=state, after=after))
+        old = [job.key for job in examined if job.finished_us is not None and job.finished_us <= now - age]
+        for key in old:
+            self._drop(key)
+        return len(old), examined[-1].key if len(examined) == limit else None
+
+    def _take(self, line: Line[tuple[int, bytes]], limit: int, now: int) -> list[Entry]:
+        """Up to ``limit`` entries of the line whose time has come, each once."""
+        taken: dict[bytes, Entry] = {}
+        while len(taken) < limit:
+            item = line.peek()
+            if item is None or item[0] > now:
+                break
+            line.pop()
+            taken[item[1]] = self.jobs[item[1]]
+        return list(taken.values())

@@ -1,0 +1,46 @@
+"""The SQLite engine: durable jobs in one file, for any number of processes on one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from dayjob.clock import Clock
+from dayjob.engines.registry import Location
+from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.engine import SqliteEngine
+from dayjob.errors import ConfigError
+
+_SYNCHRONOUS = ("full", "normal")
+
+
+def create(location: Location, clock: Clock) -> SqliteEngine:
+    """``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``?synchronous=`` and ``?busy_timeout=``."""
+    url = location.url
+    if location.parts.netloc:
+        raise ConfigError(f"the URL {url!r} has two slashes: write three, as in sqlite:///jobs.db")
+    if location.parts.fragment:
+        raise ConfigError(f"the URL {url!r} has a '#': write it as %23 in a file name")
+    path = unquote(location.parts.path[1:])
+    if path in ("", ":memory:"):
+        raise ConfigError(
+            f"the URL {url!r} names no file: write sqlite:///jobs.db, or memory:// to keep nothing"
+        )
+    if "\0" in path:
+        raise ConfigError(f"the URL {url!r} holds a NUL character: remove it")
+    synchronous = location.take("synchronous", "full").lower()
+    if synchronous not in _SYNCHRONOUS:
+        raise ConfigError(f"the URL {url!r} has synchronous={synchronous!r}: write full (durable) or normal")
+    busy_timeout = _seconds(location.take("busy_timeout", "30"), url)
+    location.done("sqlite:/// takes synchronous and busy_timeout")
+    return SqliteEngine(Place(url, Path(path), synchronous.upper(), busy_timeout), clock)
+
+
+def _seconds(text: str, url: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 3600:
+        raise ConfigError(f"the URL {url!r} has busy_timeout={text!r}: write a number of seconds, 0 to 3600")
+    return seconds

@@ -1,0 +1,201 @@
+"""The SQLite engine's face to the broker: what changes goes to the writer, what looks to the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dayjob.clock import Clock
+from dayjob.engines.base import (
+    Capabilities,
+    ClaimRequest,
+    Insertion,
+    Keeps,
+    Listing,
+    Renewal,
+    Renewed,
+    Reschedule,
+    Verdict,
+)  # fmt: skip
+from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.owners import Process, this_process
+from dayjob.engines.sqlite.store import Store
+from dayjob.engines.sqlite.threads import Reader, Writer
+from dayjob.errors import Closed, ConfigError, InvalidState
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.signals import Signals
+
+Answer = TypeVar("Answer")
+
+
+class SqliteEngine:
+    """Jobs in a SQLite file; see ``engines.base.Engine`` for the verbs."""
+
+    capabilities = Capabilities(
+        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=True
+    )
+
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self.signals = Signals()
+        self._place = place
+        self._clock = clock
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._process: Process | None = None
+        self._owner = 0
+
+    def _now(self, now: int | None) -> int:
+        return self._clock.now() if now is None else now
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        writing = await loop.run_in_executor(None, self._place.prepare)
+        try:
+            reading = await loop.run_in_executor(None, self._place.connect)
+        except BaseException:
+            writing.close()
+            raise
+        self._writer = Writer(self._place, writing, self.signals, "dayjob-sqlite-writer")
+        self._reader = Reader(self._place, reading, self.signals, "dayjob-sqlite-reader")
+        process = self._process = this_process()
+        self._owner = await self._write(lambda store: store.add_owner(process))
+
+    async def close(self) -> None:
+        writer, reader = self._writer, self._reader
+        if writer is not None and reader is not None:
+            owner = self._owner
+            try:
+                await writer.do(lambda store: store.remove_owner(owner))
+            finally:
+                self._writer = self._reader = None
+                await reader.close()
+                await writer.close()
+
+    async def _write(self, work: Callable[[Store], Answer]) -> Answer:
+        if self._writer is None:
+            raise Closed(f"{self._place.url}: the engine is not open")
+        return await self._writer.do(work)
+
+    async def _read(self, work: Callable[[Store], Answer]) -> Answer:
+        if self._reader is None:
+            raise Closed(f"{self._place.url}: the engine is not open")
+        return await self._reader.do(work)
+
+    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+        at = self._now(now)
+        return await self._write(lambda store: store.insert(jobs, at))
+
+    async def insert_within(
+        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
+    ) -> list[Enqueued]:
+        if not isinstance(connection, sqlite3.Connection):
+            raise TypeError(
+                f"connection={connection!r} is not a sqlite3.Connection: pass one to this queue's file"
+            )
+        self._check_same_file(connection)
+        if not connection.in_transaction:
+            if connection.isolation_level is None:
+                raise InvalidState(f"{connection!r} has no open transaction: execute BEGIN on it first")
+            connection.execute("BEGIN IMMEDIATE")
+        try:
+            return Store(connection).insert(jobs, self._now(now))
+        except sqlite3.Error as error:
+            raise self._place.outage(error) from error
+
+    def _check_same_file(self, connection: sqlite3.Connection) -> None:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        file = next((row[2] for row in cursor.execute("PRAGMA database_list") if row[1] == "main"), "")
+        if not file or not Path(file).samefile(self._place.path):
+            raise ConfigError(
+                f"connection={connection!r} is open on {file or 'a private database'!r}: "
+                f"pass a connection to the queue's own file, {str(self._place.path)!r}"
+            )
+
+    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+        at, owner = self._now(now), self._owner
+        return await self._write(lambda store: [store.claim(request, owner, at) for request in requests])
+
+    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+        at = self._now(now)
+        return await self._write(lambda store: store.settle(verdicts, at))
+
+    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+        at = self._now(now)
+        return await self._write(lambda store: [store.renew(renewal, at) for renewal in renewals])
+
+    async def cancel(
+        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+    ) -> list[CancelOutcome]:
+        at = self._now(now)
+        return await self._write(lambda store: store.cancel(keys, keeps, at))
+
+    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+        return await self._read(Store.cancel_requests)
+
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        return await self._read(lambda store: store.get(keys))
+
+    async def find(self, listing: Listing) -> list[Job]:
+        return await self._read(lambda store: store.find(listing))
+
+    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+        at = self._now(now)
+        return await self._write(lambda store: store.requeue(keys, at))
+
+    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+        at = self._now(now)
+        return await self._write(lambda store: store.requeue_dead(queue, limit, at))
+
+    async def purge_dead(self, queue: str | None, limit: int) -> int:
+        return await self._write(lambda store: store.purge_dead(queue, limit))
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+        at = self._now(now)
+        return await self._write(lambda store: store.reschedule(changes, at))
+
+    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+        found = await self._read(Store.stats)
+        return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
+
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return await self._read(lambda store: store.kv_get(keys))
+
+    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        await self._write(lambda store: store.kv_write(writes))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._write(lambda store: store.pause(queue, paused))
+
+    async def paused(self) -> set[str]:
+        return await self._read(Store.paused)
+
+    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+        at = self._now(now)
+        return await self._write(lambda store: store.promote(limit, keeps, at))
+
+    async def next_due(self, now: int | None = None) -> int | None:
+        at = self._now(now)
+        return await self._read(lambda store: store.next_due(at))
+
+    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+        at, here = self._now(now), self._process
+        assert here is not None
+        if not await self._read(lambda store: store.must_reap(here, at)):
+            return 0
+        return await self._write(lambda store: store.reap(here, limit, keeps, at))
+
+    async def sweep(self, limit: int, now: int | None = None) -> int:
+        at = self._now(now)
+        if not await self._read(lambda store: store.must_sweep(at)):
+            return 0
+        return await self._write(lambda store: store.sweep(limit, at))
+
+    async def sweep_finished(
+        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+    ) -> tuple[int, bytes | None]:
+        at = self._now(now)
+        return await self._write(lambda store: store.sweep_finished(state, age, after, limit, at))

@@ -1,0 +1,119 @@
+"""Between rows and records: strict for a claim; lenient, saying what is amiss, for a look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dayjob.engines.base import Insertion
+from dayjob.engines.record import Record, waiting_state
+from dayjob.job import DedupUntil, Failure, Job, JobState
+
+Row = tuple[Any, ...]
+
+_STATES = {state.value: state for state in JobState}
+_encode = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+_decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
+
+
+class Corrupt(Exception):
+    """A row that does not hold what it should; the text says which part."""
+
+
+def insertion_row(job: Insertion, queue_id: int, now: int) -> Row:
+    """The parameters of ``insert.sql``."""
+    run_at, expires_at = job.times(now)
+    return (
+        job.key, queue_id, waiting_state(run_at, now).value, job.priority, job.max_attempts, now, run_at,
+        expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
+        _encode(job.headers) if job.headers else None, job.payload,
+    )  # fmt: skip
+
+
+def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) -> Job:
+    """A row of ``candidates.sql`` as the job that its claim makes of it."""
+    (key, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run, expires,
+     last_error, cancel_requested) = row  # fmt: skip
+    if type(payload) is not bytes:
+        raise Corrupt(f"the payload is {type(payload).__name__}, not bytes")
+    if type(task) is not str:
+        raise Corrupt(f"the task name is {type(task).__name__}, not text")
+    if not (type(attempts) is type(max_attempts) is type(epoch) is type(enqueued) is type(run) is int):
+        raise Corrupt("a counter or a time is not a whole number")
+    return Job(
+        key, queue, task, payload, _headers(headers), tenant, priority, JobState.RUNNING, attempts + 1,
+        max_attempts, epoch + 1, enqueued, run, now, now + lease, None, expires, last_error,
+        cancel_requested=bool(cancel_requested), worker=worker,
+    )  # fmt: skip
+
+
+def record(row: Row, queue: str) -> Record:
+    """A row of ``load.sql``."""
+    (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
+     last_error, errors, held_key, dedup_until, cancel_requested, worker, result) = row  # fmt: skip
+    return Record(
+        key, queue, _STATES[state], priority, attempts, max_attempts, epoch, run, claimed, lease, finished,
+        expires, remove, last_error, _errors(errors) if errors else (), held_key, dedup_until,
+        bool(cancel_requested), worker, result,
+    )  # fmt: skip
+
+
+def record_row(record: Record) -> Row:
+    """The parameters of ``save.sql``."""
+    return (
+        record.state.value, record.priority, record.attempts, record.run_us, record.claimed_us,
+        record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
+        _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
+        record.worker, record.result, record.key,
+    )  # fmt: skip
+
+
+def full_job(row: Row) -> Job:
+    """A row of ``find.sql``; what can't be decoded is left out, and ``last_error`` says so."""
+    (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
+     run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
+     worker, result) = row  # fmt: skip
+    amiss: list[str] = []
+    try:
+        decoded = _headers(headers)
+    except Corrupt as error:
+        decoded = {}
+        amiss.append(str(error))
+    if type(payload) is not bytes:
+        amiss.append(f"the payload is {type(payload).__name__}, not bytes")
+        payload = b""
+    if amiss and last_error is None:
+        last_error = corrupt_text("; ".join(amiss))
+    return Job(
+        key, queue, task, payload, decoded, tenant, priority, _STATES.get(state, JobState.DEAD), attempts,
+        max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, last_error,
+        _errors(errors) if errors else (), dedup_key, _until(dedup_until), bool(cancel_requested), worker,
+        result,
+    )  # fmt: skip
+
+
+def corrupt_text(what: str) -> str:
+    return f"corrupt record: {what}"
+
+
+def _until(text: str) -> DedupUntil:
+    return "settled" if text == "settled" else "claimed"
+
+
+def _headers(blob: Any) -> dict[str, str]:
+    if blob is None:
+        return {}
+    try:
+        return _decode_headers(blob)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise Corrupt(f"the headers can't be decoded ({error})") from None
+
+
+def _errors(blob: Any) -> tuple[Failure, ...]:
+    """The history of failures; one that can't be read is nothing to hold a job up for."""
+    try:
+        return _decode_errors(blob)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return ()

@@ -1,0 +1,1 @@
+INSERT INTO dayjob_owners (host, pid, started) VALUES (?, ?, ?)

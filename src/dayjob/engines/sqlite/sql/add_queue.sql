@@ -1,0 +1,1 @@
+INSERT INTO dayjob_queues (name) VALUES (?)

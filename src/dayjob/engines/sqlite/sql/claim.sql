@@ -1,0 +1,12 @@
+-- Make a candidate running. A dedup key held until the claim is let go.
+UPDATE dayjob_jobs
+SET
+    state = 'running',
+    attempts = attempts + 1,
+    epoch = epoch + 1,
+    claimed_at = ?,
+    lease_expires_at = ?,
+    worker = ?,
+    owner = ?,
+    held_key = CASE dedup_until WHEN 'settled' THEN held_key END
+WHERE id = ?

@@ -1,0 +1,5 @@
+-- Scheduled jobs whose time has come.
+SELECT id FROM dayjob_jobs INDEXED BY dayjob_due
+WHERE state = 'scheduled' AND run_at <= ?
+ORDER BY run_at
+LIMIT ?

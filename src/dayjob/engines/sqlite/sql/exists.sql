@@ -1,0 +1,1 @@
+SELECT 1 FROM dayjob_jobs WHERE id = ?

@@ -1,0 +1,5 @@
+-- Waiting jobs that were not started in time.
+SELECT id FROM dayjob_jobs INDEXED BY dayjob_expiries
+WHERE expires_at IS NOT NULL AND attempts = 0 AND state IN ('pending', 'scheduled') AND expires_at <= ?
+ORDER BY expires_at
+LIMIT ?

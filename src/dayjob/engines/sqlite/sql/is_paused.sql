@@ -1,0 +1,1 @@
+SELECT paused FROM dayjob_queues WHERE id = ?

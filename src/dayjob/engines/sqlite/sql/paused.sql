@@ -1,0 +1,1 @@
+SELECT name FROM dayjob_queues WHERE paused = 1

@@ -1,0 +1,1 @@
+SELECT id FROM dayjob_queues WHERE name = ?

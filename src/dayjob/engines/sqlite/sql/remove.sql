@@ -1,0 +1,1 @@
+DELETE FROM dayjob_jobs WHERE id = ?

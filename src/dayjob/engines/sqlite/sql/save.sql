@@ -1,0 +1,7 @@
+-- Store what a record became.
+UPDATE dayjob_jobs
+SET
+    state = ?, priority = ?, attempts = ?, run_at = ?, claimed_at = ?, lease_expires_at = ?,
+    finished_at = ?, expires_at = ?, remove_at = ?, last_error = ?, errors = ?, held_key = ?,
+    cancel_requested = ?, worker = ?, result = ?
+WHERE id = ?

@@ -1,0 +1,452 @@
+"""The verbs of the engine on one SQLite connection, inside a transaction that the caller begins and ends.
+
+The same code serves the writer thread and a caller's own connection. It notes in ``topics`` what is
+worth a look once the transaction has committed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from itertools import islice
+
+from dayjob.engines import record as records
+from dayjob.engines.base import (
+    ClaimRequest,
+    Insertion,
+    Keeps,
+    Listing,
+    Renewal,
+    Renewed,
+    Reschedule,
+    Verdict,
+)  # fmt: skip
+from dayjob.engines.record import Record, Tally
+from dayjob.engines.sqlite import rows
+from dayjob.engines.sqlite.owners import Process, is_gone
+from dayjob.engines.sqlite.rows import Row
+from dayjob.engines.sqlite.statements import statement
+from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.signals import CANCEL, DUE, Topic, job_topic, queue_topic
+
+_COUNTED = tuple(JobState(name) for name in ("pending", "scheduled", "running", "done", "dead", "cancelled"))
+_INDEX_OF = {
+    JobState.PENDING: "dayjob_pending",
+    JobState.SCHEDULED: "dayjob_due",
+    JobState.RUNNING: "dayjob_leases",
+}
+_SPARSE = 10_000
+"""Up to this many jobs in a state, listing them sorts the state's own index; above, it walks the ids."""
+
+_FIRST, _LAST = b"", b"\xff" * 17
+
+
+class Store:
+    """All that is in one database, as one connection sees it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._cursor = connection.cursor()
+        self._cursor.row_factory = None
+        self._queue_ids: dict[str, int] = {}
+        self._queue_names: dict[int, str] = {}
+        self.topics: set[Topic] = set()
+
+    def forget(self) -> None:
+        """After a rollback: drop what was learned or noted in it."""
+        self._queue_ids.clear()
+        self._queue_names.clear()
+        self.topics.clear()
+
+    def _execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
+        return self._cursor.execute(statement(name), parameters)
+
+    def _one(self, name: str, *parameters: object) -> Row | None:
+        row: Row | None = self._execute(name, *parameters).fetchone()
+        return row
+
+    # Queues and counters.
+
+    def _queue_id(self, name: str) -> int | None:
+        found = self._queue_ids.get(name)
+        if found is None:
+            row = self._one("queue", name)
+            if row is not None:
+                found = self._queue_ids[name] = row[0]
+        return found
+
+    def _own_queue_id(self, name: str) -> int:
+        """The queue's id; the queue is made known if it is new."""
+        found = self._queue_id(name)
+        if found is None:
+            found = self._execute("add_queue", name).lastrowid
+            assert found is not None
+            self._queue_ids[name] = found
+        return found
+
+    def _queue_name(self, queue_id: int) -> str:
+        name = self._queue_names.get(queue_id)
+        if name is None:
+            row = self._one("queue_name", queue_id)
+            assert row is not None, f"job on unknown queue {queue_id}"
+            name = self._queue_names[queue_id] = row[0]
+        return name
+
+    def _count(self, tally: Tally) -> None:
+        for queue in {queue for queue, _ in tally.deltas}:
+            deltas = [tally.deltas.get((queue, state), 0) for state in _COUNTED]
+            if any(deltas):
+                self._execute("count", *deltas, self._own_queue_id(queue))
+
+    def stats(self) -> dict[str, QueueStats]:
+        return {row[0]: QueueStats(*row[1:]) for row in self._execute("stats")}
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._execute("pause", int(paused), self._own_queue_id(queue))
+        if not paused:
+            self.topics.add(queue_topic(queue))
+
+    def paused(self) -> set[str]:
+        return {row[0] for row in self._execute("paused")}
+
+    # In.
+
+    def insert(self, jobs: Sequence[Insertion], now: int) -> list[Enqueued]:
+        values = [rows.insertion_row(job, self._own_queue_id(job.queue), now) for job in jobs]
+        plain = not any(job.dedup_key is not None or job.kv for job in jobs)
+        if not (plain and len(jobs) > 1 and self._insert_all(values)):
+            created = [self._insert_one(job, row) for job, row in zip(jobs, values, strict=True)]
+        else:
+            created = [Enqueued(id_text(job.key), True) for job in jobs]
+        self._announce_new(jobs, values, created)
+        return created
+
+    def _insert_all(self, values: list[Row]) -> bool:
+        """All jobs in one sweep; if any of them was there already, none."""
+        self._cursor.execute("SAVEPOINT dayjob_insert")
+        self._cursor.executemany(statement("insert"), values)
+        whole = self._cursor.rowcount == len(values)
+        if not whole:
+            self._cursor.execute("ROLLBACK TO dayjob_insert")
+        self._cursor.execute("RELEASE dayjob_insert")
+        return whole
+
+    def _insert_one(self, job: Insertion, row: Row) -> Enqueued:
+        if self._execute("insert", *row).rowcount == 1:
+            self._put(job.kv.items() if job.kv else ())
+            return Enqueued(id_text(job.key), True)
+        if self._one("exists", job.key) is not None:
+            return Enqueued(id_text(job.key), False)
+        holder = self._one("holder", row[1], job.dedup_key)
+        assert holder is not None, "an insert that conflicts with nothing"
+        return Enqueued(id_text(holder[0]), False)
+
+    def _announce_new(self, jobs: Sequence[Insertion], values: list[Row], created: list[Enqueued]) -> None:
+        tally = Tally()
+        for job, row, answer in zip(jobs, values, created, strict=True):
+            if answer.created:
+                state = JobState(row[2])
+                tally.add(job.queue, state)
+                if state is JobState.SCHEDULED or row[7] is not None:
+                    self.topics.add(DUE)
+        for queue, state in tally.deltas:
+            if state is JobState.PENDING:
+                self.topics.add(queue_topic(queue))
+        self._count(tally)
+
+    # Out.
+
+    def claim(self, request: ClaimRequest, owner: int, now: int) -> list[Job]:
+        claimed: list[Job] = []
+        tally = Tally()
+        for queue, lease in request.queues:
+            limit = request.limit - len(claimed)
+            queue_id = self._queue_id(queue)
+            if limit > 0 and queue_id is not None and self._one("is_paused", queue_id) == (0,):
+                jobs = self._claim_from(queue, queue_id, limit, lease, request.worker, now, tally)
+                values = [(now, now + lease, request.worker, owner, job.key) for job in jobs]
+                self._cursor.executemany(statement("claim"), values)
+                tally.deltas[queue, JobState.PENDING] -= len(jobs)
+                tally.deltas[queue, JobState.RUNNING] += len(jobs)
+                claimed += jobs
+        self._count(tally)
+        return claimed
+
+    def _claim_from(
+        self, queue: str, queue_id: int, limit: int, lease: int, worker: str | None, now: int,
+        tally: Tally,
+    ) -> list[Job]:  # fmt: skip
+        """The next jobs of a queue. What can't be decoded is set aside as dead until it is purged."""
+        while True:
+            jobs: list[Job] = []
+            corrupt: list[tuple[bytes, str]] = []
+            for row in self._execute("candidates", queue_id, now, limit).fetchall():
+                try:
+                    jobs.append(rows.claimed_job(row, queue, now, lease, worker))
+                except rows.Corrupt as error:
+                    corrupt.append((row[0], rows.corrupt_text(str(error))))
+            if not corrupt:
+                return jobs
+            for record in self._load([key for key, _ in corrupt]):
+                before = record.state
+                records.set_aside(record, dict(corrupt)[record.key], now)
+                self._save(record, before, tally)
+
+    def settle(self, verdicts: Sequence[Verdict], now: int) -> list[JobState | None]:
+        tally = Tally()
+        states = [self._settle_one(verdict, now, tally) for verdict in verdicts]
+        self._count(tally)
+        return states
+
+    def _settle_one(self, verdict: Verdict, now: int, tally: Tally) -> JobState | None:
+        record = self._get(verdict.key)
+        if record is None or not records.settle(record, verdict, now):
+            return None
+        self._save(record, JobState.RUNNING, tally)
+        if verdict.insert:
+            self.insert(verdict.insert, now)
+        if verdict.kv:
+            self._put(verdict.kv.items())
+        return record.state
+
+    def renew(self, renewal: Renewal, now: int) -> Renewed:
+        lease = now + renewal.lease
+        if self._execute("renew", lease, renewal.key, renewal.epoch).rowcount == 0:
+            return Renewed(None)
+        record = self._get(renewal.key)
+        return Renewed(lease, record is not None and record.cancel_requested)
+
+    # Records.
+
+    def _get(self, key: bytes) -> Record | None:
+        row = self._one("load", key)
+        return None if row is None else rows.record(row, self._queue_name(row[1]))
+
+    def _load(self, keys: Iterable[bytes]) -> list[Record]:
+        return [record for key in keys if (record := self._get(key)) is not None]
+
+    def _save(self, record: Record, before: JobState, tally: Tally) -> None:
+        """Store what a record became, count it, and note who may want to know."""
+        tally.move(before, record)
+        if record.removed:
+            self._execute("remove", record.key)
+        else:
+            self._execute("save", *rows.record_row(record))
+        state = record.state
+        if state is JobState.PENDING:
+            self.topics.add(queue_topic(record.queue))
+        elif state is JobState.SCHEDULED:
+            self.topics.add(DUE)
+        elif state in FINISHED:
+            self.topics.add(job_topic(record.key))
+        if record.expires_us is not None and record.attempts == 0 and state not in FINISHED:
+            self.topics.add(DUE)
+
+    def cancel(self, keys: Sequence[bytes], keeps: Keeps, now: int) -> list[CancelOutcome]:
+        tally = Tally()
+        outcomes = [self._cancel_one(key, keeps, now, tally) for key in keys]
+        self._count(tally)
+        return outcomes
+
+    def _cancel_one(self, key: bytes, keeps: Keeps, now: int, tally: Tally) -> CancelOutcome:
+        record = self._get(key)
+        if record is None:
+            return CancelOutcome.NOT_FOUND
+        before = record.state
+        outcome = records.cancel(record, keeps.of(record.queue), now)
+        if outcome.acted:
+            self._save(record, before, tally)
+        if outcome is CancelOutcome.REQUESTED:
+            self.topics.add(CANCEL)
+        return outcome
+
+    def requeue(self, keys: Iterable[bytes], now: int) -> list[bool]:
+        tally = Tally()
+        answers = []
+        for key in keys:
+            record = self._get(key)
+            answers.append(record is not None and records.requeue(record, now))
+            if record is not None and answers[-1]:
+                self._save(record, JobState.DEAD, tally)
+        self._count(tally)
+        return answers
+
+    def reschedule(self, changes: Sequence[Reschedule], now: int) -> list[bool]:
+        tally = Tally()
+        answers = []
+        for change in changes:
+            record = self._get(change.key)
+            before = None if record is None else record.state
+            answers.append(record is not None and records.reschedule(record, change, now))
+            if record is not None and before is not None and answers[-1]:
+                self._save(record, before, tally)
+        self._count(tally)
+        return answers
+
+    # Duties.
+
+    def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
+        tally = Tally()
+        expired = self._load(self._keys("expired", now, limit))
+        for record in expired:
+            before = record.state
+            records.expire(record, keeps.of(record.queue), now)
+            self._save(record, before, tally)
+        due = self._load(self._keys("due", now, limit))
+        for record in due:
+            records.promote(record)
+            self._save(record, JobState.SCHEDULED, tally)
+        self._count(tally)
+        return len(due), len(expired)
+
+    def next_due(self, now: int) -> int | None:
+        row = self._one("next_due")
+        times = [time for time in row or () if time is not None]
+        return max(min(times) - now, 0) if times else None
+
+    def must_reap(self, here: Process, now: int) -> bool:
+        """Whether there is anything to reap, told without writing."""
+        return bool(self._keys("lapsed", now, 1)) or bool(self._gone(here))
+
+    def reap(self, here: Process, limit: int, keeps: Keeps, now: int) -> int:
+        tally = Tally()
+        keys = self._keys("lapsed", now, limit)
+        gone = self._gone(here)
+        for owner in gone:
+            keys += self._keys("orphans", owner, limit)
+        ended = self._load(islice(dict.fromkeys(keys), limit))
+        for record in ended:
+            records.lapse(record, keeps.of(record.queue), now)
+            self._save(record, JobState.RUNNING, tally)
+        self._count(tally)
+        for owner in gone:
+            self.remove_owner(owner)
+        return len(ended)
+
+    def must_sweep(self, now: int) -> bool:
+        """Whether there is anything to sweep, told without writing."""
+        return bool(self._keys("removable", now, 1))
+
+    def sweep(self, limit: int, now: int) -> int:
+        return self._drop(self._keys("removable", now, limit))
+
+    def sweep_finished(
+        self, state: JobState, age: int, after: bytes | None, limit: int, now: int
+    ) -> tuple[int, bytes | None]:
+        keys = self._finished_keys(state, None, after, limit)
+        old = [
+            record.key
+            for record in self._load(keys)
+            if record.finished_us is not None and record.finished_us <= now - age
+        ]
+        return self._drop(old), keys[-1] if len(keys) == limit else None
+
+    def purge_dead(self, queue: str | None, limit: int) -> int:
+        return self._drop(self._finished_keys(JobState.DEAD, queue, None, limit))
+
+    def requeue_dead(self, queue: str, limit: int, now: int) -> int:
+        return sum(self.requeue(self._finished_keys(JobState.DEAD, queue, None, limit), now))
+
+    def _drop(self, keys: Iterable[bytes]) -> int:
+        """Remove kept jobs and their counts."""
+        tally = Tally()
+        dropped = self._load(keys)
+        for record in dropped:
+            tally.drop(record.queue, record.state)
+            self._execute("remove", record.key)
+        self._count(tally)
+        return len(dropped)
+
+    def _keys(self, name: str, *parameters: object) -> list[bytes]:
+        return [row[0] for row in self._execute(name, *parameters).fetchall()]
+
+    # Owners.
+
+    def add_owner(self, process: Process) -> int:
+        owner = self._execute("add_owner", process.host, process.pid, process.started).lastrowid
+        assert owner is not None
+        return owner
+
+    def remove_owner(self, owner: int) -> None:
+        self._execute("remove_owner", owner)
+
+    def _gone(self, here: Process) -> list[int]:
+        owners = self._execute("owners", here.host).fetchall()
+        return [id for id, pid, started in owners if is_gone(pid, started)]
+
+    # Looking.
+
+    def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        select = statement("find").format(index="", conditions="job.id = ?", order="")
+        answers: list[Job | None] = []
+        for key in keys:
+            row = self._cursor.execute(select, (key,)).fetchone()
+            answers.append(None if row is None else rows.full_job(row))
+        return answers
+
+    def cancel_requests(self) -> list[tuple[bytes, int]]:
+        return self._execute("cancel_requests").fetchall()
+
+    def find(self, listing: Listing) -> list[Job]:
+        queue_id = None if listing.queue is None else self._queue_id(listing.queue)
+        if listing.queue is not None and queue_id is None:
+            return []
+        if listing.state in FINISHED and listing.task is None:
+            keys = self._finished_keys(
+                listing.state, listing.queue, listing.after, listing.limit, listing.newest_first
+            )
+            return [job for job in self.get(keys) if job is not None]
+        conditions, parameters = ["1"], []
+        for condition, value in (
+            (f"job.state = '{listing.state}'" if listing.state else "", None),
+            ("job.queue_id = ?", queue_id),
+            ("job.task = ?", listing.task),
+            ("job.id < ?" if listing.newest_first else "job.id > ?", listing.after),
+        ):
+            if value is not None:
+                parameters.append(value)
+            if condition and (value is not None or "?" not in condition):
+                conditions.append(condition)
+        select = statement("find").format(
+            index=self._listing_index(listing),
+            conditions=" AND ".join(conditions),
+            order=f"ORDER BY job.id {'DESC' if listing.newest_first else ''} LIMIT ?",
+        )
+        found = self._cursor.execute(select, (*parameters, listing.limit)).fetchall()
+        return [rows.full_job(row) for row in found]
+
+    def _listing_index(self, listing: Listing) -> str:
+        """The index to list by: that of the state if few jobs are in it, else the ids themselves."""
+        if listing.state not in _INDEX_OF:
+            return "NOT INDEXED"
+        counts = [getattr(stats, listing.state.value) for stats in self.stats().values()]
+        return f"INDEXED BY {_INDEX_OF[listing.state]}" if sum(counts) <= _SPARSE else "NOT INDEXED"
+
+    def _finished_keys(
+        self, state: JobState, queue: str | None, after: bytes | None, limit: int, newest_first: bool = False
+    ) -> list[bytes]:
+        """Ids of finished jobs in id order: each queue has its run of them in the index; they are merged."""
+        names = [queue] if queue is not None else [row[0] for row in self._execute("stats").fetchall()]
+        name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
+        runs = [
+            self._keys(name, state.value, queue_id, start if after is None else after, limit)
+            for queue_id in map(self._queue_id, names)
+            if queue_id is not None
+        ]
+        return list(islice(merge(*runs, reverse=newest_first), limit))
+
+    # Values.
+
+    def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None if (row := self._one("kv_get", key)) is None else row[0] for key in keys]
+
+    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for key, value in writes:
+            if value is None:
+                self._execute("kv_delete", key)
+            else:
+                self._put([(key, value)])
+
+    def _put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        for key, value in items:
+            self._execute("kv_put", key, value)

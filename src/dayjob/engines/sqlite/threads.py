@@ -1,0 +1,177 @@
+"""The two threads of an engine: one writes, one reads. Each has a connection that nobody else touches.
+
+The writer takes all that is waiting into one transaction, so that whatever arrives during a commit
+shares the next one. A piece of work that fails is undone alone. While it waits it looks now and then
+whether another process has changed the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.store import Store
+from dayjob.errors import Closed
+from dayjob.signals import Signals, Topic
+
+Answer = TypeVar("Answer")
+Work = Callable[[Store], Any]
+Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+WATCH_INTERVAL = 0.015
+"""Seconds between looks for changes by other processes; a look costs a few microseconds."""
+
+_MOST = 100
+"""How many pieces of work share a transaction at most."""
+
+
+class StoreThread:
+    """Runs pieces of work on a store of its own and answers on the event loop."""
+
+    def __init__(self, place: Place, connection: sqlite3.Connection, signals: Signals, name: str) -> None:
+        self._place = place
+        self._connection = connection
+        self._signals = signals
+        self._store = Store(connection)
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._closed = False
+        self._thread.start()
+
+    async def do(self, work: Callable[[Store], Answer]) -> Answer:
+        if self._closed:
+            raise Closed(f"{self._place.url}: the engine is closed")
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._queue.put((work, future))
+        return await future
+
+    async def close(self) -> None:
+        """Finish what is waiting, then end the thread and close the connection."""
+        self._closed = True
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._connection.close()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next()
+            work = [item for item in batch if item is not None]
+            if work:
+                outcomes, topics = self._perform(work)
+                self._tell(self._deliver, outcomes, topics)
+            if len(work) < len(batch):
+                return
+
+    def _next(self) -> list[tuple[Work, asyncio.Future[Any]] | None]:
+        """All that is waiting, at least one."""
+        batch = [self._wait()]
+        while batch[-1] is not None and len(batch) < _MOST:
+            try:
+                batch.append(self._queue.get_nowait())
+            except Empty:
+                break
+        return batch
+
+    def _wait(self) -> tuple[Work, asyncio.Future[Any]] | None:
+        return self._queue.get()
+
+    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
+        raise NotImplementedError
+
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            """The event loop is gone, and with it whoever waited."""
+
+    def _deliver(self, outcomes: list[Outcome], topics: set[Topic]) -> None:
+        for future, answer, error in outcomes:
+            if not future.done():
+                if error is None:
+                    future.set_result(answer)
+                else:
+                    future.set_exception(error)
+        self._signals.publish(topics)
+
+    def _attempt(self, work: Work, future: asyncio.Future[Any]) -> Outcome:
+        try:
+            return future, work(self._store), None
+        except sqlite3.Error as error:
+            return future, None, self._place.outage(error)
+        except Exception as error:
+            return future, None, error
+
+
+class Reader(StoreThread):
+    """Looks at the last committed state, each piece of work at one moment of it."""
+
+    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
+        outcomes = []
+        for work, future in batch:
+            self._connection.execute("BEGIN")
+            outcomes.append(self._attempt(work, future))
+            self._connection.execute("COMMIT")
+        return outcomes, set()
+
+
+class Writer(StoreThread):
+    """Changes the store, one durable transaction for all that is waiting."""
+
+    _version = 0
+
+    def _wait(self) -> tuple[Work, asyncio.Future[Any]] | None:
+        while True:
+            try:
+                return self._queue.get(timeout=WATCH_INTERVAL)
+            except Empty:
+                self._look()
+
+    def _look(self) -> None:
+        """Wake everybody if another connection has changed the file since the last look."""
+        try:
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.OperationalError:
+            return
+        if version != self._version:
+            self._version = version
+            self._tell(self._signals.publish_all)
+
+    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
+        try:
+            self._place.begin(self._connection)
+            self._look()
+            outcomes = [self._isolated(work, future) for work, future in batch]
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            return self._fail(batch, error)
+        topics, self._store.topics = self._store.topics, set()
+        return outcomes, topics
+
+    def _isolated(self, work: Work, future: asyncio.Future[Any]) -> Outcome:
+        """Do one piece of work so that its failure leaves nothing behind, and its neighbours alone."""
+        self._connection.execute("SAVEPOINT dayjob_work")
+        outcome = self._attempt(work, future)
+        if outcome[2] is not None:
+            if not self._connection.in_transaction:
+                raise outcome[2]
+            self._connection.execute("ROLLBACK TO dayjob_work")
+            self._store.forget()
+        self._connection.execute("RELEASE dayjob_work")
+        return outcome
+
+    def _fail(
+        self, batch: list[tuple[Work, asyncio.Future[Any]]], error: Exception
+    ) -> tuple[list[Outcome], set[Topic]]:
+        """Nothing of the batch was stored."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._store.forget()
+        if isinstance(error, sqlite3.Error):
+            error = self._place.outage(error)
+        return [(future, None, error) for _, future in batch], set()

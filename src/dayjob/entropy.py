@@ -1,0 +1,22 @@
+"""The one home of randomness. A forked child reseeds it, so two processes never share a sequence."""
+
+from __future__ import annotations
+
+import os
+import random
+
+_source = random.Random()
+
+bits = _source.getrandbits
+"""``bits(n)``: a whole number of n random bits."""
+
+fraction = _source.random
+"""``fraction()``: a random number in [0, 1)."""
+
+
+def _reseed() -> None:
+    _source.seed(int.from_bytes(os.urandom(32)))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reseed)

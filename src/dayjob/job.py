@@ -1,0 +1,232 @@
+"""The job model: what is stored, what is asked for, and what is answered.
+
+Instants are integers inside (microseconds since 1970, the fields that end in ``_us``) and become
+aware UTC datetimes on access, so that a claim does not pay for ten of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol
+from uuid import UUID
+
+from msgspec import Struct
+
+from dayjob.durations import Duration, to_datetime, to_datetime_or_none
+from dayjob.errors import InvalidState
+
+if TYPE_CHECKING:
+    from dayjob.broker.claims import CancelToken
+
+HIGH = 100
+NORMAL = 1000
+LOW = 10000
+MAX_PRIORITY = 2**32 - 1
+
+ERRORS_KEPT = 10
+
+DedupUntil = Literal["claimed", "settled"]
+
+
+class JobState(StrEnum):
+    """Where a job is in its life; every job is in exactly one of these."""
+
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @property
+    def finished(self) -> bool:
+        return self in FINISHED
+
+
+FINISHED = frozenset({JobState.DONE, JobState.DEAD, JobState.CANCELLED})
+WAITING = frozenset({JobState.SCHEDULED, JobState.PENDING})
+
+
+class CancelOutcome(StrEnum):
+    """What a cancel did."""
+
+    REMOVED = "removed"
+    REQUESTED = "requested"
+    NOT_FOUND = "not_found"
+
+    @property
+    def acted(self) -> bool:
+        return self is not CancelOutcome.NOT_FOUND
+
+
+class Failure(Struct, frozen=True, array_like=True):
+    """One failed run, as kept in ``Job.errors``."""
+
+    attempt: int
+    at_us: int
+    worker: str | None
+    message: str
+
+    @property
+    def time(self) -> datetime:
+        return to_datetime(self.at_us)
+
+
+class TokenSource(Protocol):
+    """Whoever watches over a claim and fires its cancel token: the broker that made the claim."""
+
+    def token(self, job: Job) -> CancelToken: ...
+
+
+class Job(Struct, weakref=True):
+    """A durable record: a payload on a named queue, with a state.
+
+    A claimed job carries what running it needs; ``errors``, ``dedup_key``, ``result`` and the like
+    are filled in by ``get`` and the listings.
+    """
+
+    key: bytes
+    queue: str
+    task: str
+    payload: bytes
+    headers: dict[str, str]
+    tenant: str | None
+    priority: int
+    state: JobState
+    attempts: int
+    max_attempts: int
+    epoch: int
+    enqueued_us: int
+    run_us: int
+    claimed_us: int | None = None
+    lease_us: int | None = None
+    finished_us: int | None = None
+    expires_us: int | None = None
+    last_error: str | None = None
+    errors: tuple[Failure, ...] = ()
+    dedup_key: str | None = None
+    dedup_until: DedupUntil = "claimed"
+    cancel_requested: bool = False
+    worker: str | None = None
+    result: bytes | None = None
+    progress: tuple[float, str] | None = None
+    _tokens: TokenSource | None = None
+    _token: CancelToken | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's id: UUID text, lower case, dashed."""
+        return id_text(self.key)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return to_datetime(self.enqueued_us)
+
+    @property
+    def run_at(self) -> datetime:
+        """When the job became, or becomes, due."""
+        return to_datetime(self.run_us)
+
+    @property
+    def claimed_at(self) -> datetime | None:
+        return to_datetime_or_none(self.claimed_us)
+
+    @property
+    def lease_expires_at(self) -> datetime | None:
+        return to_datetime_or_none(self.lease_us)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return to_datetime_or_none(self.finished_us)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        return to_datetime_or_none(self.expires_us)
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """Fires when a cancel of this claim is requested, in whichever process that happens."""
+        if self._tokens is None:
+            raise InvalidState(
+                f"job {self.id} was not claimed by a broker in this process, so it has no cancel token: "
+                "use the Job that claim() returned"
+            )
+        return self._tokens.token(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"Job(id={self.id!r}, queue={self.queue!r}, task={self.task!r}, state={self.state.value!r}, "
+            f"attempts={self.attempts}/{self.max_attempts}, epoch={self.epoch})"
+        )
+
+
+class NewJob(Struct, frozen=True):
+    """A job to be enqueued, with the same options as ``Broker.enqueue``."""
+
+    queue: str
+    payload: bytes = b""
+    task: str = ""
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: Duration | None = None
+    expires: Duration | datetime | None = None
+    max_attempts: int | None = None
+    dedup_key: str | None = None
+    dedup_until: DedupUntil = "claimed"
+    headers: Mapping[str, str] | None = None
+    tenant: str | None = None
+    kv: Mapping[bytes, bytes] | None = None
+    id: str | UUID | None = None
+
+
+class Enqueued(Struct, frozen=True):
+    """The answer to an enqueue: ``created`` is false when the id or the dedup key was there already."""
+
+    id: str
+    created: bool
+
+
+class Waited(Struct, frozen=True):
+    """The answer to ``wait``: the kept record, or None when it was not kept."""
+
+    status: Literal["completed", "timed_out", "not_found"]
+    job: Job | None = None
+
+
+class QueueStats(Struct):
+    """How many jobs of a queue are in each state; ``done`` counts all successes ever."""
+
+    pending: int = 0
+    scheduled: int = 0
+    running: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+
+
+def id_text(key: bytes) -> str:
+    """The 16 bytes of an id as dashed text."""
+    text = key.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_key(id: str | UUID) -> bytes:
+    """The 16 bytes of an id given in any spelling of a UUID."""
+    if isinstance(id, UUID):
+        return id.bytes
+    if not isinstance(id, str):
+        raise ValueError(f"id={id!r} is a {type(id).__name__}: pass a UUID, as text or as uuid.UUID")
+    try:
+        return UUID(id).bytes
+    except ValueError:
+        raise ValueError(f"id={id!r} is not a UUID: leave it out to have one made") from None
+
+
+def known_key(id: object) -> bytes | None:
+    """The 16 bytes of an id, or None for what can't be the id of any job."""
+    try:
+        return id_key(id)  # type: ignore[arg-type]
+    except ValueError:
+        return None

@@ -1,0 +1,70 @@
+"""Which texts may name things, and how error texts are made storable.
+
+A name may hold any text but NUL and lone surrogates, which some engine could not store; what is
+refused here is refused on every engine, before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+QUEUE_BYTES = 200
+KEY_BYTES = 1024
+HEADERS_BYTES = 64 * 1024
+ERROR_CHARS = 16 * 1024
+
+
+def check_text(value: object, what: str) -> int:
+    """Refuse what isn't storable text; return its size in UTF-8 bytes."""
+    if not isinstance(value, str):
+        raise TypeError(f"the {what} {value!r} is a {type(value).__name__}: pass a str")
+    if "\0" in value:
+        raise ValueError(f"the {what} {_short(value)} holds a NUL character: remove it")
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"the {what} {_short(value)} holds a lone surrogate: pass valid Unicode") from None
+
+
+def check_name(value: object, what: str, max_bytes: int) -> None:
+    """Refuse an empty or over-long name, or one that isn't storable text."""
+    size = check_text(value, what)
+    if size == 0:
+        raise ValueError(f"the {what} is empty: pass at least one character")
+    if size > max_bytes:
+        raise ValueError(f"the {what} {_short(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+
+
+def check_queue(value: object) -> None:
+    check_name(value, "queue name", QUEUE_BYTES)
+
+
+def check_headers(headers: object) -> None:
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers={headers!r} is a {type(headers).__name__}: pass a mapping of str to str")
+    size = 0
+    for name, value in headers.items():
+        check_name(name, "header name", KEY_BYTES)
+        size += len(name.encode()) + check_text(value, f"value of header {name!r}")
+    if size > HEADERS_BYTES:
+        raise ValueError(f"the headers have {size:,} bytes: at most {HEADERS_BYTES:,} are allowed")
+
+
+def check_kv_key(key: object) -> None:
+    if not isinstance(key, bytes):
+        raise TypeError(f"the kv key {key!r} is a {type(key).__name__}: pass bytes")
+    if not 0 < len(key) <= KEY_BYTES:
+        raise ValueError(f"the kv key has {len(key):,} bytes: pass 1 to {KEY_BYTES:,}")
+
+
+def clean_error(text: str) -> str:
+    """The text without what an engine can't store, its middle cut out if it is very long."""
+    if len(text) > ERROR_CHARS:
+        half = ERROR_CHARS // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def _short(value: object) -> str:
+    shown = ascii(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,76 @@
+"""Settlements: how the holder of a claim ends it. Build one with a class method of ``Settlement``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from msgspec import Struct
+
+from dayjob.durations import Duration
+from dayjob.job import Job, JobState, NewJob
+from dayjob.lifecycle import Event
+
+
+class Settlement(Struct, frozen=True):
+    """One claim's end, for ``Broker.settle_many``."""
+
+    job: Job
+    event: Event
+    error: str | BaseException | None = None
+    delay: Duration | None = None
+    result: bytes | None = None
+    enqueue: Sequence[NewJob] = ()
+    kv: Mapping[bytes, bytes] | None = None
+
+    @classmethod
+    def ack(
+        cls,
+        job: Job,
+        *,
+        result: bytes | None = None,
+        enqueue: Sequence[NewJob] = (),
+        kv: Mapping[bytes, bytes] | None = None,
+    ) -> Self:
+        """Success; follow-up jobs and kv writes commit with it, or not at all."""
+        return cls(job, Event.ACK, result=result, enqueue=enqueue, kv=kv)
+
+    @classmethod
+    def nack(cls, job: Job, error: str | BaseException, *, delay: Duration | None = None) -> Self:
+        """Failure; it is retried after ``delay``, or the queue's backoff, while attempts are left."""
+        return cls(job, Event.NACK, error=error, delay=delay)
+
+    @classmethod
+    def dead_letter(cls, job: Job, reason: str | BaseException) -> Self:
+        """Failure for good, whatever the attempts."""
+        return cls(job, Event.DEAD_LETTER, error=reason)
+
+    @classmethod
+    def release(cls, job: Job) -> Self:
+        """Back to the queue at once, as if this run had not been."""
+        return cls(job, Event.RELEASE)
+
+    @classmethod
+    def snooze(cls, job: Job, delay: Duration) -> Self:
+        """Back to the queue after ``delay``, as if this run had not been."""
+        return cls(job, Event.SNOOZE, delay=delay)
+
+    @classmethod
+    def mark_cancelled(cls, job: Job) -> Self:
+        """The handler gave up because of a cancel."""
+        return cls(job, Event.MARK_CANCELLED)
+
+
+class SettleResult(Struct, frozen=True):
+    """Whether a settlement was applied, and the state that it led to.
+
+    ``applied`` is false when the claim was no longer current: it was lost, and nothing changed.
+    """
+
+    id: str
+    applied: bool
+    state: JobState | None = None
+
+    @property
+    def lost(self) -> bool:
+        return not self.applied

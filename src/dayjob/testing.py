@@ -1,0 +1,62 @@
+"""For tests of code that uses dayjob: a clock that moves only when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from dayjob.durations import SECOND, Duration, to_datetime, to_instant, to_micros
+
+_START = 1_767_225_600 * SECOND
+
+
+class ManualClock:
+    """A clock that only ``advance`` and ``set`` move: ``Broker(url, clock=ManualClock())``."""
+
+    def __init__(self, start: datetime | None = None) -> None:
+        self._now = _START if start is None else to_instant(start, "start")
+        self._elapsed = 0.0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+
+    def now(self) -> int:
+        return self._now
+
+    @property
+    def time(self) -> datetime:
+        return to_datetime(self._now)
+
+    def elapsed(self) -> float:
+        return self._elapsed
+
+    def advance(self, by: Duration) -> None:
+        """Move on, and wake those whose time has come. To be called on the event loop that waits."""
+        micros = to_micros(by, "by")
+        self._now += micros
+        self._elapsed += micros / SECOND
+        self._wake()
+
+    def set(self, time: datetime) -> None:
+        """Jump to a time, also back; sleepers go by time elapsed and are not woken by a jump."""
+        self._now = to_instant(time, "time")
+
+    def _wake(self) -> None:
+        for deadline, alarm in self._sleepers:
+            if deadline <= self._elapsed:
+                alarm.set()
+
+    async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
+        if event.is_set():
+            return True
+        if timeout is not None and timeout <= 0:
+            return False
+        alarm = asyncio.Event()
+        sleeper = (self._elapsed + timeout if timeout is not None else float("inf"), alarm)
+        self._sleepers.append(sleeper)
+        waiting = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._sleepers.remove(sleeper)
+            for task in waiting:
+                task.cancel()
+        return event.is_set()

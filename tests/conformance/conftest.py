@@ -1,0 +1,59 @@
+"""The fixtures: one storage per test, brokers on it that run no duties, and a clock moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig
+from dayjob.clock import Clock
+from tests.conformance.arrange import OpenBroker
+from tests.conformance.engines import ENGINES, EngineUnderTest
+from tests.conformance.observe import check_counters
+from tests.conformance.waiting import WatchedClock
+
+
+@pytest.fixture(params=ENGINES, ids=str)
+def engine(request: pytest.FixtureRequest) -> EngineUnderTest:
+    chosen: EngineUnderTest = request.param
+    return chosen
+
+
+@pytest.fixture
+def url(engine: EngineUnderTest, tmp_path: Path) -> str:
+    return engine.url(tmp_path)
+
+
+@pytest.fixture
+def clock() -> WatchedClock:
+    return WatchedClock()
+
+
+@pytest.fixture
+async def open_broker(url: str, clock: WatchedClock) -> AsyncIterator[OpenBroker]:
+    """Opens brokers on the test's storage, with the test's clock, and closes them afterwards.
+
+    Whatever a test did, the counters equal the listing when it is over.
+    """
+    opened: list[Broker] = []
+    test_clock = clock
+
+    async def open_one(config: BrokerConfig | None = None, *, clock: Clock | None = None) -> Broker:
+        broker = Broker(url, config=config or BrokerConfig(duties=False), clock=clock or test_clock)
+        await broker.open()
+        opened.append(broker)
+        return broker
+
+    yield open_one
+    if opened:
+        await check_counters(await open_one())
+    for broker in opened:
+        await broker.close()
+
+
+@pytest.fixture
+async def broker(open_broker: OpenBroker) -> Broker:
+    """An open broker with the default configuration, but no duties."""
+    return await open_broker()

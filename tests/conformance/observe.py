@@ -1,0 +1,73 @@
+"""Seeing everything that a broker's storage shows: for comparisons before and after, and between engines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from dayjob import Broker, Job, JobState
+
+FIELDS = (
+    "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
+    "epoch", "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
+    "last_error", "errors", "dedup_key", "dedup_until", "cancel_requested", "worker", "result", "progress",
+)  # fmt: skip
+"""Every public field of a job."""
+
+CLAIM_FIELDS = (
+    "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
+    "epoch", "lease_expires_at", "cancel_requested",
+)  # fmt: skip
+"""What a claim carries: what running the job needs."""
+
+
+def fields(job: Job, names: tuple[str, ...] = FIELDS) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in names}
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+async def every_job(broker: Broker) -> list[Job]:
+    """All jobs in id order, page by page."""
+    found: list[Job] = []
+    while page := await broker.jobs(after=found[-1].id if found else None, limit=5000):
+        found += page
+    return found
+
+
+async def everything(broker: Broker) -> dict[str, Any]:
+    """All jobs with all their fields, all counters, and the paused queues."""
+    return {
+        "jobs": [fields(job) for job in await every_job(broker)],
+        "stats": await broker.all_stats(),
+        "queues": await broker.queues(),
+        "paused": await broker.paused(),
+    }
+
+
+async def check_counters(broker: Broker) -> None:
+    """Every job is in one state, and the counters equal what listing the jobs gives (``done`` counts more)."""
+    listed = await every_job(broker)
+    counts = Counter((job.queue, job.state) for job in listed)
+    stats = await broker.all_stats()
+    assert {job.queue for job in listed} <= set(stats)
+    assert list(stats) == await broker.queues()
+    for queue, shown in stats.items():
+        assert await broker.stats(queue) == shown
+        for state in JobState:
+            counter = getattr(shown, state.value)
+            if state is JobState.DONE:
+                assert counter >= counts[queue, state], f"{queue!r} {state}"
+            else:
+                assert counter == counts[queue, state], f"{queue!r} {state}"
+    for state in JobState:
+        assert [job.id for job in listed if job.state is state] == await _ids_in(broker, state)
+
+
+async def _ids_in(broker: Broker, state: JobState) -> list[str]:
+    found: list[str] = []
+    while page := await broker.jobs(state=state, after=found[-1] if found else None, limit=5000):
+        found += ids(page)
+    return found

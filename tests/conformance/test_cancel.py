@@ -1,0 +1,167 @@
+"""Cancel: what it does in each state, and how a running claim learns of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import Broker, CancelOutcome, InvalidState, Job, JobState, LeaseLost, NewJob
+from tests.conformance.arrange import (
+    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running, state,
+)  # fmt: skip
+from tests.conformance.observe import every_job, everything
+from tests.conformance.waiting import WatchedClock, within
+
+
+@pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
+async def test_a_waiting_job_is_removed(broker: Broker, delay: int) -> None:
+    enqueued = await broker.enqueue("q", delay=delay)
+    outcome = await broker.cancel(enqueued.id)
+    assert outcome is CancelOutcome.REMOVED
+    assert outcome.acted
+    assert await every_job(broker) == []
+    assert await broker.claim("q") == []
+    assert (await broker.stats("q")).cancelled == 0
+
+
+@pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
+async def test_a_waiting_job_is_kept_as_cancelled(
+    open_broker: OpenBroker, clock: WatchedClock, delay: int
+) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    enqueued = await broker.enqueue("q", delay=delay)
+    clock.advance(2)
+    assert await broker.cancel(enqueued.id) is CancelOutcome.REMOVED
+    job = await record(broker, enqueued.id)
+    assert (job.state, job.finished_at, job.attempts) == (JobState.CANCELLED, clock.time, 0)
+    clock.advance(60)
+    assert await broker.promote() == 0
+    assert await broker.claim("q") == []
+
+
+async def test_a_job_that_waits_for_its_retry_is_removed(broker: Broker) -> None:
+    claim = await running(broker)
+    await broker.nack(claim, "again", delay=9)
+    assert await broker.cancel(claim.id) is CancelOutcome.REMOVED
+    assert await broker.get(claim.id) is None
+
+
+async def test_a_running_job_is_asked_to_stop(broker: Broker) -> None:
+    claim = await running(broker)
+    token = claim.cancel_token
+    assert not token.cancelled
+    outcome = await broker.cancel(claim.id)
+    assert outcome is CancelOutcome.REQUESTED
+    assert outcome.acted
+    job = await record(broker, claim.id)
+    assert (job.state, job.cancel_requested) == (JobState.RUNNING, True)
+    await within(token.wait())
+    assert token.cancelled
+    assert await broker.cancel(claim.id) is CancelOutcome.REQUESTED
+
+
+async def test_what_is_finished_or_unknown_is_not_found(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    known = [await done(broker), await dead(broker), await cancelled(broker)]
+    before = await everything(broker)
+    for id in [*known, "00000000-0000-0000-0000-000000000001"]:
+        outcome = await broker.cancel(id)
+        assert outcome is CancelOutcome.NOT_FOUND
+        assert not outcome.acted
+    assert await everything(broker) == before
+
+
+@pytest.mark.parametrize("id", ["", "nonsense", "123", "0" * 31, "☃", "a\0b", "\ud800"])
+async def test_a_malformed_id_is_not_found(broker: Broker, id: str) -> None:
+    await broker.enqueue("q")
+    assert await broker.cancel(id) is CancelOutcome.NOT_FOUND
+
+
+async def test_an_id_is_found_in_any_spelling(broker: Broker) -> None:
+    enqueued = await broker.enqueue("q")
+    assert await broker.cancel(enqueued.id.upper().replace("-", "")) is CancelOutcome.REMOVED
+
+
+# --- tokens ---
+
+
+async def test_a_cancel_through_another_broker_fires_the_token(
+    broker: Broker, open_broker: OpenBroker
+) -> None:
+    other = await open_broker()
+    claim = await running(broker)
+    waiting = asyncio.create_task(claim.cancel_token.wait())
+    assert await other.cancel(claim.id) is CancelOutcome.REQUESTED
+    await within(waiting)
+    assert claim.cancel_token.cancelled
+
+
+async def test_a_token_first_asked_for_after_the_cancel_has_fired(broker: Broker) -> None:
+    claim = await running(broker)
+    await broker.cancel(claim.id)
+    await within(claim.cancel_token.wait())
+
+
+async def test_only_the_token_of_the_cancelled_job_fires(broker: Broker) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(3)])
+    first, second, third = await broker.claim("q", limit=3)
+    tokens = [job.cancel_token for job in (first, second, third)]
+    await broker.cancel(second.id)
+    await within(tokens[1].wait())
+    assert [token.cancelled for token in tokens] == [False, True, False]
+
+
+async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(broker: Broker, clock: WatchedClock) -> None:
+    lost = await running(broker)
+    clock.advance(30)
+    await broker.reap()
+    current = await claim_one(broker)
+    assert not current.cancel_token.cancelled
+    await broker.cancel(current.id)
+    await within(current.cancel_token.wait())
+    with pytest.raises(LeaseLost):
+        await broker.mark_cancelled(lost)
+
+
+async def test_a_request_survives_renewals_and_a_lost_lease(broker: Broker, clock: WatchedClock) -> None:
+    claim = await running(broker)
+    await broker.cancel(claim.id)
+    await broker.renew(claim)
+    clock.advance(30)
+    assert await broker.reap() == 1
+    claim = await claim_one(broker)
+    assert claim.cancel_token.cancelled
+    await within(claim.cancel_token.wait())
+    await broker.renew(claim)
+    assert (await record(broker, claim.id)).cancel_requested
+
+
+async def test_the_end_of_a_run_ends_its_request(broker: Broker) -> None:
+    claim = await running(broker)
+    await broker.cancel(claim.id)
+    await broker.dead_letter(claim, "x")
+    assert await broker.requeue(claim.id)
+    claim = await claim_one(broker)
+    assert not claim.cancel_requested
+    assert not claim.cancel_token.cancelled
+
+
+async def test_a_record_that_is_no_claim_has_no_token(broker: Broker) -> None:
+    claim = await running(broker)
+    stored: Job = await record(broker, claim.id)
+    with pytest.raises(InvalidState, match="claim"):
+        _ = stored.cancel_token
+
+
+@pytest.mark.parametrize("round", range(5))
+async def test_a_cancel_that_meets_a_claim_is_seen_or_removes(broker: Broker, round: int) -> None:
+    """Whichever comes first, the job never runs on as if nobody had asked."""
+    enqueued = await broker.enqueue("q")
+    claimed, outcome = await asyncio.gather(broker.claim("q"), broker.cancel(enqueued.id))
+    if outcome is CancelOutcome.REMOVED:
+        assert claimed == []
+        assert await state(broker, enqueued.id) is None
+    else:
+        assert outcome is CancelOutcome.REQUESTED
+        await within(claimed[0].cancel_token.wait())

@@ -1,0 +1,166 @@
+"""Claim with ``wait``: it is woken by whatever makes a job claimable, and gives up when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dayjob import Broker, NewJob
+from tests.conformance.arrange import OpenBroker, claim_one, dead, running, state
+from tests.conformance.waiting import LONG, WatchedClock, turns, within
+
+Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
+Scene = Callable[[Broker, WatchedClock], Awaitable[Wake]]
+
+
+async def by_enqueue(broker: Broker, clock: WatchedClock) -> Wake:
+    return lambda other, _: other.enqueue("q")
+
+
+async def by_enqueue_many(broker: Broker, clock: WatchedClock) -> Wake:
+    return lambda other, _: other.enqueue_many([NewJob("x"), NewJob("q")])
+
+
+async def by_follow_up(broker: Broker, clock: WatchedClock) -> Wake:
+    claim = await running(broker, "x")
+    return lambda other, _: other.ack(claim, enqueue=[NewJob("q")])
+
+
+async def by_promote(broker: Broker, clock: WatchedClock) -> Wake:
+    await broker.enqueue("q", delay=5)
+    clock.advance(5)
+    return lambda other, _: other.promote()
+
+
+async def by_nack(broker: Broker, clock: WatchedClock) -> Wake:
+    claim = await running(broker)
+    return lambda other, _: other.nack(claim, "again", delay=0)
+
+
+async def by_release(broker: Broker, clock: WatchedClock) -> Wake:
+    claim = await running(broker)
+    return lambda other, _: other.release(claim)
+
+
+async def by_reap(broker: Broker, clock: WatchedClock) -> Wake:
+    await running(broker)
+    clock.advance(30)
+    return lambda other, _: other.reap()
+
+
+async def by_requeue(broker: Broker, clock: WatchedClock) -> Wake:
+    id = await dead(broker)
+    return lambda other, _: other.requeue(id)
+
+
+async def by_requeue_dead(broker: Broker, clock: WatchedClock) -> Wake:
+    await dead(broker)
+    return lambda other, _: other.requeue_dead("q")
+
+
+async def by_rerun(broker: Broker, clock: WatchedClock) -> Wake:
+    id = await dead(broker)
+    return lambda other, _: other.rerun(id)
+
+
+async def by_reschedule(broker: Broker, clock: WatchedClock) -> Wake:
+    enqueued = await broker.enqueue("q", delay=60)
+    return lambda other, clock: other.reschedule(enqueued.id, run_at=clock.time)
+
+
+async def by_resume(broker: Broker, clock: WatchedClock) -> Wake:
+    await broker.pause("q")
+    await broker.enqueue("q")
+    return lambda other, _: other.resume("q")
+
+
+SCENES: list[Scene] = [
+    by_enqueue, by_enqueue_many, by_follow_up, by_promote, by_nack, by_release, by_reap, by_requeue,
+    by_requeue_dead, by_rerun, by_reschedule, by_resume,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("through", ["the same broker", "another broker"])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+async def test_a_waiting_claim_is_woken(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, scene: Scene, through: str
+) -> None:
+    other = broker if through == "the same broker" else await open_broker()
+    wake = await scene(broker, clock)
+    waiting = asyncio.create_task(broker.claim(["first", "q"], wait=LONG))
+    await clock.until_waiting()
+    assert not waiting.done()
+    await wake(other, clock)
+    [job] = await within(waiting)
+    assert job.queue == "q"
+
+
+async def test_a_claim_that_finds_jobs_does_not_wait(broker: Broker) -> None:
+    await broker.enqueue("q")
+    assert len(await within(broker.claim("q", limit=10, wait=LONG))) == 1
+
+
+async def test_a_waiting_claim_gives_up_when_its_time_is_over(broker: Broker, clock: WatchedClock) -> None:
+    waiting = asyncio.create_task(broker.claim("q", wait=LONG))
+    await clock.until_waiting()
+    clock.advance(LONG - 1)
+    await broker.queues()
+    assert not waiting.done()
+    clock.advance(1)
+    assert await within(waiting) == []
+
+
+async def test_jobs_of_other_queues_do_not_end_the_wait(broker: Broker, clock: WatchedClock) -> None:
+    waiting = asyncio.create_task(broker.claim("q", wait=LONG))
+    await clock.until_waiting()
+    await broker.enqueue("other")
+    await broker.enqueue("q", delay=60)
+    await broker.pause("q")
+    await broker.enqueue("q")
+    await clock.until_waiting()
+    assert not waiting.done()
+    await broker.resume("q")
+    assert len(await within(waiting)) == 1
+
+
+async def test_several_waiting_claims_each_get_a_job(broker: Broker, clock: WatchedClock) -> None:
+    waiting = [asyncio.create_task(broker.claim("q", limit=5, wait=LONG)) for _ in range(4)]
+    await clock.until_waiting(4)
+    claimed: list[str] = []
+    for _ in range(4):
+        await broker.enqueue("q")
+        done, _rest = await within(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
+        assert len(done) == 1
+        claimed += [job.id for task in done for job in task.result()]
+        waiting = [task for task in waiting if task not in done]
+    assert len(set(claimed)) == 4
+
+
+async def test_a_waiting_claim_that_is_cancelled_takes_nothing(broker: Broker, clock: WatchedClock) -> None:
+    waiting = asyncio.create_task(broker.claim("q", wait=LONG))
+    await clock.until_waiting()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    enqueued = await broker.enqueue("q")
+    assert (await claim_one(broker)).id == enqueued.id
+
+
+@pytest.mark.parametrize("turn", range(8))
+async def test_a_claim_that_is_cancelled_midway_strands_no_job(
+    broker: Broker, clock: WatchedClock, turn: int
+) -> None:
+    """Whether the engine had handed the job out by then or not, a later claim gets it without waiting for a lease."""
+    enqueued = await broker.enqueue("q")
+    claiming = asyncio.create_task(broker.claim("q"))
+    await turns(turn)
+    claiming.cancel()
+    await within(asyncio.wait({claiming}))
+    if claiming.cancelled():
+        [job] = await within(broker.claim("q", wait=LONG))
+        assert job.id == enqueued.id
+        assert job.attempts == 1, "a run that nobody saw does not count"
+    else:
+        assert await state(broker, enqueued.id) == "running"

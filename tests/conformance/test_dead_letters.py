@@ -1,0 +1,217 @@
+"""Dead letters and operators: requeue, requeue_dead, purge_dead, reschedule, rerun."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dayjob import Broker, InvalidState, JobState, NewJob
+from tests.conformance.arrange import (
+    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running, state,
+)  # fmt: skip
+from tests.conformance.observe import every_job, everything, fields, ids
+from tests.conformance.waiting import WatchedClock
+
+UNKNOWN = "00000000-0000-0000-0000-000000000001"
+
+
+# --- requeue ---
+
+
+@pytest.mark.parametrize("verb", ["requeue", "requeue_dead"])
+async def test_a_requeued_job_starts_anew(broker: Broker, clock: WatchedClock, verb: str) -> None:
+    claim = await running(broker, max_attempts=2, expires=500, priority=3, headers={"h": "v"})
+    await broker.nack(claim, "first", delay=0)
+    claim = await claim_one(broker)
+    await broker.cancel(claim.id)
+    await broker.dead_letter(claim, "second")
+    dead_one = fields(await record(broker, claim.id))
+    clock.advance(60)
+    if verb == "requeue":
+        assert await broker.requeue(claim.id) is True
+    else:
+        assert await broker.requeue_dead("q") == 1
+    assert fields(await record(broker, claim.id)) == {
+        **dead_one,
+        "state": JobState.PENDING,
+        "attempts": 0,
+        "epoch": 2,
+        "run_at": clock.time,
+        "last_error": None,
+        "finished_at": None,
+        "cancel_requested": False,
+        "expires_at": None,
+        "worker": None,
+        "claimed_at": None,
+        "lease_expires_at": None,
+    }
+    assert [failure.message for failure in (await record(broker, claim.id)).errors] == ["first", "second"]
+    again = await claim_one(broker)
+    assert (again.id, again.attempts, again.epoch) == (claim.id, 1, 3)
+
+
+async def test_a_requeued_job_is_not_swept_by_its_old_retention(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    id = await dead(broker)
+    assert await broker.requeue(id)
+    clock.advance(timedelta(days=30))
+    assert await broker.sweep() == 0
+    assert await state(broker, id) is JobState.PENDING
+
+
+async def test_only_dead_jobs_are_requeued(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    others = [await done(broker), await cancelled(broker), (await running(broker)).id]
+    others += [(await broker.enqueue("q")).id, (await broker.enqueue("q", delay=9)).id, UNKNOWN]
+    before = await everything(broker)
+    for id in others:
+        assert await broker.requeue(id) is False
+    assert await broker.requeue_dead("q") == 0
+    assert await broker.requeue_dead("unknown") == 0
+    assert await everything(broker) == before
+
+
+async def test_requeue_dead_takes_one_queue_whole(broker: Broker) -> None:
+    await broker.enqueue_many([NewJob(queue) for queue in ("a", "b") for _ in range(150)])
+    for claim in await broker.claim(["a", "b"], limit=300):
+        await broker.dead_letter(claim, "x")
+    await broker.enqueue("a")
+    assert await broker.requeue_dead("a") == 150
+    assert await broker.requeue_dead("a") == 0
+    assert (await broker.stats("a")).pending == 151
+    assert ((await broker.stats("b")).dead, (await broker.stats("b")).pending) == (150, 0)
+
+
+# --- purge ---
+
+
+async def test_purge_dead_removes_the_dead_of_one_queue_or_of_all(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    for queue in ("a", "a", "b", "c"):
+        await dead(broker, queue)
+    kept = [await done(broker, "a"), await cancelled(broker, "a"), (await running(broker, "a")).id]
+    kept += [(await broker.enqueue("a")).id]
+    assert await broker.purge_dead("unknown") == 0
+    assert await broker.purge_dead("a") == 2
+    assert await broker.purge_dead("a") == 0
+    assert await broker.purge_dead() == 2
+    assert ids(await every_job(broker)) == kept
+    assert await broker.queues() == ["a", "b", "c"]
+
+
+# --- reschedule ---
+
+
+async def test_a_waiting_job_gets_another_time(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("q")
+    later = clock.time + timedelta(seconds=60)
+    assert await broker.reschedule(enqueued.id, run_at=later) is True
+    job = await record(broker, enqueued.id)
+    assert (job.state, job.run_at) == (JobState.SCHEDULED, later)
+    assert await broker.claim("q") == []
+    sooner = clock.time + timedelta(seconds=5)
+    assert await broker.reschedule(enqueued.id, run_at=sooner) is True
+    clock.advance(5)
+    assert await broker.promote() == 1
+    assert (await claim_one(broker)).id == enqueued.id
+
+
+async def test_a_later_time_replaces_the_earlier_one(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("q", delay=5)
+    await broker.reschedule(enqueued.id, run_at=clock.time + timedelta(seconds=60))
+    clock.advance(59)
+    assert await broker.promote() == 0
+    clock.advance(1)
+    assert await broker.promote() == 1
+    assert await broker.promote() == 0
+
+
+@pytest.mark.parametrize("ago", [0, 60], ids=["now", "past"])
+async def test_a_time_that_has_come_makes_it_pending(broker: Broker, clock: WatchedClock, ago: int) -> None:
+    enqueued = await broker.enqueue("q", delay=60)
+    moment = clock.time - timedelta(seconds=ago)
+    assert await broker.reschedule(enqueued.id, run_at=moment)
+    job = await record(broker, enqueued.id)
+    assert (job.state, job.run_at) == (JobState.PENDING, moment)
+    assert (await claim_one(broker)).id == enqueued.id
+
+
+async def test_a_waiting_job_gets_another_priority(broker: Broker, clock: WatchedClock) -> None:
+    first, second, third = await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q", delay=5)])
+    assert await broker.reschedule(second.id, priority=1)
+    assert await broker.reschedule(third.id, priority=0)
+    assert await state(broker, third.id) is JobState.SCHEDULED
+    clock.advance(5)
+    await broker.promote()
+    claimed = await broker.claim("q", limit=5)
+    assert [(job.id, job.priority) for job in claimed] == [(third.id, 0), (second.id, 1), (first.id, 1000)]
+
+
+async def test_a_priority_changed_back_gives_the_job_once(broker: Broker) -> None:
+    enqueued = await broker.enqueue("q")
+    for priority in (1, 1000, 1, 1000, 1000):
+        await broker.reschedule(enqueued.id, priority=priority)
+    assert ids(await broker.claim("q", limit=5)) == [enqueued.id]
+
+
+async def test_time_and_priority_change_together(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("q")
+    before = fields(await record(broker, enqueued.id))
+    moment = clock.time + timedelta(seconds=9)
+    assert await broker.reschedule(enqueued.id, run_at=moment, priority=2**32 - 1)
+    changes = {"run_at": moment, "priority": 2**32 - 1, "state": JobState.SCHEDULED}
+    assert fields(await record(broker, enqueued.id)) == {**before, **changes}
+
+
+async def test_only_waiting_jobs_are_rescheduled(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    others = [await done(broker), await dead(broker), await cancelled(broker)]
+    others += [(await running(broker)).id, UNKNOWN]
+    before = await everything(broker)
+    for id in others:
+        assert await broker.reschedule(id, run_at=clock.time, priority=1) is False
+    assert await everything(broker) == before
+
+
+async def test_rescheduling_to_nothing_is_refused(broker: Broker) -> None:
+    enqueued = await broker.enqueue("q")
+    with pytest.raises(ValueError, match="run_at"):
+        await broker.reschedule(enqueued.id)
+
+
+# --- rerun ---
+
+
+async def test_a_rerun_is_a_new_job_from_a_finished_one(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    options = {"task": "t", "priority": 7, "max_attempts": 4, "headers": {"h": "v"}, "tenant": "acme"}
+    finished = [
+        await make(broker, payload=b"data", dedup_key="k", **options) for make in (done, dead, cancelled)
+    ]
+    clock.advance(60)
+    for id in finished:
+        old = fields(await record(broker, id))
+        again = await broker.rerun(id)
+        assert again.created
+        assert again.id not in finished
+        job = await record(broker, again.id)
+        assert fields(job, tuple(options)) == options
+        assert (job.queue, job.payload, job.state) == ("q", b"data", JobState.PENDING)
+        assert (job.attempts, job.epoch, job.dedup_key) == (0, 0, None)
+        assert (job.enqueued_at, job.run_at) == (clock.time, clock.time)
+        assert (job.last_error, job.errors, job.result, job.finished_at) == (None, (), None, None)
+        assert fields(await record(broker, id)) == old, "the finished job stays as it is"
+
+
+async def test_what_is_not_finished_is_not_rerun(broker: Broker) -> None:
+    unfinished = [(await running(broker)).id, (await broker.enqueue("q")).id]
+    unfinished += [(await broker.enqueue("q", delay=9)).id]
+    gone = await done(broker, "other")
+    before = await everything(broker)
+    for id in [*unfinished, gone, UNKNOWN, "nonsense"]:
+        with pytest.raises(InvalidState):
+            await broker.rerun(id)
+    assert await everything(broker) == before

@@ -1,0 +1,257 @@
+"""Enqueue: what is stored, with which defaults, under which id."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
+
+import pytest
+
+from dayjob import HIGH, LOW, NORMAL, Broker, JobState, NewJob, QueueConfig
+from tests.conformance.arrange import OpenBroker, claim_one, done, quiet, record
+from tests.conformance.observe import FIELDS, every_job, everything, fields, ids
+from tests.conformance.waiting import WatchedClock
+
+SPELLED = "0190F3A2-7B1C-7DEF-8123-456789ABCDEF"
+CANONICAL = SPELLED.lower()
+
+
+async def test_a_bare_job_is_pending_with_the_defaults(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("q")
+    assert enqueued.created
+    assert fields(await record(broker, enqueued.id)) == {
+        **dict.fromkeys(FIELDS),
+        "id": enqueued.id,
+        "queue": "q",
+        "task": "",
+        "payload": b"",
+        "headers": {},
+        "priority": NORMAL,
+        "state": JobState.PENDING,
+        "attempts": 0,
+        "max_attempts": 3,
+        "epoch": 0,
+        "enqueued_at": clock.time,
+        "run_at": clock.time,
+        "errors": (),
+        "dedup_until": "claimed",
+        "cancel_requested": False,
+    }
+
+
+async def test_every_option_is_kept(broker: Broker, clock: WatchedClock) -> None:
+    run_at = clock.time + timedelta(seconds=60, microseconds=123_457)
+    expires = clock.time + timedelta(hours=1, microseconds=1)
+    options = {
+        "task": "pkg.task",
+        "priority": HIGH,
+        "max_attempts": 7,
+        "dedup_key": "once",
+        "dedup_until": "settled",
+        "headers": {"trace": "1", "empty": ""},
+        "tenant": "acme",
+    }
+    enqueued = await broker.enqueue(
+        "q",
+        b"\x00\xffdata",
+        task="pkg.task",
+        priority=HIGH,
+        run_at=run_at,
+        expires=expires,
+        max_attempts=7,
+        dedup_key="once",
+        dedup_until="settled",
+        headers={"trace": "1", "empty": ""},
+        tenant="acme",
+        kv={b"k": b"v"},
+        id=SPELLED,
+    )
+    job = await record(broker, enqueued.id)
+    assert fields(job, tuple(options)) == options
+    assert (job.id, job.payload) == (CANONICAL, b"\x00\xffdata")
+    assert (job.state, job.run_at, job.expires_at) == (JobState.SCHEDULED, run_at, expires)
+    assert await broker.kv_get(b"k") == b"v"
+
+
+async def test_enqueue_many_stores_what_single_calls_store(broker: Broker, clock: WatchedClock) -> None:
+    run_at = clock.time + timedelta(minutes=5)
+    await broker.enqueue(
+        "one", b"p", task="t", priority=LOW, run_at=run_at, expires=600, max_attempts=2, dedup_key="d",
+        dedup_until="settled", headers={"h": "v"}, tenant="t1", kv={b"one": b"1"},
+    )  # fmt: skip
+    [many] = await broker.enqueue_many(
+        [
+            NewJob(
+                "many", b"p", task="t", priority=LOW, run_at=run_at, expires=600, max_attempts=2,
+                dedup_key="d", dedup_until="settled", headers={"h": "v"}, tenant="t1", kv={b"many": b"2"},
+            )
+        ]
+    )  # fmt: skip
+    first, second = await every_job(broker)
+    assert second.id == many.id
+    assert {**fields(first), "id": "", "queue": ""} == {**fields(second), "id": "", "queue": ""}
+    assert (await broker.kv_get(b"one"), await broker.kv_get(b"many")) == (b"1", b"2")
+
+
+@pytest.mark.parametrize("ago", [0, 1, 10**10], ids=["now", "a moment ago", "three centuries ago"])
+async def test_a_run_at_that_is_past_is_pending(broker: Broker, clock: WatchedClock, ago: int) -> None:
+    run_at = clock.time - timedelta(seconds=ago)
+    enqueued = await broker.enqueue("q", run_at=run_at)
+    job = await record(broker, enqueued.id)
+    assert (job.state, job.run_at) == (JobState.PENDING, run_at)
+    assert (await claim_one(broker)).id == enqueued.id
+
+
+async def test_a_future_run_at_is_scheduled(broker: Broker, clock: WatchedClock) -> None:
+    moment = clock.time + timedelta(microseconds=1)
+    tokyo = (clock.time + timedelta(hours=3)).astimezone(timezone(timedelta(hours=9)))
+    latest = datetime.max.replace(tzinfo=UTC)
+    for run_at in (moment, tokyo, latest):
+        job = await record(broker, (await broker.enqueue("q", run_at=run_at)).id)
+        assert (job.state, job.run_at) == (JobState.SCHEDULED, run_at)
+    assert await broker.claim("q", limit=10) == []
+
+
+@pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1)], ids=["int", "float", "timedelta"])
+async def test_a_delay_is_scheduled_from_now(
+    broker: Broker, clock: WatchedClock, delay: float | timedelta
+) -> None:
+    job = await record(broker, (await broker.enqueue("q", delay=delay)).id)
+    assert (job.state, job.run_at) == (JobState.SCHEDULED, clock.time + timedelta(minutes=1))
+
+
+async def test_no_delay_is_pending(broker: Broker, clock: WatchedClock) -> None:
+    for delay in (0, 0.0, timedelta(0)):
+        job = await record(broker, (await broker.enqueue("q", delay=delay)).id)
+        assert (job.state, job.run_at) == (JobState.PENDING, clock.time)
+
+
+async def test_expires_is_a_duration_from_now_or_a_time(broker: Broker, clock: WatchedClock) -> None:
+    moment = clock.time + timedelta(seconds=90)
+    for expires in (90, 90.0, timedelta(seconds=90), moment):
+        assert (await record(broker, (await broker.enqueue("q", expires=expires)).id)).expires_at == moment
+
+
+@pytest.mark.parametrize("priority", [0, HIGH, NORMAL, LOW, 2**31, 2**32 - 1])
+async def test_any_priority_in_range_is_kept(broker: Broker, priority: int) -> None:
+    enqueued = await broker.enqueue("q", priority=priority)
+    assert (await record(broker, enqueued.id)).priority == priority
+    assert (await claim_one(broker)).priority == priority
+
+
+async def test_priority_and_attempts_come_from_the_call_or_else_the_queue(open_broker: OpenBroker) -> None:
+    broker = await open_broker(
+        quiet(
+            default=QueueConfig(priority=5, max_attempts=9),
+            queues={"special": QueueConfig(priority=6, max_attempts=1)},
+        )
+    )
+    for queue, options, expected in (
+        ("q", {}, (5, 9)),
+        ("special", {}, (6, 1)),
+        ("special", {"priority": 0, "max_attempts": 2}, (0, 2)),
+    ):
+        [by_one, by_many] = [
+            await broker.enqueue(queue, **options),
+            *(await broker.enqueue_many([NewJob(queue, **options)])),
+        ]
+        for enqueued in (by_one, by_many):
+            job = await record(broker, enqueued.id)
+            assert (job.priority, job.max_attempts) == expected
+
+
+async def test_any_bytes_are_a_payload_up_to_the_limit(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(max_payload=256 * 256))
+    for payload in (b"", bytes(range(256)), bytes(range(256)) * 256):
+        enqueued = await broker.enqueue("q", payload)
+        assert (await record(broker, enqueued.id)).payload == payload
+        assert (await claim_one(broker)).payload == payload
+
+
+async def test_a_payload_of_one_mebibyte_is_taken_by_default(broker: Broker) -> None:
+    payload = b"x" * 2**20
+    await broker.enqueue("q", payload)
+    assert (await claim_one(broker)).payload == payload
+
+
+# --- ids ---
+
+
+async def test_made_ids_are_uuid7_in_order(broker: Broker) -> None:
+    made = [(await broker.enqueue("q")).id for _ in range(20)]
+    made += [one.id for one in await broker.enqueue_many([NewJob("q") for _ in range(20)])]
+    made += [(await broker.enqueue("q")).id for _ in range(20)]
+    assert made == sorted(set(made))
+    assert {UUID(id).version for id in made} == {7}
+    assert [str(UUID(id)) for id in made] == made
+    assert ids(await every_job(broker)) == made
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [CANONICAL, SPELLED, CANONICAL.replace("-", ""), f"{{{SPELLED}}}", f"urn:uuid:{CANONICAL}", UUID(SPELLED)],
+    ids=["canonical", "upper case", "no dashes", "braces", "urn", "UUID"],
+)
+async def test_an_id_is_taken_in_any_spelling(broker: Broker, spelling: str | UUID) -> None:
+    enqueued = await broker.enqueue("q", id=spelling)
+    assert (enqueued.id, enqueued.created) == (CANONICAL, True)
+    assert (await record(broker, CANONICAL)).id == CANONICAL
+    assert (await record(broker, SPELLED)).id == CANONICAL
+    again = await broker.enqueue("q", id=CANONICAL)
+    assert (again.id, again.created) == (CANONICAL, False)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**128 - 1, UUID("f47ac10b-58cc-4372-a567-0e02b2c3d479").int])
+async def test_an_id_may_be_any_uuid(broker: Broker, number: int) -> None:
+    enqueued = await broker.enqueue("q", id=UUID(int=number))
+    assert enqueued.id == str(UUID(int=number))
+    job = await claim_one(broker)
+    assert job.id == enqueued.id
+    assert (await broker.nack(job, "again", delay=0)) is JobState.PENDING
+    assert ids(await every_job(broker)) == [enqueued.id]
+
+
+async def test_an_id_that_exists_is_a_no_op(broker: Broker) -> None:
+    await broker.enqueue("q", b"first", id=CANONICAL, dedup_key="first")
+    await broker.enqueue("q", b"other", dedup_key="second")
+    before = await everything(broker)
+    for options in ({}, {"dedup_key": "second"}, {"delay": 5}, {"priority": 1}):
+        again = await broker.enqueue("elsewhere", b"second", id=SPELLED, kv={b"k": b"v"}, **options)
+        assert (again.id, again.created) == (CANONICAL, False), "the id is looked at before the dedup key"
+    [again] = await broker.enqueue_many([NewJob("elsewhere", b"second", id=CANONICAL, kv={b"k": b"v"})])
+    assert (again.id, again.created) == (CANONICAL, False)
+    assert await everything(broker) == before
+    assert await broker.kv_get(b"k") is None
+
+
+async def test_an_id_that_exists_in_any_state_is_a_no_op(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(default=QueueConfig(max_attempts=1)))
+    await broker.enqueue("q", id=CANONICAL)
+    claim = await claim_one(broker)
+    assert not (await broker.enqueue("q", id=CANONICAL)).created
+    assert await broker.nack(claim, "no") is JobState.DEAD
+    assert not (await broker.enqueue("q", id=CANONICAL)).created
+    assert await broker.claim("q") == []
+
+
+async def test_the_id_of_a_job_that_is_gone_is_free(broker: Broker) -> None:
+    await done(broker, id=CANONICAL)
+    assert (await broker.enqueue("q", b"new", id=CANONICAL)).created
+    assert (await claim_one(broker)).epoch == 1
+
+
+async def test_two_of_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
+    first, second = await broker.enqueue_many(
+        [NewJob("q", b"1", id=CANONICAL, kv={b"k": b"1"}), NewJob("q", b"2", id=SPELLED, kv={b"k": b"2"})]
+    )
+    assert (first.id, first.created) == (CANONICAL, True)
+    assert (second.id, second.created) == (CANONICAL, False)
+    assert [job.payload for job in await every_job(broker)] == [b"1"]
+    assert await broker.kv_get(b"k") == b"1"
+
+
+async def test_enqueuing_makes_a_queue_known(broker: Broker) -> None:
+    assert await broker.queues() == []
+    await broker.enqueue("b")
+    await broker.enqueue_many([NewJob("a"), NewJob("c", delay=60)])
+    assert await broker.queues() == ["a", "b", "c"]

@@ -1,0 +1,174 @@
+"""Retention: how long finished jobs are kept, counted from their finish, stamped when they end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dayjob import Broker, JobState, NewJob, QueueConfig, Retention
+from tests.conformance.arrange import (
+    KEEP_ALL, OpenBroker, cancelled, dead, done, quiet, record, running, state,
+)  # fmt: skip
+from tests.conformance.observe import every_job, everything, ids
+from tests.conformance.waiting import WatchedClock
+
+MOMENT = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("make", [done, dead, cancelled], ids=["done", "dead", "cancelled"])
+async def test_a_finished_job_is_kept_for_its_time_from_its_finish(
+    open_broker: OpenBroker, clock: WatchedClock, make: object
+) -> None:
+    broker = await open_broker(quiet(retention=Retention(done=60, dead=60, cancelled=timedelta(minutes=1))))
+    clock.advance(1000)
+    assert callable(make)
+    id: str = await make(broker)
+    clock.advance(timedelta(seconds=60) - MOMENT)
+    assert await broker.sweep() == 0
+    assert await broker.get(id) is not None
+    clock.advance(MOMENT)
+    assert await broker.sweep() == 1
+    assert await broker.get(id) is None
+    assert await broker.sweep() == 0
+
+
+async def test_the_time_counts_from_the_finish_not_the_enqueue(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    broker = await open_broker(quiet(retention=Retention(done=60)))
+    claim = await running(broker)
+    clock.advance(500)
+    await broker.ack(claim)
+    assert await broker.sweep() == 0
+    clock.advance(59)
+    assert await broker.sweep() == 0
+    clock.advance(1)
+    assert await broker.sweep() == 1
+
+
+async def test_by_default_the_dead_stay_a_week_and_the_others_go_at_once(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    await done(broker)
+    await cancelled(broker)
+    id = await dead(broker)
+    assert ids(await every_job(broker)) == [id]
+    clock.advance(timedelta(days=7) - MOMENT)
+    assert await broker.sweep() == 0
+    clock.advance(MOMENT)
+    assert await broker.sweep() == 1
+    assert await every_job(broker) == []
+
+
+async def test_dead_without_a_time_stay_for_ever(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(quiet(retention=Retention(dead=None)))
+    id = await dead(broker)
+    clock.advance(timedelta(days=30_000))
+    assert await broker.sweep() == 0
+    assert await state(broker, id) is JobState.DEAD
+
+
+async def test_no_time_at_all_keeps_nothing(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(retention=Retention(done=0, dead=0, cancelled=0)))
+    for make in (done, dead, cancelled):
+        id = await make(broker)
+        assert await broker.get(id) is None
+    assert await every_job(broker) == []
+
+
+async def test_a_queue_has_its_own_retention(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(
+        quiet(
+            retention=Retention(done=10),
+            queues={
+                "longer": QueueConfig(retention=Retention(done=100)),
+                "none": QueueConfig(retention=Retention()),
+            },
+        )
+    )
+    kept = [await done(broker, "usual"), await done(broker, "longer")]
+    assert await broker.get(await done(broker, "none")) is None
+    assert ids(await every_job(broker)) == kept
+    clock.advance(10)
+    assert await broker.sweep() == 1
+    assert ids(await every_job(broker)) == kept[1:]
+    clock.advance(90)
+    assert await broker.sweep() == 1
+
+
+async def test_every_end_uses_the_queues_retention(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    """Also the ends that no claim brings about: cancel, expiry, and a lease that ran out."""
+    own = QueueConfig(retention=Retention(done=10, dead=20, cancelled=30), max_attempts=1)
+    broker = await open_broker(quiet(queues={"own": own}, retention=Retention(dead=1000)))
+    by_cancel = await cancelled(broker, "own")
+    by_expiry = (await broker.enqueue("own", expires=1)).id
+    clock.advance(1)
+    await broker.promote()
+    claim = await running(broker, "own")
+    clock.advance(30)
+    await broker.reap()
+    assert await state(broker, claim.id) is JobState.DEAD
+    assert await broker.sweep() == 1, "the cancelled one, after 31 seconds"
+    assert await broker.get(by_cancel) is None
+    assert await broker.sweep() == 0
+    clock.advance(19)
+    assert await broker.sweep() == 1, "the expired one, 49 seconds after it ended"
+    assert await broker.get(by_expiry) is None
+    clock.advance(1)
+    assert await broker.sweep() == 1, "the dead one, 20 seconds after its lease"
+
+
+async def test_a_sweep_needs_nobodys_configuration(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    keeper = await open_broker(quiet(retention=Retention(done=100)))
+    stranger = await open_broker(quiet(retention=Retention(done=1)))
+    id = await done(keeper)
+    clock.advance(99)
+    assert await stranger.sweep() == 0
+    assert await state(stranger, id) is JobState.DONE
+    clock.advance(1)
+    assert await stranger.sweep() == 1
+
+
+async def test_unfinished_jobs_are_never_swept(broker: Broker, clock: WatchedClock) -> None:
+    await broker.enqueue("q")
+    await running(broker, "r")
+    await broker.enqueue("q", delay=5)
+    claim = await running(broker, "s")
+    await broker.nack(claim, "again", delay=5)
+    before = await everything(broker)
+    clock.advance(timedelta(days=10_000))
+    assert await broker.sweep() == 0
+    assert await broker.sweep_done(0) == 0
+    assert await broker.sweep_dead(0) == 0
+    assert await everything(broker) == before
+
+
+async def test_sweep_takes_all_whose_time_has_come(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    await broker.enqueue_many([NewJob("q") for _ in range(2500)])
+    for claim in await broker.claim("q", limit=2500):
+        await broker.ack(claim)
+    clock.advance(timedelta(days=1))
+    assert await broker.sweep() == 2500
+    assert await every_job(broker) == []
+    assert (await broker.stats("q")).done == 2500
+
+
+@pytest.mark.parametrize("final", [JobState.DONE, JobState.DEAD])
+async def test_sweep_done_and_sweep_dead_go_by_their_argument(
+    open_broker: OpenBroker, clock: WatchedClock, final: JobState
+) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    make, sweep = (done, broker.sweep_done) if final is JobState.DONE else (dead, broker.sweep_dead)
+    old = await make(broker)
+    others = [await cancelled(broker), await (dead if make is done else done)(broker)]
+    clock.advance(10)
+    young = await make(broker)
+    clock.advance(10)
+    assert await sweep(timedelta(seconds=21)) == 0
+    assert await sweep(20) == 1
+    assert await broker.get(old) is None
+    assert (await record(broker, young)).state is final
+    assert await sweep(0) == 1
+    assert ids(await every_job(broker)) == others

@@ -1,0 +1,131 @@
+"""From a URL to its engine: what is refused, in which words, and what is imported when."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dayjob.clock import SYSTEM
+from dayjob.engines import registry
+from dayjob.engines.registry import Entry, create_engine, parse
+from dayjob.errors import ConfigError
+
+KNOWN = ["memory://", "sqlite://"]
+
+
+@pytest.fixture
+def engine_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers ``fake://`` with a module of the given source."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def register(source: str, extra: str | None = None) -> None:
+        (tmp_path / "fake_engine.py").write_text(source)
+        monkeypatch.delitem(sys.modules, "fake_engine", raising=False)
+        monkeypatch.setitem(registry.ENGINES, "fake", Entry("fake_engine", extra))
+
+    yield register
+    sys.modules.pop("fake_engine", None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", " ", "jobs.db", "/var/jobs.db", "mysql://localhost/jobs", "://", "sqlite3:///jobs.db",
+     "sqlite", "sqlite:", "sqlite:jobs.db", "sqlite:/jobs.db", "memory", "memory:"],
+)  # fmt: skip
+def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        create_engine(url, SYSTEM)
+    assert repr(url) in str(refusal.value)
+    for known in KNOWN:
+        assert known in str(refusal.value)
+
+
+def test_a_url_that_can_not_be_read_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match=r"sqlite://\[.*can't be read.*memory://"):
+        create_engine("sqlite://[", SYSTEM)
+
+
+@pytest.mark.parametrize("url", [None, 7, b"memory://", Path("jobs.db")])
+def test_a_url_that_is_no_text_is_refused(url: Any) -> None:
+    with pytest.raises(ConfigError, match=r"pass text such as 'sqlite:///jobs.db'"):
+        create_engine(url, SYSTEM)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db", "SQLite:///jobs.db", "SQLITE:///jobs.db"])
+def test_a_scheme_is_read_in_any_case(url: str) -> None:
+    assert parse(url).parts.scheme == "sqlite"
+
+
+def test_a_missing_driver_says_which_extra_to_install(engine_module: Any) -> None:
+    engine_module("import no_such_driver", extra="fancy")
+    with pytest.raises(ConfigError) as refusal:
+        create_engine("fake://host", SYSTEM)
+    message = str(refusal.value)
+    assert "fake://" in message
+    assert "no_such_driver" in message
+    assert "pip install 'dayjob[fancy]'" in message
+
+
+def test_an_engine_without_an_extra_shows_the_import_error_itself(engine_module: Any) -> None:
+    engine_module("import no_such_module")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        create_engine("fake://host", SYSTEM)
+
+
+def test_an_error_in_the_engine_is_not_taken_for_a_missing_extra(engine_module: Any) -> None:
+    engine_module("1 / 0", extra="fancy")
+    with pytest.raises(ZeroDivisionError):
+        create_engine("fake://host", SYSTEM)
+
+
+TAKES_COLOUR = """
+def create(url, clock):
+    taken = url.take("colour", "red"), url.take("size", "small"), clock
+    url.done("known are 'colour' and 'size'")
+    return taken
+"""
+
+
+def test_options_are_taken_by_name_or_have_their_default(engine_module: Any) -> None:
+    engine_module(TAKES_COLOUR)
+    assert create_engine("fake://?colour=deep%20blue", SYSTEM) == ("deep blue", "small", SYSTEM)  # type: ignore[comparison-overlap]
+    assert create_engine("fake://?size=", SYSTEM) == ("red", "", SYSTEM)  # type: ignore[comparison-overlap]
+
+
+def test_an_option_that_nobody_takes_is_refused_by_name(engine_module: Any) -> None:
+    engine_module(TAKES_COLOUR)
+    with pytest.raises(ConfigError, match=r"unknown option 'color': known are 'colour' and 'size'"):
+        create_engine("fake://?colour=blue&color=red", SYSTEM)
+
+
+@pytest.mark.parametrize("url", ["memory://?bogus=1", "memory://shared?bogus=", "sqlite:///{path}?bogus=1"])
+def test_every_engine_refuses_an_unknown_option_by_name(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'bogus'"):
+        create_engine(url.format(path=tmp_path / "jobs.db"), SYSTEM)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_is_imported_when_it_is_first_used() -> None:
+    program = """
+import sys
+import dayjob
+from dayjob.clock import SYSTEM
+from dayjob.engines.registry import create_engine
+
+def loaded():
+    return {"sqlite3", "dayjob.engines.memory", "dayjob.engines.sqlite"} & set(sys.modules)
+
+assert loaded() == set(), loaded()
+create_engine("memory://", SYSTEM)
+assert loaded() == {"dayjob.engines.memory"}, loaded()
+create_engine("sqlite:///never-opened.db", SYSTEM)
+assert "dayjob.engines.sqlite" in loaded(), loaded()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
