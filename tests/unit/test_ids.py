@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
@@ -60,6 +61,16 @@ def test_100_000_ids_in_a_tight_loop_are_strictly_increasing() -> None:
     assert is_increasing([new_key() for _ in range(100_000)])
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads take turns as often as the interpreter allows, so that a missing lock shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_threads_make_distinct_ids_and_each_sees_its_own_increase() -> None:
     threads, each = 8, 20_000
     start = Barrier(threads)
@@ -132,6 +143,16 @@ def test_a_tail_that_runs_out_takes_the_next_millisecond_in_advance() -> None:
     assert millis(source.new_key()) == now + 1
     clock.advance(0.001)
     assert millis(source.new_key()) == now + 2
+
+
+def test_after_a_fork_the_next_id_is_in_a_later_millisecond() -> None:
+    clock = ManualClock()
+    source = IdSource(clock)
+    before = source.new_key()
+    source.forked()
+    after = source.new_key()
+    assert millis(after) == millis(before) + 1
+    assert_uuid7(after)
 
 
 def in_a_forked_child(make: Callable[[], bytes]) -> tuple[int, int]:

@@ -272,6 +272,6 @@ class Engine(Protocol):
     ) -> tuple[int, bytes | None]:
         """Remove jobs in ``state`` that finished ``age`` microseconds ago or earlier.
 
-        Examines up to ``limit`` jobs after the cursor; how many it removed, and the next cursor (None: no more).
+        Examines up to ``limit`` jobs after the cursor; how many it removed, and the next cursor or None.
         """
         ...

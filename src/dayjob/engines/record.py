@@ -72,8 +72,8 @@ class Tally:
     def __init__(self) -> None:
         self.deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
 
-    def add(self, queue: str, state: JobState) -> None:
-        self.deltas[queue, state] += 1
+    def add(self, queue: str, state: JobState, jobs: int = 1) -> None:
+        self.deltas[queue, state] += jobs
 
     def drop(self, queue: str, state: JobState) -> None:
         """``done`` counts successes ever, so it never goes down."""

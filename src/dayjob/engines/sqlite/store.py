@@ -7,9 +7,11 @@ worth a look once the transaction has committed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from heapq import merge
 from itertools import islice
+from typing import TypeVar
 
 from dayjob.engines import record as records
 from dayjob.engines.base import (
@@ -30,6 +32,8 @@ from dayjob.engines.sqlite.statements import statement
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, Topic, job_topic, queue_topic
 
+Answer = TypeVar("Answer")
+
 _COUNTED = tuple(JobState(name) for name in ("pending", "scheduled", "running", "done", "dead", "cancelled"))
 _INDEX_OF = {
     JobState.PENDING: "dayjob_pending",
@@ -40,6 +44,47 @@ _SPARSE = 10_000
 """Up to this many jobs in a state, listing them sorts the state's own index; above, it walks the ids."""
 
 _FIRST, _LAST = b"", b"\xff" * 17
+
+
+_LOAD_WIDTHS = (1, 10, 100, 500)
+_LOADED_AT_ONCE = _LOAD_WIDTHS[-1]
+"""Records are loaded by few statements of fixed widths, so that each is prepared only once."""
+
+
+@cache
+def _load_statement(width: int) -> str:
+    return statement("load").format(keys=", ".join("?" * width))
+
+
+class Changes:
+    """What a verb makes of records, gathered so that it is written in few statements."""
+
+    def __init__(self) -> None:
+        self.saved: list[Row] = []
+        self.removed: list[tuple[bytes]] = []
+        self.topics: set[Topic] = set()
+        self.tally = Tally()
+
+    def add(self, record: Record, before: JobState) -> None:
+        self.tally.move(before, record)
+        if record.removed:
+            self.removed.append((record.key,))
+        else:
+            self.saved.append(rows.record_row(record))
+        state = record.state
+        if state is JobState.PENDING:
+            self.topics.add(queue_topic(record.queue))
+        elif state is JobState.SCHEDULED:
+            self.topics.add(DUE)
+        elif state in FINISHED:
+            self.topics.add(job_topic(record.key))
+        if record.expires_us is not None and record.attempts == 0 and state not in FINISHED:
+            self.topics.add(DUE)
+
+    def drop(self, record: Record) -> None:
+        """Remove a kept job and its count."""
+        self.tally.drop(record.queue, record.state)
+        self.removed.append((record.key,))
 
 
 class Store:
@@ -163,140 +208,138 @@ class Store:
             limit = request.limit - len(claimed)
             queue_id = self._queue_id(queue)
             if limit > 0 and queue_id is not None and self._one("is_paused", queue_id) == (0,):
-                jobs = self._claim_from(queue, queue_id, limit, lease, request.worker, now, tally)
+                jobs = self._candidates(queue, queue_id, limit, lease, request.worker, now)
                 values = [(now, now + lease, request.worker, owner, job.key) for job in jobs]
                 self._cursor.executemany(statement("claim"), values)
-                tally.deltas[queue, JobState.PENDING] -= len(jobs)
-                tally.deltas[queue, JobState.RUNNING] += len(jobs)
+                tally.add(queue, JobState.PENDING, -len(jobs))
+                tally.add(queue, JobState.RUNNING, len(jobs))
                 claimed += jobs
         self._count(tally)
         return claimed
 
-    def _claim_from(
-        self, queue: str, queue_id: int, limit: int, lease: int, worker: str | None, now: int,
-        tally: Tally,
-    ) -> list[Job]:  # fmt: skip
+    def _candidates(
+        self, queue: str, queue_id: int, limit: int, lease: int, worker: str | None, now: int
+    ) -> list[Job]:
         """The next jobs of a queue. What can't be decoded is set aside as dead until it is purged."""
         while True:
             jobs: list[Job] = []
-            corrupt: list[tuple[bytes, str]] = []
+            corrupt: dict[bytes, str] = {}
             for row in self._execute("candidates", queue_id, now, limit).fetchall():
                 try:
                     jobs.append(rows.claimed_job(row, queue, now, lease, worker))
                 except rows.Corrupt as error:
-                    corrupt.append((row[0], rows.corrupt_text(str(error))))
+                    corrupt[row[0]] = rows.corrupt_text(str(error))
             if not corrupt:
                 return jobs
-            for record in self._load([key for key, _ in corrupt]):
-                before = record.state
-                records.set_aside(record, dict(corrupt)[record.key], now)
-                self._save(record, before, tally)
+            changes = Changes()
+            for record in self._load(list(corrupt)):
+                records.set_aside(record, corrupt[record.key], now)
+                changes.add(record, JobState.PENDING)
+            self._store(changes)
 
     def settle(self, verdicts: Sequence[Verdict], now: int) -> list[JobState | None]:
-        tally = Tally()
-        states = [self._settle_one(verdict, now, tally) for verdict in verdicts]
-        self._count(tally)
+        found = {record.key: record for record in self._load([verdict.key for verdict in verdicts])}
+        changes = Changes()
+        states: list[JobState | None] = []
+        for verdict in verdicts:
+            record = found.get(verdict.key)
+            if record is None or not records.settle(record, verdict, now):
+                states.append(None)
+                continue
+            changes.add(record, JobState.RUNNING)
+            states.append(record.state)
+            if verdict.insert:
+                changes = self._store(changes)
+                self.insert(verdict.insert, now)
+            if verdict.kv:
+                self._put(verdict.kv.items())
+        self._store(changes)
         return states
-
-    def _settle_one(self, verdict: Verdict, now: int, tally: Tally) -> JobState | None:
-        record = self._get(verdict.key)
-        if record is None or not records.settle(record, verdict, now):
-            return None
-        self._save(record, JobState.RUNNING, tally)
-        if verdict.insert:
-            self.insert(verdict.insert, now)
-        if verdict.kv:
-            self._put(verdict.kv.items())
-        return record.state
 
     def renew(self, renewal: Renewal, now: int) -> Renewed:
         lease = now + renewal.lease
         if self._execute("renew", lease, renewal.key, renewal.epoch).rowcount == 0:
             return Renewed(None)
-        record = self._get(renewal.key)
-        return Renewed(lease, record is not None and record.cancel_requested)
+        (record,) = self._load([renewal.key])
+        return Renewed(lease, record.cancel_requested)
 
     # Records.
 
-    def _get(self, key: bytes) -> Record | None:
-        row = self._one("load", key)
-        return None if row is None else rows.record(row, self._queue_name(row[1]))
+    def _load(self, keys: Sequence[bytes]) -> list[Record]:
+        """The records of those keys that there are, in the order of their keys' first mention."""
+        found: dict[bytes, Record] = {}
+        for start in range(0, len(keys), _LOADED_AT_ONCE):
+            some = keys[start : start + _LOADED_AT_ONCE]
+            width = next(width for width in _LOAD_WIDTHS if width >= len(some))
+            padded = (*some, *[None] * (width - len(some)))
+            for row in self._cursor.execute(_load_statement(width), padded).fetchall():
+                found[row[0]] = rows.record(row, self._queue_name(row[1]))
+        return [found[key] for key in dict.fromkeys(keys) if key in found]
 
-    def _load(self, keys: Iterable[bytes]) -> list[Record]:
-        return [record for key in keys if (record := self._get(key)) is not None]
+    def _store(self, changes: Changes) -> Changes:
+        """Write what records became, count them, and note who may want to know; a fresh ``Changes``."""
+        if changes.removed:
+            self._cursor.executemany(statement("remove"), changes.removed)
+        if changes.saved:
+            self._cursor.executemany(statement("save"), changes.saved)
+        self._count(changes.tally)
+        self.topics |= changes.topics
+        return Changes()
 
-    def _save(self, record: Record, before: JobState, tally: Tally) -> None:
-        """Store what a record became, count it, and note who may want to know."""
-        tally.move(before, record)
-        if record.removed:
-            self._execute("remove", record.key)
-        else:
-            self._execute("save", *rows.record_row(record))
-        state = record.state
-        if state is JobState.PENDING:
-            self.topics.add(queue_topic(record.queue))
-        elif state is JobState.SCHEDULED:
-            self.topics.add(DUE)
-        elif state in FINISHED:
-            self.topics.add(job_topic(record.key))
-        if record.expires_us is not None and record.attempts == 0 and state not in FINISHED:
-            self.topics.add(DUE)
-
-    def cancel(self, keys: Sequence[bytes], keeps: Keeps, now: int) -> list[CancelOutcome]:
-        tally = Tally()
-        outcomes = [self._cancel_one(key, keeps, now, tally) for key in keys]
-        self._count(tally)
-        return outcomes
-
-    def _cancel_one(self, key: bytes, keeps: Keeps, now: int, tally: Tally) -> CancelOutcome:
-        record = self._get(key)
-        if record is None:
-            return CancelOutcome.NOT_FOUND
-        before = record.state
-        outcome = records.cancel(record, keeps.of(record.queue), now)
-        if outcome.acted:
-            self._save(record, before, tally)
-        if outcome is CancelOutcome.REQUESTED:
-            self.topics.add(CANCEL)
-        return outcome
-
-    def requeue(self, keys: Iterable[bytes], now: int) -> list[bool]:
-        tally = Tally()
+    def _change(
+        self, keys: Sequence[bytes], change: Callable[[Record], Answer], unknown: Answer
+    ) -> list[Answer]:
+        """Apply a change to each record, store those that it altered, and answer for each key."""
+        found = {record.key: record for record in self._load(keys)}
+        changes = Changes()
         answers = []
         for key in keys:
-            record = self._get(key)
-            answers.append(record is not None and records.requeue(record, now))
-            if record is not None and answers[-1]:
-                self._save(record, JobState.DEAD, tally)
-        self._count(tally)
+            record = found.get(key)
+            if record is None:
+                answers.append(unknown)
+                continue
+            before = record.state
+            answer = change(record)
+            answers.append(answer)
+            if answer != unknown:
+                changes.add(record, before)
+        self._store(changes)
         return answers
 
+    def cancel(self, keys: Sequence[bytes], keeps: Keeps, now: int) -> list[CancelOutcome]:
+        outcomes = self._change(
+            keys, lambda record: records.cancel(record, keeps.of(record.queue), now), CancelOutcome.NOT_FOUND
+        )
+        if CancelOutcome.REQUESTED in outcomes:
+            self.topics.add(CANCEL)
+        return outcomes
+
+    def requeue(self, keys: Sequence[bytes], now: int) -> list[bool]:
+        return self._change(keys, lambda record: records.requeue(record, now), False)
+
     def reschedule(self, changes: Sequence[Reschedule], now: int) -> list[bool]:
-        tally = Tally()
-        answers = []
-        for change in changes:
-            record = self._get(change.key)
-            before = None if record is None else record.state
-            answers.append(record is not None and records.reschedule(record, change, now))
-            if record is not None and before is not None and answers[-1]:
-                self._save(record, before, tally)
-        self._count(tally)
-        return answers
+        return [
+            self._change([change.key], lambda record, to=change: records.reschedule(record, to, now), False)[
+                0
+            ]
+            for change in changes
+        ]
 
     # Duties.
 
     def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
-        tally = Tally()
+        changes = Changes()
         expired = self._load(self._keys("expired", now, limit))
         for record in expired:
             before = record.state
             records.expire(record, keeps.of(record.queue), now)
-            self._save(record, before, tally)
+            changes.add(record, before)
+        changes = self._store(changes)
         due = self._load(self._keys("due", now, limit))
         for record in due:
             records.promote(record)
-            self._save(record, JobState.SCHEDULED, tally)
-        self._count(tally)
+            changes.add(record, JobState.SCHEDULED)
+        self._store(changes)
         return len(due), len(expired)
 
     def next_due(self, now: int) -> int | None:
@@ -309,16 +352,16 @@ class Store:
         return bool(self._keys("lapsed", now, 1)) or bool(self._gone(here))
 
     def reap(self, here: Process, limit: int, keeps: Keeps, now: int) -> int:
-        tally = Tally()
         keys = self._keys("lapsed", now, limit)
         gone = self._gone(here)
         for owner in gone:
             keys += self._keys("orphans", owner, limit)
-        ended = self._load(islice(dict.fromkeys(keys), limit))
+        changes = Changes()
+        ended = self._load(keys)[:limit]
         for record in ended:
             records.lapse(record, keeps.of(record.queue), now)
-            self._save(record, JobState.RUNNING, tally)
-        self._count(tally)
+            changes.add(record, JobState.RUNNING)
+        self._store(changes)
         for owner in gone:
             self.remove_owner(owner)
         return len(ended)
@@ -347,14 +390,13 @@ class Store:
     def requeue_dead(self, queue: str, limit: int, now: int) -> int:
         return sum(self.requeue(self._finished_keys(JobState.DEAD, queue, None, limit), now))
 
-    def _drop(self, keys: Iterable[bytes]) -> int:
+    def _drop(self, keys: Sequence[bytes]) -> int:
         """Remove kept jobs and their counts."""
-        tally = Tally()
         dropped = self._load(keys)
+        changes = Changes()
         for record in dropped:
-            tally.drop(record.queue, record.state)
-            self._execute("remove", record.key)
-        self._count(tally)
+            changes.drop(record)
+        self._store(changes)
         return len(dropped)
 
     def _keys(self, name: str, *parameters: object) -> list[bytes]:

@@ -16,7 +16,8 @@
 -- dayjob_meta     the version of this layout.
 --
 -- Times are microseconds since 1970 in UTC. headers and errors are MessagePack. held_key repeats dedup_key
--- for as long as the job holds it.
+-- for as long as the job holds it. An index condition is tried on every write, so it tests for NULL first
+-- and never for a list of states, which costs as much as all other indexes together.
 
 CREATE TABLE dayjob_meta (
     key TEXT PRIMARY KEY,
@@ -71,8 +72,7 @@ CREATE INDEX dayjob_leases ON dayjob_jobs (lease_expires_at) WHERE state = 'runn
 CREATE INDEX dayjob_expiries ON dayjob_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND attempts = 0 AND state IN ('pending', 'scheduled');
 CREATE INDEX dayjob_removals ON dayjob_jobs (remove_at) WHERE remove_at IS NOT NULL;
-CREATE INDEX dayjob_finished ON dayjob_jobs (state, queue_id, id)
-    WHERE state IN ('done', 'dead', 'cancelled');
+CREATE INDEX dayjob_finished ON dayjob_jobs (state, queue_id, id) WHERE finished_at IS NOT NULL;
 CREATE UNIQUE INDEX dayjob_holders ON dayjob_jobs (queue_id, held_key) WHERE held_key IS NOT NULL;
 CREATE INDEX dayjob_flagged ON dayjob_jobs (id) WHERE state = 'running' AND cancel_requested = 1;
 
