@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 
-type_error = "pass a number of seconds or a timedelta"
+_ACCEPTED = "pass a number of seconds or a timedelta"
 
 Duration = float | timedelta
 
@@ -23,11 +23,11 @@ def to_micros(value: Duration, name: str) -> int:
     if isinstance(value, timedelta):
         micros = value // _MICROSECOND
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        if not isfinite(value):
-            raise ValueError(f"{name}={value!r} is not finite: {type_error}")
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{name}={value!r} is not finite: {_ACCEPTED}")
         micros = round(value * SECOND)
     else:
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {type_error}")
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {_ACCEPTED}")
     if micros < 0:
         raise ValueError(f"{name}={value!r} is negative: pass 0 or more seconds")
     if micros > LONGEST:

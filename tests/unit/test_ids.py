@@ -62,8 +62,16 @@ def test_100_000_ids_in_a_tight_loop_are_strictly_increasing() -> None:
 
 
 @pytest.fixture
-def restless_threads() -> Iterator[None]:
-    """Threads take turns as often as the interpreter allows, so that a missing lock shows."""
+def restless_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Threads change in the middle of making an id, so that a missing lock shows."""
+    draw = entropy.bits
+
+    def draw_slowly(count: int) -> int:
+        for _ in range(10):
+            os.sched_yield()
+        return draw(count)
+
+    monkeypatch.setattr(entropy, "bits", draw_slowly)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -72,7 +80,7 @@ def restless_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("restless_threads")
 def test_threads_make_distinct_ids_and_each_sees_its_own_increase() -> None:
-    threads, each = 8, 20_000
+    threads, each = 8, 2_000
     start = Barrier(threads)
 
     def make() -> list[bytes]:

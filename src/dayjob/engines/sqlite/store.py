@@ -43,6 +43,7 @@ _INDEX_OF = {
 _SPARSE = 10_000
 """Up to this many jobs in a state, listing them sorts the state's own index; above, it walks the ids."""
 
+_NO_QUEUE = 0
 _FIRST, _LAST = b"", b"\xff" * 17
 
 
@@ -157,14 +158,21 @@ class Store:
     # In.
 
     def insert(self, jobs: Sequence[Insertion], now: int) -> list[Enqueued]:
-        values = [rows.insertion_row(job, self._own_queue_id(job.queue), now) for job in jobs]
+        values = [rows.insertion_row(job, self._queue_for(job), now) for job in jobs]
         plain = not any(job.dedup_key is not None or job.kv for job in jobs)
-        if not (plain and len(jobs) > 1 and self._insert_all(values)):
-            created = [self._insert_one(job, row) for job, row in zip(jobs, values, strict=True)]
-        else:
+        if plain and len(jobs) > 1 and self._insert_all(values):
             created = [Enqueued(id_text(job.key), True) for job in jobs]
+        else:
+            created = [self._insert_one(job, row) for job, row in zip(jobs, values, strict=True)]
         self._announce_new(jobs, values, created)
         return created
+
+    def _queue_for(self, job: Insertion) -> int:
+        """The id of the job's queue. A job that exists does not make a new queue known."""
+        found = self._queue_id(job.queue)
+        if found is None and self._one("exists", job.key) is not None:
+            return _NO_QUEUE
+        return self._own_queue_id(job.queue) if found is None else found
 
     def _insert_all(self, values: list[Row]) -> bool:
         """All jobs in one sweep; if any of them was there already, none."""
@@ -318,12 +326,12 @@ class Store:
         return self._change(keys, lambda record: records.requeue(record, now), False)
 
     def reschedule(self, changes: Sequence[Reschedule], now: int) -> list[bool]:
-        return [
-            self._change([change.key], lambda record, to=change: records.reschedule(record, to, now), False)[
-                0
-            ]
-            for change in changes
-        ]
+        wanted = {change.key: change for change in changes}
+        return self._change(
+            [change.key for change in changes],
+            lambda record: records.reschedule(record, wanted[record.key], now),
+            False,
+        )
 
     # Duties.
 
