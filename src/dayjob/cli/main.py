@@ -5,9 +5,13 @@ from __future__ import annotations
 import click
 
 from dayjob._version import __version__
+from dayjob.cli.demo import demo
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dayjob")
 def main() -> None:
     """Durable background jobs for Python, on the storage you have."""
+
+
+main.add_command(demo)

@@ -33,7 +33,7 @@ def create(location: Location, clock: Clock) -> SqliteEngine:
         raise ConfigError(f"the URL {url!r} has synchronous={synchronous!r}: write full (durable) or normal")
     busy_timeout = _seconds(location.take("busy_timeout", "30"), url)
     location.done("sqlite:/// takes synchronous and busy_timeout")
-    return SqliteEngine(Place(url, Path(path), synchronous.upper(), busy_timeout), clock)
+    return SqliteEngine(Place(url, Path(path).absolute(), synchronous.upper(), busy_timeout), clock)
 
 
 def _seconds(text: str, url: str) -> float:

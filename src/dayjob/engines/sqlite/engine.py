@@ -61,18 +61,26 @@ class SqliteEngine:
         self._writer = Writer(self._place, writing, self.signals, "dayjob-sqlite-writer")
         self._reader = Reader(self._place, reading, self.signals, "dayjob-sqlite-reader")
         process = self._process = this_process()
-        self._owner = await self._write(lambda store: store.add_owner(process))
+        try:
+            self._owner = await self._write(lambda store: store.add_owner(process))
+        except BaseException:
+            await self._end_threads()
+            raise
 
     async def close(self) -> None:
-        writer, reader = self._writer, self._reader
-        if writer is not None and reader is not None:
+        if self._writer is not None:
             owner = self._owner
             try:
-                await writer.do(lambda store: store.remove_owner(owner))
+                await self._write(lambda store: store.remove_owner(owner))
             finally:
-                self._writer = self._reader = None
-                await reader.close()
-                await writer.close()
+                await self._end_threads()
+
+    async def _end_threads(self) -> None:
+        threads = (self._reader, self._writer)
+        self._reader = self._writer = None
+        for thread in threads:
+            if thread is not None:
+                await thread.close()
 
     async def _write(self, work: Callable[[Store], Answer]) -> Answer:
         if self._writer is None:

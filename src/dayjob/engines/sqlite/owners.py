@@ -49,8 +49,6 @@ def _status(pid: int) -> tuple[str, str]:
     try:
         text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except FileNotFoundError:
-        if (_PROC / "self").exists():
-            return "X", "gone"
         return ("R", "") if _answers(pid) else ("X", "gone")
     except OSError:
         return "R", ""

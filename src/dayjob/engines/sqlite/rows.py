@@ -38,8 +38,9 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
      last_error, cancel_requested) = row  # fmt: skip
     if type(payload) is not bytes:
         raise Corrupt(f"the payload is {type(payload).__name__}, not bytes")
-    if type(task) is not str:
-        raise Corrupt(f"the task name is {type(task).__name__}, not text")
+    for name, text in (("task name", task), ("tenant", tenant), ("last error", last_error)):
+        if type(text) is bytes:
+            raise Corrupt(f"the {name} is not valid text")
     if not (type(attempts) is type(max_attempts) is type(epoch) is type(enqueued) is type(run) is int):
         raise Corrupt("a counter or a time is not a whole number")
     return Job(
@@ -54,8 +55,8 @@ def record(row: Row, queue: str) -> Record:
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
      last_error, errors, held_key, dedup_until, cancel_requested, worker, result) = row  # fmt: skip
     return Record(
-        key, queue, _STATES[state], priority, attempts, max_attempts, epoch, run, claimed, lease, finished,
-        expires, remove, last_error, _errors(errors) if errors else (), held_key, dedup_until,
+        key, queue, _state(state), priority, attempts, max_attempts, epoch, run, claimed, lease, finished,
+        expires, remove, _text(last_error), _errors(errors) if errors else (), held_key, dedup_until,
         bool(cancel_requested), worker, result,
     )  # fmt: skip
 
@@ -84,11 +85,12 @@ def full_job(row: Row) -> Job:
     if type(payload) is not bytes:
         amiss.append(f"the payload is {type(payload).__name__}, not bytes")
         payload = b""
+    amiss += [f"{text!r} is not valid text" for text in (task, tenant, last_error) if type(text) is bytes]
     if amiss and last_error is None:
         last_error = corrupt_text("; ".join(amiss))
     return Job(
-        key, queue, task, payload, decoded, tenant, priority, _STATES.get(state, JobState.DEAD), attempts,
-        max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, last_error,
+        key, queue, _text(task) or "", payload, decoded, _text(tenant), priority, _state(state), attempts,
+        max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, _text(last_error),
         _errors(errors) if errors else (), dedup_key, _until(dedup_until), bool(cancel_requested), worker,
         result,
     )  # fmt: skip
@@ -96,6 +98,23 @@ def full_job(row: Row) -> Job:
 
 def corrupt_text(what: str) -> str:
     return f"corrupt record: {what}"
+
+
+def text_or_bytes(value: bytes) -> str | bytes:
+    """A ``text_factory`` that lets through what is not UTF-8, so that it can be told from the rest."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _state(text: Any) -> JobState:
+    """A record in no known state is out of the way, as a dead one is."""
+    return _STATES.get(text, JobState.DEAD)
+
+
+def _text(value: Any) -> str | None:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _until(text: str) -> DedupUntil:

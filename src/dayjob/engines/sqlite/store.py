@@ -26,11 +26,12 @@ from dayjob.engines.base import (
 )  # fmt: skip
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
+from dayjob.engines.sqlite.changes import Changes
 from dayjob.engines.sqlite.owners import Process, is_gone
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import statement
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.signals import CANCEL, DUE, Topic, job_topic, queue_topic
+from dayjob.signals import CANCEL, DUE, Topic, queue_topic
 
 Answer = TypeVar("Answer")
 
@@ -55,37 +56,6 @@ _LOADED_AT_ONCE = _LOAD_WIDTHS[-1]
 @cache
 def _load_statement(width: int) -> str:
     return statement("load").format(keys=", ".join("?" * width))
-
-
-class Changes:
-    """What a verb makes of records, gathered so that it is written in few statements."""
-
-    def __init__(self) -> None:
-        self.saved: list[Row] = []
-        self.removed: list[tuple[bytes]] = []
-        self.topics: set[Topic] = set()
-        self.tally = Tally()
-
-    def add(self, record: Record, before: JobState) -> None:
-        self.tally.move(before, record)
-        if record.removed:
-            self.removed.append((record.key,))
-        else:
-            self.saved.append(rows.record_row(record))
-        state = record.state
-        if state is JobState.PENDING:
-            self.topics.add(queue_topic(record.queue))
-        elif state is JobState.SCHEDULED:
-            self.topics.add(DUE)
-        elif state in FINISHED:
-            self.topics.add(job_topic(record.key))
-        if record.expires_us is not None and record.attempts == 0 and state not in FINISHED:
-            self.topics.add(DUE)
-
-    def drop(self, record: Record) -> None:
-        """Remove a kept job and its count."""
-        self.tally.drop(record.queue, record.state)
-        self.removed.append((record.key,))
 
 
 class Store:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
 from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Store
 from dayjob.errors import Closed
 from dayjob.signals import Signals, Topic
@@ -23,7 +25,7 @@ Answer = TypeVar("Answer")
 Work = Callable[[Store], Any]
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
-WATCH_INTERVAL = 0.015
+WATCH_INTERVAL = 0.025
 """Seconds between looks for changes by other processes; a look costs a few microseconds."""
 
 _MOST = 100
@@ -63,7 +65,10 @@ class StoreThread:
             batch = self._next()
             work = [item for item in batch if item is not None]
             if work:
-                outcomes, topics = self._perform(work)
+                try:
+                    outcomes, topics = self._perform(work)
+                except Exception as error:
+                    outcomes, topics = self._fail(work, error)
                 self._tell(self._deliver, outcomes, topics)
             if len(work) < len(batch):
                 return
@@ -85,10 +90,8 @@ class StoreThread:
         raise NotImplementedError
 
     def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        try:
+        with suppress(RuntimeError):  # The event loop is gone, and with it whoever waited.
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:
-            """The event loop is gone, and with it whoever waited."""
 
     def _deliver(self, outcomes: list[Outcome], topics: set[Topic]) -> None:
         for future, answer, error in outcomes:
@@ -103,9 +106,23 @@ class StoreThread:
         try:
             return future, work(self._store), None
         except sqlite3.Error as error:
+            if "decode to UTF-8" in str(error) and self._connection.text_factory is str:
+                self._connection.text_factory = text_or_bytes
+                return self._attempt(work, future)
             return future, None, self._place.outage(error)
         except Exception as error:
             return future, None, error
+
+    def _fail(
+        self, batch: list[tuple[Work, asyncio.Future[Any]]], error: Exception
+    ) -> tuple[list[Outcome], set[Topic]]:
+        """Nothing of the batch was done; what went wrong is told, and the thread goes on."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+        self._store.forget()
+        if isinstance(error, sqlite3.Error):
+            error = self._place.outage(error)
+        return [(future, None, error) for _, future in batch], set()
 
 
 class Reader(StoreThread):
@@ -136,20 +153,17 @@ class Writer(StoreThread):
         """Wake everybody if another connection has changed the file since the last look."""
         try:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             return
         if version != self._version:
             self._version = version
             self._tell(self._signals.publish_all)
 
     def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
-        try:
-            self._place.begin(self._connection)
-            self._look()
-            outcomes = [self._isolated(work, future) for work, future in batch]
-            self._connection.execute("COMMIT")
-        except Exception as error:
-            return self._fail(batch, error)
+        self._place.begin(self._connection)
+        self._look()
+        outcomes = [self._isolated(work, future) for work, future in batch]
+        self._connection.execute("COMMIT")
         topics, self._store.topics = self._store.topics, set()
         return outcomes, topics
 
@@ -164,14 +178,3 @@ class Writer(StoreThread):
             self._store.forget()
         self._connection.execute("RELEASE dayjob_work")
         return outcome
-
-    def _fail(
-        self, batch: list[tuple[Work, asyncio.Future[Any]]], error: Exception
-    ) -> tuple[list[Outcome], set[Topic]]:
-        """Nothing of the batch was stored."""
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-        self._store.forget()
-        if isinstance(error, sqlite3.Error):
-            error = self._place.outage(error)
-        return [(future, None, error) for _, future in batch], set()

@@ -1,0 +1,208 @@
+"""The demo, act by act: enqueue, cancel, kill a worker, wait until all has ended, reckon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+
+from dayjob.broker import Broker
+from dayjob.cli.demo_crew import Crew
+from dayjob.cli.demo_jobs import QUEUES, Planned, configuration, exports, plan
+from dayjob.cli.demo_observations import observations
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, orphaned_by, reckon
+from dayjob.cli.demo_screen import Screen
+from dayjob.clock import SYSTEM
+from dayjob.errors import ConfigError
+from dayjob.job import CancelOutcome, Job, JobState
+
+WORKERS = 3
+TICK = 0.1
+BATCH = 500
+
+
+class TimeUp(Exception):
+    """What should have happened did not; the reckoning will tell what it was."""
+
+
+async def play(url: str, jobs: int, logs: Path, screen: Screen) -> Reckoning:
+    """The whole demo on a store that has none of its queues yet."""
+    async with Broker(url, config=configuration(duties=False)) as broker:
+        await _check_usable(broker)
+        async with Crew(url, WORKERS, logs) as crew:
+            return await Story(broker, crew, screen, jobs).tell()
+
+
+async def _check_usable(broker: Broker) -> None:
+    if not broker.capabilities.multi_process:
+        raise ConfigError(f"{broker.url!r} is for one process and the demo has several: use a sqlite:/// URL")
+    used = [queue for queue in await broker.queues() if queue in QUEUES]
+    if used:
+        raise ConfigError(
+            f"{broker.url!r} holds the queue {used[0]!r} already, so the demo's sums would not be its own: "
+            "name a store without it, or leave --url out"
+        )
+
+
+class Story:
+    """Holds what one act leaves for the next."""
+
+    def __init__(self, broker: Broker, crew: Crew, screen: Screen, jobs: int) -> None:
+        self._broker = broker
+        self._crew = crew
+        self._screen = screen
+        self._jobs = jobs
+        self._deadline = SYSTEM.elapsed() + 60 + jobs / 50
+        self._planned: dict[str, Planned] = {}
+        self._killed: str | None = None
+        self._orphans: list[str] = []
+
+    async def tell(self) -> Reckoning:
+        try:
+            running = await self._start_workers()
+            await self._enqueue()
+            await self._cancel_waiting()
+            await self._until(lambda: self._have_ended(0.2))
+            await self._cancel_running(running)
+            await self._until(lambda: self._have_ended(0.4))
+            await self._kill_a_worker()
+            await self._until(self._all_ended)
+        except TimeUp:
+            self._screen.say("Giving up: this takes too long.")
+        return await self._reckon()
+
+    # The acts.
+
+    async def _start_workers(self) -> list[str]:
+        """Each worker takes one of the long exports, so all are up once all of these run."""
+        ids = await self._accept(exports(WORKERS))
+
+        async def all_run() -> bool:
+            states = [record and record.state for record in await self._records(ids)]
+            return states == [JobState.RUNNING] * WORKERS
+
+        await self._until(all_run)
+        names = ", ".join(f"{name} (pid {pid})" for name, pid in self._crew.pids().items())
+        self._screen.say(f"started {WORKERS} worker processes: {names}")
+        return ids
+
+    async def _enqueue(self) -> None:
+        planned = plan(self._jobs - len(self._planned))
+        begun = SYSTEM.elapsed()
+        for start in range(0, len(planned), BATCH):
+            await self._accept(planned[start : start + BATCH])
+            await self._show_progress()
+        seconds = SYSTEM.elapsed() - begun
+        queues = len({item.job.queue for item in planned})
+        self._screen.say(f"enqueued {len(planned):,} jobs on {queues} queues in {seconds:.2f} s, durably")
+
+    async def _cancel_waiting(self) -> None:
+        ids = [id for id, planned in self._planned.items() if planned.cancel]
+        outcomes = await asyncio.gather(*map(self._broker.cancel, ids))
+        self._screen.say(f"cancelled {outcomes.count(CancelOutcome.REMOVED):,} reminders before their time")
+
+    async def _cancel_running(self, ids: Sequence[str]) -> None:
+        begun = SYSTEM.elapsed()
+        outcomes = await asyncio.gather(*map(self._broker.cancel, ids))
+        await asyncio.gather(*(self._broker.wait(id, timeout=10) for id in ids))
+        self._screen.say(
+            f"cancelled {outcomes.count(CancelOutcome.REQUESTED)} exports while they ran: their tokens fired "
+            f"in the workers, and all had given up after {SYSTEM.elapsed() - begun:.2f} s"
+        )
+
+    async def _kill_a_worker(self) -> None:
+        victim, claims = await self._catch_one_at_work()
+        pid = self._crew.pids()[victim]
+        await self._crew.kill(victim)
+        begun = SYSTEM.elapsed()
+        self._killed = victim
+        self._screen.say(f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work")
+
+        async def nothing_in_its_hands() -> bool:
+            return not await self._claims_of(victim)
+
+        await self._until(nothing_in_its_hands)
+        records = await self._records(claims)
+        self._orphans = [id for id, job in zip(claims, records, strict=True) if orphaned_by(victim, job)]
+        self._screen.say(
+            f"{victim} had claimed {len(self._orphans)} jobs and can't settle them any more: "
+            f"all were back in their queues {SYSTEM.elapsed() - begun:.2f} s later"
+        )
+
+    async def _catch_one_at_work(self) -> tuple[str, list[str]]:
+        """A worker that holds claims, frozen so that it can't settle them before it is killed."""
+        caught: list[tuple[str, list[str]]] = []
+
+        async def catch() -> bool:
+            running = await self._broker.jobs(state=JobState.RUNNING, limit=1000)
+            busy = Counter(job.worker for job in running if job.worker is not None)
+            for victim, _ in busy.most_common(1):
+                await self._crew.freeze(victim)
+                claims = await self._claims_of(victim)
+                if claims:
+                    caught.append((victim, claims))
+                else:
+                    self._crew.thaw(victim)
+            return bool(caught)
+
+        await self._until(catch, tick=TICK / 10)
+        return caught[0]
+
+    async def _reckon(self) -> Reckoning:
+        records = await self._records(self._planned)
+        accepted = [
+            Accepted(id, planned, record)
+            for (id, planned), record in zip(self._planned.items(), records, strict=True)
+        ]
+        kept = [record for record in records if record is not None]
+        for line in observations(kept, self._killed, set(self._orphans)):
+            self._screen.say(line)
+        return reckon(accepted, await self._broker.all_stats(), self._killed, self._orphans)
+
+    # Asking the broker.
+
+    async def _accept(self, planned: Sequence[Planned]) -> list[str]:
+        enqueued = await self._broker.enqueue_many([item.job for item in planned])
+        ids = [answer.id for answer in enqueued if answer.created]
+        self._planned.update(zip(ids, planned, strict=True))
+        return ids
+
+    async def _records(self, ids: Iterable[str]) -> list[Job | None]:
+        return await asyncio.gather(*map(self._broker.get, ids))
+
+    async def _claims_of(self, worker: str) -> list[str]:
+        running = await self._broker.jobs(state=JobState.RUNNING, limit=1000)
+        return [job.id for job in running if job.worker == worker]
+
+    # Waiting.
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], tick: float = TICK) -> None:
+        while not await condition():
+            self._crew.check()
+            if SYSTEM.elapsed() > self._deadline:
+                raise TimeUp
+            await self._show_progress()
+            await SYSTEM.wait(asyncio.Event(), tick)
+
+    async def _have_ended(self, fraction: float) -> bool:
+        ended, _ = await self._show_progress()
+        return ended >= fraction * self._expected()
+
+    async def _all_ended(self) -> bool:
+        """Nothing is left but what is for tomorrow. What is missing is no reason to wait."""
+        _, left = await self._show_progress()
+        return left <= len(self._planned) - self._expected()
+
+    def _expected(self) -> int:
+        return sum(planned.end.finished for planned in self._planned.values())
+
+    async def _show_progress(self) -> tuple[int, int]:
+        """How many jobs have ended and how many are left."""
+        stats = [found for queue, found in (await self._broker.all_stats()).items() if queue in QUEUES]
+        dead = sum(queue.dead for queue in stats)
+        waiting = sum(queue.scheduled for queue in stats)
+        ended = sum(queue.done + queue.dead + queue.cancelled for queue in stats)
+        left = sum(queue.pending + queue.scheduled + queue.running for queue in stats)
+        self._screen.progress(ended, self._expected(), f"{waiting:,} scheduled, {dead:,} dead")
+        return ended, left

@@ -1,0 +1,152 @@
+"""After close, and before open, every method raises Closed; closing is clean and may be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, Closed, Job, NewJob, Settlement
+from tests.conformance.arrange import OpenBroker, claim_one, running
+from tests.conformance.observe import every_job
+from tests.conformance.waiting import LONG, WatchedClock, turns, within
+
+Call = Callable[[Broker, Job], Awaitable[object]]
+
+CALLS: dict[str, Call] = {
+    "enqueue": lambda broker, claim: broker.enqueue("q"),
+    "enqueue_many": lambda broker, claim: broker.enqueue_many([NewJob("q")]),
+    "claim": lambda broker, claim: broker.claim("q"),
+    "ack": lambda broker, claim: broker.ack(claim),
+    "nack": lambda broker, claim: broker.nack(claim, "x"),
+    "dead_letter": lambda broker, claim: broker.dead_letter(claim, "x"),
+    "release": lambda broker, claim: broker.release(claim),
+    "snooze": lambda broker, claim: broker.snooze(claim, 1),
+    "mark_cancelled": lambda broker, claim: broker.mark_cancelled(claim),
+    "renew": lambda broker, claim: broker.renew(claim),
+    "settle_many": lambda broker, claim: broker.settle_many([Settlement.ack(claim)]),
+    "cancel": lambda broker, claim: broker.cancel(claim.id),
+    "wait": lambda broker, claim: broker.wait(claim.id, 0),
+    "get": lambda broker, claim: broker.get(claim.id),
+    "jobs": lambda broker, claim: broker.jobs(),
+    "dead_jobs": lambda broker, claim: broker.dead_jobs(),
+    "requeue": lambda broker, claim: broker.requeue(claim.id),
+    "requeue_dead": lambda broker, claim: broker.requeue_dead("q"),
+    "purge_dead": lambda broker, claim: broker.purge_dead(),
+    "reschedule": lambda broker, claim: broker.reschedule(claim.id, priority=1),
+    "rerun": lambda broker, claim: broker.rerun(claim.id),
+    "stats": lambda broker, claim: broker.stats("q"),
+    "all_stats": lambda broker, claim: broker.all_stats(),
+    "queues": lambda broker, claim: broker.queues(),
+    "kv_get": lambda broker, claim: broker.kv_get(b"k"),
+    "kv_put": lambda broker, claim: broker.kv_put(b"k", b"v"),
+    "kv_delete": lambda broker, claim: broker.kv_delete(b"k"),
+    "pause": lambda broker, claim: broker.pause("q"),
+    "resume": lambda broker, claim: broker.resume("q"),
+    "paused": lambda broker, claim: broker.paused(),
+    "promote": lambda broker, claim: broker.promote(),
+    "reap": lambda broker, claim: broker.reap(),
+    "sweep": lambda broker, claim: broker.sweep(),
+    "sweep_done": lambda broker, claim: broker.sweep_done(0),
+    "sweep_dead": lambda broker, claim: broker.sweep_dead(0),
+    "next_due": lambda broker, claim: broker.next_due(),
+    "check_cancels": lambda broker, claim: broker.check_cancels(),
+}
+
+
+def test_every_method_is_tried() -> None:
+    public = {
+        name
+        for name, member in inspect.getmembers(Broker, inspect.iscoroutinefunction)
+        if not name.startswith("_") and name not in ("open", "close")
+    }
+    assert public == set(CALLS)
+
+
+async def test_every_method_raises_after_close(broker: Broker) -> None:
+    claim = await running(broker)
+    await broker.close()
+    for name, call in CALLS.items():
+        with pytest.raises(Closed, match="not open"):
+            await within(call(broker, claim))
+            pytest.fail(f"{name} did not raise")
+
+
+async def test_every_method_raises_before_open(broker: Broker, url: str, clock: WatchedClock) -> None:
+    claim = await running(broker)
+    unopened = Broker(url, config=BrokerConfig(duties=False), clock=clock)
+    for name, call in CALLS.items():
+        with pytest.raises(Closed, match="not open"):
+            await within(call(unopened, claim))
+            pytest.fail(f"{name} did not raise")
+    await unopened.close()
+
+
+async def test_open_and_close_may_be_repeated(url: str, clock: WatchedClock) -> None:
+    broker = Broker(url, config=BrokerConfig(duties=False), clock=clock)
+    await broker.open()
+    await broker.open()
+    await broker.enqueue("q")
+    await broker.close()
+    await broker.close()
+
+
+async def test_a_with_block_opens_and_closes(url: str, clock: WatchedClock) -> None:
+    async with Broker(url, config=BrokerConfig(duties=False), clock=clock) as broker:
+        await broker.enqueue("q")
+    with pytest.raises(Closed):
+        await broker.enqueue("q")
+
+
+async def test_close_releases_no_claims(open_broker: OpenBroker) -> None:
+    first, second = await open_broker(), await open_broker()
+    claim = await running(first)
+    await first.close()
+    assert await second.claim("q") == []
+    await second.renew(claim)
+    await second.ack(claim)
+
+
+async def test_close_wakes_those_who_wait(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("other")
+    waiting: list[asyncio.Task[object]] = [
+        asyncio.create_task(broker.claim("q", wait=LONG)),
+        asyncio.create_task(broker.wait(enqueued.id, LONG)),
+    ]
+    await clock.until_waiting(2)
+    await within(broker.close())
+    for task in waiting:
+        with pytest.raises(Closed):
+            await within(task)
+
+
+@pytest.mark.parametrize("turn", range(5))
+async def test_close_finishes_what_was_begun(open_broker: OpenBroker, turn: int) -> None:
+    """A call that was accepted before the close is answered, and what it answered is there."""
+    broker, other = await open_broker(), await open_broker()
+    calls = [asyncio.create_task(broker.enqueue("q")) for _ in range(50)]
+    await turns(turn)
+    await within(broker.close())
+    answers = await within(asyncio.gather(*calls, return_exceptions=True))
+    accepted = {answer.id for answer in answers if not isinstance(answer, BaseException)}
+    assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
+    assert {job.id for job in await every_job(other)} == accepted
+    assert turn == 0 or len(accepted) == 50
+
+
+async def test_other_brokers_go_on(open_broker: OpenBroker) -> None:
+    first, second = await open_broker(), await open_broker()
+    await first.close()
+    await second.enqueue("q")
+    await second.ack(await claim_one(second))
+
+
+async def test_a_broker_belongs_to_the_loop_that_opened_it(broker: Broker) -> None:
+    def elsewhere() -> None:
+        with pytest.raises(Closed, match="event loop"):
+            asyncio.run(broker.enqueue("q"))
+
+    await asyncio.to_thread(elsewhere)
+    await broker.enqueue("q")

@@ -1,0 +1,141 @@
+"""The duties of an open broker: promote, reap and sweep run by themselves, at their time, by the injected clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, JobState, Retention
+from tests.conformance.arrange import OpenBroker, running, state
+from tests.conformance.observe import everything
+from tests.conformance.waiting import LONG, WatchedClock, turns, until, within
+
+BUSY = BrokerConfig(
+    retention=Retention(done=10), reap_interval=5, promote_interval=1, sweep_interval=60, duties=True
+)
+
+
+@pytest.fixture
+async def busy(open_broker: OpenBroker) -> Broker:
+    """A broker that runs the duties."""
+    return await open_broker(BUSY)
+
+
+async def advance_until(clock: WatchedClock, step: float, condition: Callable[[], Awaitable[bool]]) -> float:
+    """Let the clock tick until the condition holds; the seconds that it took."""
+    passed = 0.0
+
+    async def tick() -> bool:
+        nonlocal passed
+        if await condition():
+            return True
+        clock.advance(step)
+        passed += step
+        await turns(3)
+        return await condition()
+
+    await until(tick)
+    return passed
+
+
+async def test_a_due_job_is_claimable_promptly_and_not_before(busy: Broker, clock: WatchedClock) -> None:
+    enqueued = await busy.enqueue("q", delay=0.25)
+    due = clock.time
+    waiting = asyncio.create_task(busy.claim("q", wait=LONG))
+    await clock.until_waiting()
+
+    async def claimed() -> bool:
+        await busy.queues()
+        return waiting.done()
+
+    clock.advance(0.2)
+    await busy.queues()
+    assert not waiting.done()
+    clock.advance(0.05)
+    await until(claimed)
+    [job] = waiting.result()
+    assert job.id == enqueued.id
+    assert job.claimed_at is not None
+    assert (job.claimed_at - due).total_seconds() == 0.25, "woken at its time, not at the next interval"
+
+
+async def test_an_earlier_arrival_wakes_the_promote_duty(busy: Broker, clock: WatchedClock) -> None:
+    await busy.enqueue("q", delay=0.9)
+    await busy.enqueue("q", delay=0.3)
+    waiting = asyncio.create_task(busy.claim("q", wait=LONG))
+    await clock.until_waiting()
+    clock.advance(0.3)
+    [job] = await within(waiting)
+    assert (job.run_at - job.enqueued_at).total_seconds() == 0.3
+
+
+async def test_an_expired_job_is_ended_by_itself(busy: Broker, clock: WatchedClock) -> None:
+    enqueued = await busy.enqueue("q", expires=3)
+
+    async def gone() -> bool:
+        return await busy.get(enqueued.id) is None
+
+    assert await advance_until(clock, 0.5, gone) >= 3
+
+
+async def test_a_lost_lease_is_reaped_by_itself(busy: Broker, clock: WatchedClock) -> None:
+    claim = await running(busy)
+
+    async def back() -> bool:
+        return await state(busy, claim.id) is JobState.PENDING
+
+    assert await advance_until(clock, 1, back) >= 30
+
+
+async def test_finished_jobs_are_swept_by_themselves(busy: Broker, clock: WatchedClock) -> None:
+    claim = await running(busy)
+    await busy.ack(claim)
+
+    async def gone() -> bool:
+        return await busy.get(claim.id) is None
+
+    assert await advance_until(clock, 5, gone) >= 10
+
+
+async def test_without_duties_nothing_happens_by_itself(broker: Broker, clock: WatchedClock) -> None:
+    await running(broker)
+    await broker.enqueue("q", delay=1)
+    await broker.enqueue("q", expires=1)
+    before = await everything(broker)
+    for _ in range(20):
+        clock.advance(60)
+        await turns(3)
+        await broker.queues()
+    assert await everything(broker) == before
+
+
+async def test_two_brokers_with_duties_do_everything_once(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    first, second = await open_broker(BUSY), await open_broker(BUSY)
+    enqueued = [await first.enqueue("q", delay=0.5, max_attempts=2) for _ in range(20)]
+
+    async def due() -> bool:
+        return (await first.stats("q")).pending == 20
+
+    await advance_until(clock, 0.25, due)
+    claims = await first.claim("q", limit=20)
+    assert len(claims) == 20
+
+    async def reaped() -> bool:
+        return (await second.stats("q")).pending == 20
+
+    await advance_until(clock, 2.5, reaped)
+    jobs = await second.jobs("q")
+    assert [job.id for job in jobs] == [one.id for one in enqueued]
+    assert {job.attempts for job in jobs} == {1}
+    assert {len(job.errors) for job in jobs} == {1}
+
+
+async def test_close_stops_the_duties(busy: Broker, open_broker: OpenBroker, clock: WatchedClock) -> None:
+    other = await open_broker()
+    enqueued = await other.enqueue("q", delay=1)
+    await within(busy.close())
+    clock.advance(LONG)
+    await turns(10)
+    assert await state(other, enqueued.id) is JobState.SCHEDULED

@@ -1,0 +1,103 @@
+"""Group commit: concurrent single calls share trips to the engine, and the answers find their callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dayjob import Broker, JobState, NewJob
+from dayjob.engines.base import Engine
+from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, state
+
+CALLS = 1000
+
+
+@pytest.fixture
+def trips(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the calls of each verb that reach the engine."""
+    counts: Counter[str] = Counter()
+    engine: Engine = broker._engine
+
+    def counted(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*arguments: Any) -> Any:
+            counts[name] += 1
+            return await verb(*arguments)
+
+        return call
+
+    for name in ("insert", "claim", "settle", "renew", "cancel", "get"):
+        monkeypatch.setattr(engine, name, counted(name, getattr(engine, name)))
+    return counts
+
+
+async def test_a_thousand_concurrent_enqueues_cost_a_few_commits(
+    broker: Broker, trips: Counter[str]
+) -> None:
+    wanted = [str(UUID(int=(number * 7919) % CALLS)) for number in range(CALLS)]
+    answers = await asyncio.gather(*(broker.enqueue("q", id=id) for id in wanted))
+    assert [answer.id for answer in answers] == wanted
+    assert all(answer.created for answer in answers)
+    assert trips["insert"] <= 10
+    assert (await broker.stats("q")).pending == CALLS
+
+
+async def test_concurrent_claims_and_settlements_cost_a_few_commits(
+    broker: Broker, trips: Counter[str]
+) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(CALLS)])
+    answers = await asyncio.gather(*(broker.claim("q") for _ in range(CALLS)))
+    claims = [job for jobs in answers for job in jobs]
+    assert len({claim.id for claim in claims}) == CALLS
+    await asyncio.gather(*(broker.renew(claim, 60) for claim in claims))
+    found = await asyncio.gather(*(broker.get(claim.id) for claim in claims))
+    assert [None if job is None else job.id for job in found] == [claim.id for claim in claims]
+    await asyncio.gather(*(broker.ack(claim) for claim in claims))
+    assert (await broker.stats("q")).done == CALLS
+    for verb in ("claim", "settle", "renew", "get"):
+        assert trips[verb] <= 10, verb
+
+
+async def test_concurrent_cancels_cost_a_few_commits(broker: Broker, trips: Counter[str]) -> None:
+    enqueued = await broker.enqueue_many([NewJob("q") for _ in range(CALLS)])
+    outcomes = await asyncio.gather(*(broker.cancel(one.id) for one in enqueued))
+    assert all(outcome.acted for outcome in outcomes)
+    assert trips["cancel"] <= 10
+
+
+async def test_calls_of_all_kinds_at_once_keep_apart(open_broker: OpenBroker) -> None:
+    """Each task lives its own job's whole life among the others', and sees nothing but its own."""
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+
+    async def live(number: int) -> None:
+        queue = f"q{number}"
+        enqueued = await broker.enqueue(queue, str(number).encode(), dedup_key="same everywhere")
+        assert enqueued.created
+        claim = await claim_one(broker, queue)
+        assert (claim.id, claim.payload) == (enqueued.id, str(number).encode())
+        assert await broker.nack(claim, f"error {number}", delay=0) is JobState.PENDING
+        claim = await claim_one(broker, queue)
+        assert (claim.attempts, claim.last_error) == (2, f"error {number}")
+        await broker.renew(claim, 60)
+        await broker.ack(claim, result=str(number).encode(), enqueue=[NewJob(queue, b"next")])
+        assert await state(broker, claim.id) is JobState.DONE
+        job = await broker.get(claim.id)
+        assert job is not None
+        assert job.result == str(number).encode()
+        assert [one.payload for one in await broker.claim(queue, limit=5)] == [b"next"]
+
+    await asyncio.gather(*(live(number) for number in range(100)))
+
+
+async def test_many_concurrent_batches_stay_within_the_limit(broker: Broker) -> None:
+    answers = await asyncio.gather(
+        *(broker.enqueue_many([NewJob("q") for _ in range(2500)]) for _ in range(6))
+    )
+    assert len({one.id for answer in answers for one in answer}) == 15_000
+    claimed = await asyncio.gather(*(broker.claim("q", limit=6000) for _ in range(3)))
+    assert sorted(map(len, claimed)) == [3000, 6000, 6000]
+    assert len({job.id for jobs in claimed for job in jobs}) == 15_000

@@ -1,0 +1,158 @@
+"""What the child processes of these tests do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from resource import RUSAGE_SELF, getrusage
+
+from dayjob import Broker, BrokerConfig, Closed, DayjobError
+from dayjob.clock import SYSTEM
+from dayjob.job import DedupUntil
+from tests.engines.sqlite.processes import die, pause, say, told
+
+QUIET = BrokerConfig(duties=False)
+
+NOBODY = 65534
+
+
+async def hammer(url: str, seconds: float) -> None:
+    """Enqueue one by one for as long; say how many there were."""
+    async with Broker(url, config=QUIET) as broker:
+        say("ready")
+        await told()
+        end = SYSTEM.elapsed() + seconds
+        count = 0
+        while SYSTEM.elapsed() < end:
+            await broker.enqueue("q")
+            count += 1
+        say(count)
+
+
+async def open_new(urls: list[str]) -> None:
+    """Open each file together with others, and enqueue a job in it."""
+    for url in urls:
+        say("ready")
+        await told()
+        async with Broker(url) as broker:
+            await broker.enqueue("q")
+        say("closed")
+
+
+async def enqueue_keys(url: str, keys: list[str], window: DedupUntil) -> None:
+    """Enqueue a job for each key, all at once; say the answers."""
+    async with Broker(url, config=QUIET) as broker:
+        say("ready")
+        await told()
+        answers = await asyncio.gather(
+            *(broker.enqueue("q", dedup_key=key, dedup_until=window) for key in keys)
+        )
+        say([(answer.id, answer.created) for answer in answers])
+
+
+async def claim_and_ack(url: str, count: int, duties: bool) -> None:
+    """Claim that many, one after the other; say when each claim returned, on the clock all processes share."""
+    async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
+        say("ready")
+        for _ in range(count):
+            [job] = await broker.claim("q", wait=30)
+            returned = SYSTEM.elapsed()
+            await broker.ack(job)
+            say(returned)
+
+
+async def idle(url: str, seconds: float) -> None:
+    """Wait for a job that does not come; say which part of a core that took."""
+    async with Broker(url) as broker:
+        waiting = asyncio.create_task(broker.claim("q", wait=60))
+        await pause(0.3)
+        begun, before = SYSTEM.elapsed(), _used()
+        await pause(seconds)
+        share = (_used() - before) / (SYSTEM.elapsed() - begun)
+        assert not waiting.done()
+        waiting.cancel()
+        say(share)
+
+
+def _used() -> float:
+    usage = getrusage(RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+async def run_until_cancelled(url: str, duties: bool) -> None:
+    """Hold a claim until its token fires; say its id, then when it fired."""
+    async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
+        [job] = await broker.claim("q", wait=30)
+        say(job.id)
+        await job.cancel_token.wait()
+        say(SYSTEM.elapsed())
+        await broker.mark_cancelled(job)
+
+
+async def hold(url: str, count: int, lease: float) -> None:
+    """Hold claims; at the test's word, ack them."""
+    async with Broker(url, config=QUIET) as broker:
+        jobs = await broker.claim("q", limit=count, lease=lease)
+        say([job.id for job in jobs])
+        await told()
+        for job in jobs:
+            await broker.ack(job)
+        say("acked")
+
+
+async def close_with_a_claim(url: str, lease: float) -> None:
+    """Close the broker while it holds a claim, and live on until the test's word."""
+    async with Broker(url, config=QUIET) as broker:
+        [job] = await broker.claim("q", lease=lease)
+    say(job.id)
+    await told()
+
+
+async def claim_and_die(url: str) -> None:
+    """A job that kills its worker."""
+    async with Broker(url) as broker:
+        [job] = await broker.claim("q", wait=30)
+        say((job.id, job.attempts))
+        die()
+
+
+async def open_without_rights(scratch: str, url: str) -> None:
+    """Try to open a file as a user who is not root; say the error."""
+    async with Broker(scratch):
+        """Everything is imported now: that user need not be able to read the packages."""
+    if os.geteuid() == 0:
+        os.setegid(NOBODY)
+        os.seteuid(NOBODY)
+    try:
+        async with Broker(url, config=QUIET):
+            say(["none", ""])
+    except DayjobError as error:
+        say([type(error).__name__, str(error)])
+
+
+async def use_after_fork(url: str) -> None:
+    """Use the broker in a forked child; say what the child met, and then whether it works here as before."""
+    async with Broker(url, config=QUIET) as broker:
+        before = await broker.enqueue("q")
+        pid = os.fork()
+        if pid == 0:
+            _try_in_fork(broker)
+        assert os.waitpid(pid, 0)[1] == 0
+        [job] = await broker.claim("q")
+        assert job.id == before.id
+        await broker.ack(job)
+        say("fine")
+
+
+def _try_in_fork(broker: Broker) -> None:
+    async def use() -> None:
+        try:
+            await broker.enqueue("q")
+        except Closed as error:
+            say(str(error))
+        await broker.close()
+
+    try:
+        asyncio.run(use())
+    finally:
+        os._exit(0)

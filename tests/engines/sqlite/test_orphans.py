@@ -1,0 +1,220 @@
+"""Claims of a process that is gone come back long before their lease; those of a living one never do."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import sqlite3
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+
+import pytest
+
+from dayjob import Broker, Job, JobState
+from tests.engines.sqlite.processes import Spawn, until
+from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states of processes are read from /proc"),
+]
+
+LEASE = 30.0
+
+
+async def record(broker: Broker, id: str) -> Job:
+    job = await broker.get(id)
+    assert job is not None
+    return job
+
+
+def query(path: Path, sql: str, *parameters: object) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path, timeout=5)
+    try:
+        with connection:
+            return connection.execute(sql, parameters).fetchall()
+    finally:
+        connection.close()
+
+
+def owners(path: Path) -> list[int]:
+    return [int(str(pid)) for (pid,) in query(path, "SELECT pid FROM dayjob_owners")]
+
+
+async def test_jobs_of_a_killed_process_come_back_well_before_their_lease(
+    url: str, path: Path, dutiful: Broker, spawn: Spawn
+) -> None:
+    ids = [(await dutiful.enqueue("q")).id for _ in range(3)]
+    child = await spawn(hold, url, 3, LEASE)
+    assert await child.said() == ids
+    assert (await dutiful.stats("q")).running == 3
+    assert child.pid in owners(path)
+    await child.kill()
+
+    jobs: list[Job] = []
+    async with asyncio.timeout(5):
+        while len(jobs) < 3:
+            jobs += await dutiful.claim("q", limit=3, wait=5)
+    assert sorted(job.id for job in jobs) == ids
+    assert {(job.attempts, job.epoch, job.last_error) for job in jobs} == {(2, 2, "lease expired")}
+
+    async def forgotten() -> bool:
+        return child.pid not in owners(path)
+
+    await until(forgotten, 5)
+
+
+async def test_a_job_that_kills_its_worker_each_time_ends_dead(
+    url: str, path: Path, dutiful: Broker, spawn: Spawn
+) -> None:
+    enqueued = await dutiful.enqueue("q", max_attempts=3)
+    for attempt in (1, 2, 3):
+        child = await spawn(claim_and_die, url)
+        assert await child.said() == [enqueued.id, attempt]
+        await child.ended()
+
+    async def dead() -> bool:
+        return (await record(dutiful, enqueued.id)).state is JobState.DEAD
+
+    await until(dead, 5)
+    job = await record(dutiful, enqueued.id)
+    assert (job.attempts, job.last_error) == (3, "lease expired")
+    assert [failure.attempt for failure in job.errors] == [1, 2, 3]
+
+    async def forgotten() -> bool:
+        return len(owners(path)) == 1
+
+    await until(forgotten, 5)
+
+
+async def test_a_killed_process_without_claims_is_forgotten(
+    url: str, path: Path, dutiful: Broker, spawn: Spawn
+) -> None:
+    child = await spawn(hold, url, 1, LEASE)
+    assert await child.said() == []
+    assert len(owners(path)) == 2
+    await child.kill()
+
+    async def forgotten() -> bool:
+        return len(owners(path)) == 1
+
+    await until(forgotten, 5)
+
+
+async def test_a_killed_process_that_nobody_waited_for_is_gone(url: str, broker: Broker) -> None:
+    """A zombie still has its pid."""
+    enqueued = await broker.enqueue("q")
+    script = f"""
+import asyncio
+from tests.engines.sqlite.roles import hold
+asyncio.run(hold({url!r}, 1, {LEASE}))
+"""
+    process = subprocess.Popen(  # noqa: ASYNC220  (an asyncio child is waited for behind our back)
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert enqueued.id in (await asyncio.to_thread(process.stdout.readline)).decode()
+    finally:
+        process.kill()
+
+    async def zombie() -> bool:
+        return state_of(process.pid) == "Z"
+
+    await until(zombie, 5)
+    assert await broker.reap() == 1
+    assert (await record(broker, enqueued.id)).state is JobState.PENDING
+    process.communicate()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def test_a_stopped_process_is_not_taken_for_dead(
+    url: str, path: Path, broker: Broker, spawn: Spawn
+) -> None:
+    enqueued = await broker.enqueue("q")
+    child = await spawn(hold, url, 1, LEASE)
+    assert await child.said() == [enqueued.id]
+    child.signal(SIGSTOP)
+
+    async def stopped() -> bool:
+        return state_of(child.pid) == "T"
+
+    await until(stopped, 5)
+    for _ in range(3):
+        assert await broker.reap() == 0
+    assert (await record(broker, enqueued.id)).state is JobState.RUNNING
+    assert child.pid in owners(path)
+    child.signal(SIGCONT)
+    child.tell()
+    assert await child.said() == "acked"
+    assert await child.ended() == 0
+    assert (await broker.stats("q")).done == 1
+
+
+async def test_a_pid_that_was_used_again_is_not_the_owner(
+    url: str, path: Path, broker: Broker, spawn: Spawn
+) -> None:
+    await broker.enqueue("q")
+    child = await spawn(hold, url, 1, LEASE)
+    assert len(await child.said()) == 1
+    query(path, "UPDATE dayjob_owners SET started = '1' WHERE pid = ?", child.pid)
+    assert await broker.reap() == 1
+
+
+async def test_a_process_of_another_host_is_judged_by_its_lease_only(
+    url: str, path: Path, broker: Broker, spawn: Spawn
+) -> None:
+    enqueued = await broker.enqueue("q")
+    child = await spawn(hold, url, 1, 2.0)
+    assert await child.said() == [enqueued.id]
+    query(path, "UPDATE dayjob_owners SET host = 'elsewhere' WHERE pid = ?", child.pid)
+    await child.kill()
+    assert await broker.reap() == 0
+    assert (await record(broker, enqueued.id)).state is JobState.RUNNING
+
+    async def reaped() -> bool:
+        return await broker.reap() == 1
+
+    await until(reaped, 5)
+
+
+async def test_a_clean_close_keeps_the_claims_until_their_lease(
+    url: str, path: Path, broker: Broker, spawn: Spawn
+) -> None:
+    """The process lives on, and may settle them through another broker."""
+    enqueued = await broker.enqueue("q")
+    child = await spawn(close_with_a_claim, url, 2.0)
+    assert await child.said() == enqueued.id
+    assert await broker.reap() == 0
+    assert (await record(broker, enqueued.id)).state is JobState.RUNNING
+
+    async def reaped() -> bool:
+        return await broker.reap() == 1
+
+    await until(reaped, 5)
+    assert (await record(broker, enqueued.id)).state is JobState.PENDING
+
+
+async def test_claims_left_by_a_process_that_closed_and_ended_come_back_at_once(
+    url: str, path: Path, broker: Broker, spawn: Spawn
+) -> None:
+    enqueued = await broker.enqueue("q")
+    child = await spawn(close_with_a_claim, url, LEASE)
+    assert await child.said() == enqueued.id
+    child.tell()
+    assert await child.ended() == 0
+    assert await broker.reap() == 1
+    assert len(owners(path)) == 1
+
+
+async def test_a_clean_close_leaves_no_owner(url: str, path: Path) -> None:
+    for _ in range(3):
+        async with Broker(url) as broker:
+            await broker.enqueue("q")
+            [job] = await broker.claim("q")
+            await broker.ack(job)
+    assert owners(path) == []
