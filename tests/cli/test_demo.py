@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from dayjob import Job, JobState, QueueStats
-from dayjob.cli import demo as command
+from dayjob import Broker, Job, JobState, QueueStats
+from dayjob.cli import demo as module
 from dayjob.cli import main
 from dayjob.cli.demo_jobs import EMAIL, POISON, QUEUES, REMINDER, Planned, exports, plan
 from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon
@@ -40,7 +41,8 @@ def environment(folder: Path) -> dict[str, str]:
 @pytest.mark.slow
 def test_the_demo_adds_up_and_removes_its_files(tmp_path: Path) -> None:
     finished = subprocess.run(
-        demo_command("--jobs", "300"), env=environment(tmp_path), capture_output=True, text=True, timeout=BOUND
+        demo_command("--jobs", "300"), env=environment(tmp_path), capture_output=True, text=True,
+        timeout=BOUND,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stdout + finished.stderr
     sums = re.search(
@@ -240,7 +242,7 @@ def test_the_command_exits_with_1_and_says_what_is_missing(
     async def play(*_: object) -> Reckoning:
         return judged([*accepted[:-1], Accepted(accepted[-1].id, accepted[-1].planned, None)])
 
-    monkeypatch.setattr(sys.modules[command.callback.__module__], "play", play)
+    monkeypatch.setattr(module, "play", play)
     result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == 1
     assert "1 missing" in result.output
@@ -260,10 +262,23 @@ def test_a_url_that_the_demo_cannot_use_exits_with_2(url: str, reason: str) -> N
     assert reason in result.output
 
 
+def test_a_store_that_has_one_of_the_queues_already_is_left_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def use(then: Callable[[Broker], Awaitable[object]]) -> object:
+        async with Broker(url) as broker:
+            return await then(broker)
+
+    asyncio.run(use(lambda broker: broker.enqueue(EMAIL)))
+    result = CliRunner().invoke(main, ["demo", "--url", url])
+    assert result.exit_code == 2
+    assert "'email'" in result.output
+    assert asyncio.run(use(lambda broker: broker.all_stats())) == {EMAIL: QueueStats(pending=1)}
+
+
 def test_every_option_is_explained() -> None:
     result = CliRunner().invoke(main, ["demo", "--help"])
     assert result.exit_code == 0
-    assert command.help is not None
-    for option in command.params:
+    for option in module.demo.params:
         assert option.name in result.output
         assert getattr(option, "help", None)

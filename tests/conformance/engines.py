@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 
 @dataclass(frozen=True)
@@ -16,25 +20,121 @@ class EngineUnderTest:
     url: Callable[[Path], str]
     """The URL of a fresh storage that belongs to the directory; the same directory, the same storage."""
 
-    corrupt: Callable[[Path, str], None] | None = None
-    """Make the stored record of the job with this id undecodable. Needed if jobs are stored in encoded form."""
+    corrupt: Mapping[str, Callable[[Path, str], None]] = field(default_factory=dict)
+    """Ways to make the stored record of a job undecodable. Needed if jobs are stored in encoded form."""
 
-    unusable: dict[str, Callable[[Path], str]] = field(default_factory=dict)
+    unusable: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
     """URLs that can't be opened, by the reason: each makes what is in the way and returns the URL."""
+
+    connect: Callable[[Path], AbstractContextManager[Any]] | None = None
+    """A user's own connection to the storage, with an open transaction. Needed for transactional enqueue."""
 
     def __str__(self) -> str:
         return self.name
+
+
+# --- memory ---
 
 
 def memory_url(directory: Path) -> str:
     return f"memory://{directory.name}"
 
 
+# --- SQLite ---
+
+
 def sqlite_url(directory: Path) -> str:
     return f"sqlite:///{directory}/jobs.db"
 
 
+def _sqlite(directory: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(directory / "jobs.db", timeout=20, isolation_level=None))
+
+
+def _sqlite_transaction(directory: Path) -> closing[sqlite3.Connection]:
+    connection = sqlite3.connect(directory / "jobs.db", timeout=20, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return closing(connection)
+
+
+def _sqlite_damage(assignment: str) -> Callable[[Path, str], None]:
+    def damage(directory: Path, id: str) -> None:
+        with _sqlite(directory) as connection:
+            changed = connection.execute(
+                f"UPDATE dayjob_jobs SET {assignment} WHERE id = ?", (UUID(id).bytes,)
+            ).rowcount
+        assert changed == 1
+
+    return damage
+
+
+SQLITE_DAMAGE = {
+    assignment: _sqlite_damage(assignment)
+    for assignment in (
+        "headers = x'c1ff00'",
+        "headers = x'920102'",
+        "headers = 'text'",
+        "payload = 'text'",
+        "payload = 5",
+        "task = x'00ff'",
+        "task = CAST(x'ff' AS TEXT)",
+        "tenant = x'00ff'",
+        "tenant = CAST(x'61ff62' AS TEXT)",
+        "attempts = 'many'",
+        "max_attempts = 'many'",
+        "epoch = x'00'",
+        "run_at = 'soon'",
+        "enqueued_at = 1.5",
+    )
+}
+
+
+def _not_a_database(directory: Path) -> str:
+    (directory / "jobs.db").write_bytes(b"this is no database\n" * 100)
+    return sqlite_url(directory)
+
+
+def _parent_is_a_file(directory: Path) -> str:
+    (directory / "file").write_text("in the way")
+    return f"sqlite:///{directory}/file/jobs.db"
+
+
+def _is_a_folder(directory: Path) -> str:
+    (directory / "jobs.db").mkdir()
+    return sqlite_url(directory)
+
+
+def _no_such_folder(directory: Path) -> str:
+    return f"sqlite:///{directory}/missing/jobs.db"
+
+
+def _from_the_future(directory: Path) -> str:
+    with _sqlite(directory) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE dayjob_meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+        connection.execute("INSERT INTO dayjob_meta VALUES ('layout', 9999)")
+    return sqlite_url(directory)
+
+
+def _option(text: str) -> Callable[[Path], str]:
+    return lambda directory: f"{sqlite_url(directory)}?{text}"
+
+
+SQLITE_UNUSABLE: dict[str, Callable[[Path], str]] = {
+    "not a database": _not_a_database,
+    "parent is a file": _parent_is_a_file,
+    "is a folder": _is_a_folder,
+    "no such folder": _no_such_folder,
+    "schema from the future": _from_the_future,
+    "unknown option": _option("colour=blue"),
+    "bad synchronous": _option("synchronous=perhaps"),
+    "bad busy_timeout": _option("busy_timeout=soon"),
+    "no path": lambda directory: "sqlite:///",
+    "a host": lambda directory: "sqlite://host/jobs.db",
+}
+
+
 ENGINES: list[EngineUnderTest] = [
-    EngineUnderTest("memory", memory_url),
-    EngineUnderTest("sqlite", sqlite_url),
+    EngineUnderTest("memory", memory_url, unusable={"unknown option": lambda _: "memory://x?colour=blue"}),
+    EngineUnderTest("sqlite", sqlite_url, SQLITE_DAMAGE, SQLITE_UNUSABLE, _sqlite_transaction),
 ]

@@ -6,33 +6,37 @@ import os
 import subprocess
 import sys
 
-LIMIT = 0.060
-TRIES = 25
+LIMIT = 60_000
+RUNS = 60
 DRIVERS = {"sqlite3", "asyncpg", "psycopg", "redis", "slatedb"}
-OTHERS = {"click", "rich", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
+INTERFACES = {"click", "rich", "starlette", "uvicorn", "prometheus_client", "opentelemetry"}
 
 
-def imports() -> dict[str, float]:
-    """The modules that ``import dayjob`` loads in a fresh interpreter, with their seconds in all."""
+def imports() -> dict[str, int]:
+    """The modules that ``import dayjob`` adds to a bare interpreter, each with its own microseconds."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import dayjob"],
         capture_output=True, text=True, check=True, timeout=60, env=environment,
     )  # fmt: skip
-    rows = (line.removeprefix("import time:").split("|") for line in ran.stderr.splitlines())
-    return {row[2].strip(): int(row[1]) / 1e6 for row in rows if len(row) == 3 and row[1].strip().isdigit()}
+    rows = [line.removeprefix("import time:").split("|") for line in ran.stderr.splitlines()]
+    times = {name.strip(): microseconds.strip() for microseconds, _, name in rows}
+    names = list(times)
+    return {name: int(times[name]) for name in names[names.index("site") + 1 :]}
 
 
 def test_importing_dayjob_adds_less_than_60_ms() -> None:
-    # The time of a run is the code's plus the machine's noise, so the least is nearest to the truth.
-    best = float("inf")
-    for tried in range(1, TRIES + 1):
-        best = min(best, imports()["dayjob"])
-        if tried >= 5 and best < LIMIT:
+    # Noise only ever adds to a module's time, so its least over the runs falls towards the truth.
+    least = imports()
+    for _ in range(RUNS):
+        least = {name: min(own, least.get(name, own)) for name, own in imports().items()}
+        if sum(least.values()) < LIMIT:
             break
-    assert best < LIMIT
+    slowest = sorted(least, key=lambda name: -least[name])[:10]
+    assert sum(least.values()) < LIMIT, {name: least[name] for name in slowest}
 
 
 def test_importing_dayjob_loads_no_engine_driver_and_no_interface() -> None:
     loaded = {name.partition(".")[0] for name in imports()}
-    assert loaded & (DRIVERS | OTHERS) == set()
+    assert "dayjob" in loaded
+    assert loaded & (DRIVERS | INTERFACES) == set()

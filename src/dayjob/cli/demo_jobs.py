@@ -55,7 +55,7 @@ def plan(jobs: int) -> list[Planned]:
         "poison": jobs * 3 // 100,
         "reminder": jobs * 12 // 100,
         "withdrawn": jobs * 3 // 100,
-        "tomorrow": jobs * 1 // 100,
+        "tomorrow": max(jobs // 100, 1),
     }
     counts["urgent"] = jobs - sum(counts.values())
     return [_planned(kind, number) for kind, count in counts.items() for number in range(count)]

@@ -16,7 +16,11 @@ from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event, transition
 
 
 class Record(Struct):
-    """The changeable part of a job. ``removed`` says that it is not kept: the engine deletes it."""
+    """The changeable part of a job.
+
+    ``removed`` says that it is not kept: the engine deletes it. ``corrupt`` says what the engine could not
+    decode and had to replace: such a job is set aside as dead instead of going back to its queue.
+    """
 
     key: bytes
     queue: str
@@ -39,6 +43,7 @@ class Record(Struct):
     worker: str | None = None
     result: bytes | None = None
     removed: bool = False
+    corrupt: str | None = None
 
     @property
     def claimable(self) -> bool:
@@ -110,7 +115,7 @@ def settle(record: Record, verdict: Verdict, now: int) -> bool:
     else:
         if event is not Event.RELEASE:
             record.run_us = now + verdict.delay
-        _unclaim(record)
+        _wait_again(record, now)
     return True
 
 
@@ -125,7 +130,7 @@ def lapse(record: Record, keep: Keep, now: int) -> None:
     if record.state is JobState.DEAD:
         _finish(record, keep, now)
     else:
-        _unclaim(record)
+        _wait_again(record, now)
 
 
 def cancel(record: Record, keep: Keep, now: int) -> CancelOutcome:
@@ -145,8 +150,9 @@ def expire(record: Record, keep: Keep, now: int) -> None:
     _finish(record, keep, now)
 
 
-def promote(record: Record) -> None:
+def promote(record: Record, now: int) -> None:
     _change(record, Event.DUE)
+    _wait_again(record, now)
 
 
 def requeue(record: Record, now: int) -> bool:
@@ -156,7 +162,7 @@ def requeue(record: Record, now: int) -> bool:
     record.run_us = now
     record.last_error = record.finished_us = record.remove_us = record.expires_us = None
     record.cancel_requested = False
-    _unclaim(record)
+    _wait_again(record, now)
     return True
 
 
@@ -198,8 +204,11 @@ def _fail(record: Record, message: str, now: int) -> None:
     record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
 
 
-def _unclaim(record: Record) -> None:
+def _wait_again(record: Record, now: int) -> None:
+    """The job waits for a claim, with none of its own."""
     record.claimed_us = record.lease_us = record.worker = None
+    if record.corrupt is not None:
+        set_aside(record, record.corrupt, now)
 
 
 def _finish(record: Record, keep: Keep, now: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from resource import RUSAGE_SELF, getrusage
+from typing import Any
 
 from dayjob import Broker, BrokerConfig, Closed, DayjobError
 from dayjob.clock import SYSTEM
@@ -134,25 +136,54 @@ async def use_after_fork(url: str) -> None:
     """Use the broker in a forked child; say what the child met, and then whether it works here as before."""
     async with Broker(url, config=QUIET) as broker:
         before = await broker.enqueue("q")
-        pid = os.fork()
-        if pid == 0:
-            _try_in_fork(broker)
-        assert os.waitpid(pid, 0)[1] == 0
+
+        async def use() -> None:
+            try:
+                await broker.enqueue("q")
+            except Closed as error:
+                say(str(error))
+            await broker.close()
+
+        fork = _fork(use)
+        assert os.waitpid(fork, 0)[1] == 0
         [job] = await broker.claim("q")
         assert job.id == before.id
         await broker.ack(job)
         say("fine")
 
 
-def _try_in_fork(broker: Broker) -> None:
+async def open_after_fork(url: str) -> None:
+    """Open another broker in a forked child and go on there when this one is closed; say what was stored."""
+    opened, closed = os.pipe(), os.pipe()
+    stored: list[str] = []
+
     async def use() -> None:
         try:
-            await broker.enqueue("q")
-        except Closed as error:
-            say(str(error))
-        await broker.close()
+            async with Broker(url, config=QUIET) as broker:
+                stored.append((await broker.enqueue("q")).id)
+                os.write(opened[1], b"!")
+                os.read(closed[0], 1)
+                stored.append((await broker.enqueue("q")).id)
+        except DayjobError:
+            os.write(opened[1], b"!")
+        say(stored)
 
-    try:
-        asyncio.run(use())
-    finally:
-        os._exit(0)
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q")
+        fork = _fork(use)
+        os.read(opened[0], 1)
+    os.write(closed[1], b"!")
+    assert os.waitpid(fork, 0)[1] == 0
+
+
+def _fork(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """The pid of a forked child that does the work on a loop of its own."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            asyncio.run(work())
+            status = 0
+        finally:
+            os._exit(status)
+    return pid

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
-import sqlite3
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
@@ -17,7 +17,9 @@ from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states of processes are read from /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists(), reason="states of processes are read from /proc"
+    ),
 ]
 
 LEASE = 30.0

@@ -29,7 +29,7 @@ async def test_of_four_hammering_processes_each_gets_its_share(
 
 
 async def test_sixteen_processes_may_open_a_new_file_at_once(tmp_path: Path, spawn: Spawn) -> None:
-    paths = [tmp_path / f"{number}.db" for number in range(6)]
+    paths = [tmp_path / f"{number}.db" for number in range(3)]
     children = await spawn.many(16, open_new, [f"sqlite:///{path}" for path in paths])
     for _ in paths:
         await together(children)

@@ -316,7 +316,7 @@ class Store:
             self._file(entry, before)
         due = self._take(self._due, limit, now)
         for entry in due:
-            records.promote(entry.record)
+            records.promote(entry.record, now)
             self._file(entry, JobState.SCHEDULED)
         return len(due), len(expired)
 

@@ -13,14 +13,14 @@ class Changes:
 
     def __init__(self) -> None:
         self.saved: list[Row] = []
-        self.removed: list[tuple[bytes]] = []
+        self.removed: list[bytes] = []
         self.topics: set[Topic] = set()
         self.tally = Tally()
 
     def add(self, record: Record, before: JobState) -> None:
         self.tally.move(before, record)
         if record.removed:
-            self.removed.append((record.key,))
+            self.removed.append(record.key)
         else:
             self.saved.append(record_row(record))
         state = record.state
@@ -36,4 +36,4 @@ class Changes:
     def drop(self, record: Record) -> None:
         """Remove a kept job and its count."""
         self.tally.drop(record.queue, record.state)
-        self.removed.append((record.key,))
+        self.removed.append(record.key)

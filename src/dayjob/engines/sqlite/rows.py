@@ -8,7 +8,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Record, waiting_state
-from dayjob.job import DedupUntil, Failure, Job, JobState
+from dayjob.job import NORMAL, DedupUntil, Failure, Job, JobState
 
 Row = tuple[Any, ...]
 
@@ -16,6 +16,9 @@ _STATES = {state.value: state for state in JobState}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
+
+
+_NOT_WHOLE = "a counter or a time is not a whole number"
 
 
 class Corrupt(Exception):
@@ -26,7 +29,7 @@ def insertion_row(job: Insertion, queue_id: int, now: int) -> Row:
     """The parameters of ``insert.sql``."""
     run_at, expires_at = job.times(now)
     return (
-        job.key, queue_id, waiting_state(run_at, now).value, job.priority, job.max_attempts, now, run_at,
+        job.key, queue_id, waiting_state(run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
         expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
         _encode(job.headers) if job.headers else None, job.payload,
     )  # fmt: skip
@@ -41,8 +44,8 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
     for name, text in (("task name", task), ("tenant", tenant), ("last error", last_error)):
         if type(text) is bytes:
             raise Corrupt(f"the {name} is not valid text")
-    if not (type(attempts) is type(max_attempts) is type(epoch) is type(enqueued) is type(run) is int):
-        raise Corrupt("a counter or a time is not a whole number")
+    if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
+        raise Corrupt(_NOT_WHOLE)
     return Job(
         key, queue, task, payload, _headers(headers), tenant, priority, JobState.RUNNING, attempts + 1,
         max_attempts, epoch + 1, enqueued, run, now, now + lease, None, expires, last_error,
@@ -51,20 +54,24 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
 
 
 def record(row: Row, queue: str) -> Record:
-    """A row of ``load.sql``."""
+    """A row of ``load.sql``; numbers that are none are replaced."""
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
      last_error, errors, held_key, dedup_until, cancel_requested, worker, result) = row  # fmt: skip
+    corrupt = None
+    if not _whole(priority, attempts, max_attempts, epoch, run):
+        priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
+        corrupt = corrupt_text(_NOT_WHOLE)
     return Record(
         key, queue, _state(state), priority, attempts, max_attempts, epoch, run, claimed, lease, finished,
         expires, remove, _text(last_error), _errors(errors) if errors else (), held_key, dedup_until,
-        bool(cancel_requested), worker, result,
+        bool(cancel_requested), worker, result, corrupt=corrupt,
     )  # fmt: skip
 
 
 def record_row(record: Record) -> Row:
     """The parameters of ``save.sql``."""
     return (
-        record.state.value, record.priority, record.attempts, record.run_us, record.claimed_us,
+        record.state._value_, record.priority, record.attempts, record.run_us, record.claimed_us,
         record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
         _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
         record.worker, record.result, record.key,
@@ -85,6 +92,13 @@ def full_job(row: Row) -> Job:
     if type(payload) is not bytes:
         amiss.append(f"the payload is {type(payload).__name__}, not bytes")
         payload = b""
+    if not _whole(priority, attempts, max_attempts, epoch, run):
+        priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
+        amiss.append(_NOT_WHOLE)
+    claimed, lease, finished, expires = map(_time, (claimed, lease, finished, expires))
+    if type(enqueued) is not int:
+        enqueued = 0
+        amiss.append(_NOT_WHOLE)
     amiss += [f"{text!r} is not valid text" for text in (task, tenant, last_error) if type(text) is bytes]
     if amiss and last_error is None:
         last_error = corrupt_text("; ".join(amiss))
@@ -106,6 +120,25 @@ def text_or_bytes(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+
+
+def _whole(*numbers: Any) -> bool:
+    return all(type(number) is int for number in numbers)
+
+
+def _time(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _replaced(
+    priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any
+) -> tuple[int, int, int, int, int]:
+    if not _whole(attempts, max_attempts):
+        attempts = max_attempts = 1
+    return (
+        priority if _whole(priority) else NORMAL, attempts, max_attempts, epoch if _whole(epoch) else 0,
+        run if _whole(run) else 0,
+    )  # fmt: skip
 
 
 def _state(text: Any) -> JobState:

@@ -1,16 +1,58 @@
-"""The SQL of this engine: one statement per file in ``sql/``, named by its verb."""
+"""The SQL of this engine: one statement per file in ``sql/``, named by its verb.
+
+Statements about many jobs come in a few fixed widths, so that each is prepared only once. They are
+also what lets the threads share: the driver hands over the interpreter at every statement it executes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 _HERE = files("dayjob.engines.sqlite")
+
+WIDEST = 500
+_WIDTHS = (1, 10, 100, WIDEST)
+_INSERT_WIDTHS = (50, 10, 1)
+_INSERT_ROW = f"({', '.join('?' * 15)})"
 
 
 @cache
 def statement(name: str) -> str:
     return (_HERE / "sql" / f"{name}.sql").read_text("utf-8")
+
+
+@cache
+def keyed(name: str, width: int) -> str:
+    """The statement for that many keys."""
+    return statement(name).format(keys=", ".join("?" * width))
+
+
+def key_chunks(keys: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
+    """The keys in groups of the widths that there are, the last filled up with NULLs that match nothing."""
+    for start in range(0, len(keys), WIDEST):
+        some = keys[start : start + WIDEST]
+        width = next(width for width in _WIDTHS if width >= len(some))
+        yield width, (*some, *[None] * (width - len(some)))
+
+
+@cache
+def insert_of(width: int) -> str:
+    """The statement that inserts that many rows."""
+    return statement("insert").format(rows=", ".join([_INSERT_ROW] * width))
+
+
+def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """The rows in groups of the widths that there are, in order."""
+    start = 0
+    for width in _INSERT_WIDTHS:
+        while len(rows) - start >= width:
+            yield rows[start : start + width]
+            start += width
 
 
 def migrations() -> list[tuple[int, str]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from dayjob.engines import record as records
@@ -29,7 +28,7 @@ from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
 from dayjob.engines.sqlite.owners import Process, is_gone
 from dayjob.engines.sqlite.rows import Row
-from dayjob.engines.sqlite.statements import statement
+from dayjob.engines.sqlite.statements import insert_chunks, insert_of, key_chunks, keyed, statement
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, Topic, queue_topic
 
@@ -46,16 +45,6 @@ _SPARSE = 10_000
 
 _NO_QUEUE = 0
 _FIRST, _LAST = b"", b"\xff" * 17
-
-
-_LOAD_WIDTHS = (1, 10, 100, 500)
-_LOADED_AT_ONCE = _LOAD_WIDTHS[-1]
-"""Records are loaded by few statements of fixed widths, so that each is prepared only once."""
-
-
-@cache
-def _load_statement(width: int) -> str:
-    return statement("load").format(keys=", ".join("?" * width))
 
 
 class Store:
@@ -147,15 +136,17 @@ class Store:
     def _insert_all(self, values: list[Row]) -> bool:
         """All jobs in one sweep; if any of them was there already, none."""
         self._cursor.execute("SAVEPOINT dayjob_insert")
-        self._cursor.executemany(statement("insert"), values)
-        whole = self._cursor.rowcount == len(values)
+        whole = all(
+            self._cursor.execute(insert_of(len(some)), [*chain(*some)]).rowcount == len(some)
+            for some in insert_chunks(values)
+        )
         if not whole:
             self._cursor.execute("ROLLBACK TO dayjob_insert")
         self._cursor.execute("RELEASE dayjob_insert")
         return whole
 
     def _insert_one(self, job: Insertion, row: Row) -> Enqueued:
-        if self._execute("insert", *row).rowcount == 1:
+        if self._cursor.execute(insert_of(1), row).rowcount == 1:
             self._put(job.kv.items() if job.kv else ())
             return Enqueued(id_text(job.key), True)
         if self._one("exists", job.key) is not None:
@@ -168,7 +159,7 @@ class Store:
         tally = Tally()
         for job, row, answer in zip(jobs, values, created, strict=True):
             if answer.created:
-                state = JobState(row[2])
+                state = JobState.PENDING if row[2] == "pending" else JobState.SCHEDULED
                 tally.add(job.queue, state)
                 if state is JobState.SCHEDULED or row[7] is not None:
                     self.topics.add(DUE)
@@ -187,8 +178,10 @@ class Store:
             queue_id = self._queue_id(queue)
             if limit > 0 and queue_id is not None and self._one("is_paused", queue_id) == (0,):
                 jobs = self._candidates(queue, queue_id, limit, lease, request.worker, now)
-                values = [(now, now + lease, request.worker, owner, job.key) for job in jobs]
-                self._cursor.executemany(statement("claim"), values)
+                for width, keys in key_chunks([job.key for job in jobs]):
+                    self._cursor.execute(
+                        keyed("claim", width), (now, now + lease, request.worker, owner, *keys)
+                    )
                 tally.add(queue, JobState.PENDING, -len(jobs))
                 tally.add(queue, JobState.RUNNING, len(jobs))
                 claimed += jobs
@@ -246,18 +239,15 @@ class Store:
     def _load(self, keys: Sequence[bytes]) -> list[Record]:
         """The records of those keys that there are, in the order of their keys' first mention."""
         found: dict[bytes, Record] = {}
-        for start in range(0, len(keys), _LOADED_AT_ONCE):
-            some = keys[start : start + _LOADED_AT_ONCE]
-            width = next(width for width in _LOAD_WIDTHS if width >= len(some))
-            padded = (*some, *[None] * (width - len(some)))
-            for row in self._cursor.execute(_load_statement(width), padded).fetchall():
+        for width, some in key_chunks(keys):
+            for row in self._cursor.execute(keyed("load", width), some).fetchall():
                 found[row[0]] = rows.record(row, self._queue_name(row[1]))
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def _store(self, changes: Changes) -> Changes:
         """Write what records became, count them, and note who may want to know; a fresh ``Changes``."""
-        if changes.removed:
-            self._cursor.executemany(statement("remove"), changes.removed)
+        for width, keys in key_chunks(changes.removed):
+            self._cursor.execute(keyed("remove", width), keys)
         if changes.saved:
             self._cursor.executemany(statement("save"), changes.saved)
         self._count(changes.tally)
@@ -315,7 +305,7 @@ class Store:
         changes = self._store(changes)
         due = self._load(self._keys("due", now, limit))
         for record in due:
-            records.promote(record)
+            records.promote(record, now)
             changes.add(record, JobState.SCHEDULED)
         self._store(changes)
         return len(due), len(expired)

@@ -1,4 +1,4 @@
--- Make a candidate running. A dedup key held until the claim is let go.
+-- Make candidates running. A dedup key held until the claim is let go.
 UPDATE dayjob_jobs
 SET
     state = 'running',
@@ -9,4 +9,4 @@ SET
     worker = ?,
     owner = ?,
     held_key = CASE dedup_until WHEN 'settled' THEN held_key END
-WHERE id = ?
+WHERE id IN ({keys})

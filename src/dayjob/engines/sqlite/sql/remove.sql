@@ -1,1 +1,1 @@
-DELETE FROM dayjob_jobs WHERE id = ?
+DELETE FROM dayjob_jobs WHERE id IN ({keys})

@@ -1,0 +1,80 @@
+"""Enqueue within the caller's own transaction: the job exists if it commits. For engines that can join one."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dayjob import Broker, DayjobError
+from tests.conformance.arrange import claim_one
+from tests.conformance.engines import EngineUnderTest
+from tests.conformance.observe import every_job, everything
+from tests.conformance.waiting import LONG, within
+
+
+@pytest.fixture
+def transaction(broker: Broker, engine: EngineUnderTest, tmp_path: Path) -> AbstractContextManager[Any]:
+    if not broker.capabilities.transactional_enqueue:
+        pytest.skip("the engine joins no transactions")
+    assert engine.connect is not None, "an engine that joins transactions needs `connect`"
+    return engine.connect(tmp_path)
+
+
+async def test_without_the_capability_it_is_refused(broker: Broker) -> None:
+    if broker.capabilities.transactional_enqueue:
+        pytest.skip("the engine joins transactions")
+    with pytest.raises(DayjobError, match="connection"):
+        await broker.enqueue("q", connection=object())
+    assert await every_job(broker) == []
+
+
+async def test_a_job_exists_once_its_transaction_commits(
+    broker: Broker, transaction: AbstractContextManager[Any]
+) -> None:
+    with transaction as connection:
+        enqueued = await broker.enqueue("q", b"data", kv={b"k": b"v"}, dedup_key="d", connection=connection)
+        assert enqueued.created
+        assert await broker.get(enqueued.id) is None
+        assert await broker.kv_get(b"k") is None
+        assert not (await broker.enqueue("q", dedup_key="d", connection=connection)).created
+        connection.execute("COMMIT")
+    claim = await within(broker.claim("q", wait=LONG))
+    assert [(job.id, job.payload) for job in claim] == [(enqueued.id, b"data")]
+    assert await broker.kv_get(b"k") == b"v"
+
+
+async def test_a_job_never_existed_if_its_transaction_rolls_back(
+    broker: Broker, transaction: AbstractContextManager[Any]
+) -> None:
+    before = await everything(broker)
+    with transaction as connection:
+        await broker.enqueue("new queue", kv={b"k": b"v"}, dedup_key="d", connection=connection)
+        connection.execute("ROLLBACK")
+    assert await everything(broker) == before
+    assert await broker.kv_get(b"k") is None
+    enqueued = await broker.enqueue("new queue", dedup_key="d")
+    assert enqueued.created
+    assert (await claim_one(broker, "new queue")).id == enqueued.id
+
+
+async def test_bad_input_leaves_the_transaction_alone(
+    broker: Broker, transaction: AbstractContextManager[Any]
+) -> None:
+    with transaction as connection:
+        await broker.enqueue("q", connection=connection)
+        with pytest.raises(ValueError, match="tenant"):
+            await broker.enqueue("q", tenant="", connection=connection)
+        await broker.enqueue("q", connection=connection)
+        connection.execute("COMMIT")
+    assert (await broker.stats("q")).pending == 2
+
+
+async def test_what_is_no_connection_is_refused(
+    broker: Broker, transaction: AbstractContextManager[Any]
+) -> None:
+    with transaction, pytest.raises((TypeError, ValueError), match="connection"):
+        await broker.enqueue("q", connection=object())
+    assert await every_job(broker) == []

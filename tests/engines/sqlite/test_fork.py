@@ -1,0 +1,86 @@
+"""A broker belongs to the process and the event loop that opened it, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, Closed
+from tests.engines.sqlite.processes import Spawn
+from tests.engines.sqlite.roles import open_after_fork, use_after_fork
+
+QUIET = BrokerConfig(duties=False)
+
+
+@pytest.mark.slow
+async def test_in_a_forked_child_it_is_closed_and_the_parents_works_on(url: str, spawn: Spawn) -> None:
+    child = await spawn(use_after_fork, url)
+    error = await child.said()
+    assert url in error
+    assert f"was opened by process {child.pid}" in error
+    assert await child.said() == "fine"
+    assert await child.ended() == 0
+
+
+@pytest.mark.slow
+async def test_a_forked_child_that_opens_its_own_loses_no_job(url: str, spawn: Spawn) -> None:
+    """SQLite's locks do not survive a fork: on a file that the parent had open, the child's would not hold.
+
+    So the child is refused; if it were not, what it stored after its parent closed must still be there.
+    """
+    child = await spawn(open_after_fork, url)
+    stored: list[str] = await child.said()
+    assert await child.ended() == 0
+    async with Broker(url, config=QUIET) as broker:
+        assert set(stored) <= {job.id for job in await broker.jobs("q")}
+
+
+CALLS: list[Callable[[Broker], Awaitable[object]]] = [
+    lambda broker: broker.enqueue("q"),
+    lambda broker: broker.claim("q", wait=1),
+    lambda broker: broker.stats("q"),
+    lambda broker: broker.kv_get(b"key"),
+    lambda broker: broker.open(),
+]
+
+
+async def all_are_refused(broker: Broker) -> None:
+    for call in CALLS:
+        with pytest.raises(Closed, match="was opened on another event loop"):
+            await call(broker)
+
+
+async def test_on_another_loop_it_is_closed(broker: Broker) -> None:
+    await asyncio.to_thread(asyncio.run, all_are_refused(broker))
+    await broker.enqueue("q")
+
+
+async def test_another_loop_can_not_close_it(broker: Broker) -> None:
+    async def close() -> None:
+        with pytest.raises(Closed, match="was opened on another event loop"):
+            await asyncio.wait_for(broker.close(), 5)
+
+    await asyncio.to_thread(asyncio.run, close())
+    await broker.enqueue("q")
+
+
+def test_on_the_loop_that_follows_it_is_closed_and_can_be_put_away(url: str) -> None:
+    """As when a script calls ``asyncio.run`` twice."""
+
+    async def open_one() -> Broker:
+        return await Broker(url).open()
+
+    before = set(threading.enumerate())
+    broker = asyncio.run(open_one())
+    asyncio.run(all_are_refused(broker))
+    asyncio.run(asyncio.wait_for(broker.close(), 5))
+    assert set(threading.enumerate()) <= before
+
+    async def open_again() -> None:
+        async with broker:
+            await broker.enqueue("q")
+
+    asyncio.run(open_again())

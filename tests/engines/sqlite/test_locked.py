@@ -1,0 +1,132 @@
+"""Somebody else holds the write lock: calls wait for it, up to ``busy_timeout``, and then go on."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, NewJob
+from tests.engines.sqlite.processes import pause, until
+
+QUIET = BrokerConfig(duties=False)
+IMPATIENT = "?busy_timeout=0.2"
+
+
+@pytest.fixture
+def foreign(path: Path, broker: Broker) -> Iterator[sqlite3.Connection]:
+    """A connection of somebody else, to a queue that exists."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield connection
+    connection.close()
+
+
+async def test_calls_wait_for_the_lock(broker: Broker, foreign: sqlite3.Connection) -> None:
+    held = await running(broker)
+    foreign.execute("BEGIN IMMEDIATE")
+    calls = [
+        asyncio.create_task(call)
+        for call in (
+            broker.enqueue("q"), broker.enqueue_many([NewJob("q")]), broker.ack(held),
+            broker.kv_put(b"key", b"value"), broker.pause("other"), broker.claim("empty"),
+        )
+    ]  # fmt: skip
+    await pause(0.3)
+    assert not any(call.done() for call in calls)
+    assert (await broker.stats("q")).running == 1, "whoever only looks need not wait"
+    assert await broker.get(held.id) is not None
+    foreign.execute("COMMIT")
+    async with asyncio.timeout(5):
+        await asyncio.gather(*calls)
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.running, stats.done) == (2, 0, 1)
+
+
+async def running(broker: Broker) -> Job:
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    return job
+
+
+async def test_beyond_the_timeout_they_fail_and_nothing_is_written(
+    url: str, foreign: sqlite3.Connection
+) -> None:
+    async with Broker(url + IMPATIENT, config=QUIET) as broker:
+        held = await running(broker)
+        foreign.execute("BEGIN IMMEDIATE")
+        calls = (
+            broker.enqueue("q", kv={b"key": b"value"}), broker.enqueue_many([NewJob("q")] * 3),
+            broker.ack(held), broker.claim("q"), broker.cancel(held.id), broker.pause("q"),
+        )  # fmt: skip
+        async with asyncio.timeout(5):
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            assert isinstance(answer, EngineUnavailable), answer
+            assert url in str(answer)
+            assert "stayed locked for 0.2 s" in str(answer)
+        foreign.execute("ROLLBACK")
+
+        stats = await broker.stats("q")
+        assert (stats.pending, stats.running) == (0, 1)
+        assert await broker.kv_get(b"key") is None
+        assert await broker.paused() == set()
+        found = await broker.get(held.id)
+        assert found is not None
+        assert not found.cancel_requested
+
+        await broker.ack(held)
+        await broker.enqueue("q", kv={b"key": b"value"})
+        assert len(await broker.claim("q")) == 1
+
+
+async def test_opening_waits_for_the_lock(url: str, foreign: sqlite3.Connection) -> None:
+    foreign.execute("BEGIN IMMEDIATE")
+    opening = asyncio.create_task(Broker(url, config=QUIET).open())
+    await pause(0.2)
+    assert not opening.done()
+    foreign.execute("COMMIT")
+    async with asyncio.timeout(5):
+        other = await opening
+    await other.enqueue("q")
+    await other.close()
+
+
+async def test_opening_gives_up_beyond_the_timeout(url: str, foreign: sqlite3.Connection) -> None:
+    foreign.execute("BEGIN IMMEDIATE")
+    other = Broker(url + IMPATIENT, config=QUIET)
+    with pytest.raises(EngineUnavailable, match=r"stayed locked for 0\.2 s"):
+        await other.open()
+    foreign.execute("COMMIT")
+    async with other:
+        await other.enqueue("q")
+
+
+async def test_the_duties_go_on_afterwards(url: str, foreign: sqlite3.Connection) -> None:
+    config = BrokerConfig(promote_interval=0.1, reap_interval=0.1)
+    async with Broker(url + IMPATIENT, config=config) as broker:
+        await broker.enqueue("q", delay=0.1)
+        await broker.enqueue("lapsing")
+        [lapsing] = await broker.claim("lapsing", lease=0.1)
+        foreign.execute("BEGIN IMMEDIATE")
+        await pause(0.6)
+        foreign.execute("COMMIT")
+        assert len(await broker.claim("q", wait=10)) == 1
+        assert [job.id for job in await broker.claim("lapsing", wait=10)] == [lapsing.id]
+
+
+async def test_a_reader_that_never_ends_holds_up_nobody(broker: Broker, foreign: sqlite3.Connection) -> None:
+    foreign.execute("BEGIN")
+    foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone()
+    for _ in range(20):
+        await broker.enqueue("q")
+    assert len(await broker.claim("q", limit=20)) == 20
+    assert foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone() == (0,)
+    foreign.execute("COMMIT")
+
+    async def seen() -> bool:
+        return foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone() == (20,)
+
+    await until(seen, 5)

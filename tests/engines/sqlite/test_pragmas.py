@@ -1,0 +1,35 @@
+"""How the file is opened: write-ahead logging, and commits that are durable unless told otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from dayjob import Broker, BrokerConfig
+from tests.engines.sqlite.threads import on_reader, on_writer
+
+NORMAL, FULL = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("options", "synchronous"),
+    [
+        ("", FULL),
+        ("?synchronous=full", FULL),
+        ("?synchronous=normal", NORMAL),
+        ("?synchronous=NORMAL", NORMAL),
+    ],
+)
+async def test_commits_are_durable_unless_told_otherwise(url: str, options: str, synchronous: int) -> None:
+    async with Broker(url + options, config=BrokerConfig(duties=False)) as broker:
+        assert await on_writer(broker, "PRAGMA synchronous") == [(synchronous,)]
+
+
+async def test_the_journal_is_a_write_ahead_log(broker: Broker) -> None:
+    assert await on_writer(broker, "PRAGMA journal_mode") == [("wal",)]
+    assert await on_reader(broker, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_the_log_stays_short(broker: Broker) -> None:
+    """SQLite's own checkpoints are left on."""
+    [(pages,)] = await on_writer(broker, "PRAGMA wal_autocheckpoint")
+    assert 0 < pages <= 10_000

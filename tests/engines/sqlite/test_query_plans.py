@@ -1,0 +1,171 @@
+"""How SQLite runs the statements of the engine on a file with many jobs: by seeking, never by walking or sorting.
+
+A statement that is added to ``sql/`` must be given its plan here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+
+from dayjob import Broker, BrokerConfig
+from dayjob.engines.sqlite.statements import statement
+
+JOBS = 100_000
+
+BY_ID = ("SEARCH", "PRIMARY KEY", {"id"})
+
+Step = tuple[str, str, set[str]]
+"""How a step gets at the jobs, by which index, and which of its columns it seeks by."""
+
+PLANS: dict[str, list[Step]] = {
+    "candidates": [("SEARCH", "dayjob_pending", {"queue_id"})],
+    "claim": [BY_ID],
+    "load": [BY_ID],
+    "save": [BY_ID],
+    "remove": [BY_ID],
+    "renew": [BY_ID],
+    "exists": [BY_ID],
+    "holder": [("SEARCH", "dayjob_holders", {"queue_id", "held_key"})],
+    "due": [("SEARCH", "dayjob_due", {"run_at"})],
+    "expired": [("SEARCH", "dayjob_expiries", {"expires_at"})],
+    "lapsed": [("SEARCH", "dayjob_leases", {"lease_expires_at"})],
+    "removable": [("SEARCH", "dayjob_removals", {"remove_at"})],
+    "finished_keys": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
+    "finished_keys_newest_first": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
+    "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
+    # These walk an index that holds little more than what they want: the flagged jobs, the running jobs.
+    "cancel_requests": [("SCAN", "dayjob_flagged", set())],
+    "orphans": [("SCAN", "dayjob_leases", set())],
+    "remove_owner": [("SCAN", "dayjob_leases", set())],
+}
+
+SMALL = {
+    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "owners", "pause", "paused",
+    "queue", "queue_name", "stats",
+}  # fmt: skip
+"""Statements on the small tables: they never touch the jobs."""
+
+INSERTS = {"insert"}
+COMPOSED = {"find"}
+"""Put together by the caller; see the listings below."""
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """A queue with a hundred thousand jobs in all states, and the statistics of them."""
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+
+    async def create() -> None:
+        async with Broker(f"sqlite:///{path}", config=BrokerConfig(duties=False)) as broker:
+            for name in ("big", "small", "empty"):
+                await broker.pause(name)
+
+    asyncio.run(create())
+    connection = sqlite3.connect(path)
+    connection.execute(
+        """
+        WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n < ? - 1),
+        mixed AS (
+            SELECT
+                n,
+                CASE WHEN n % 100 < 40 THEN 'pending' WHEN n % 100 < 50 THEN 'scheduled'
+                    WHEN n % 100 < 52 THEN 'running' WHEN n % 100 < 85 THEN 'done'
+                    WHEN n % 100 < 95 THEN 'dead' ELSE 'cancelled' END AS state
+            FROM numbers
+        )
+        INSERT INTO dayjob_jobs (
+            id, queue_id, state, priority, max_attempts, enqueued_at, run_at, claimed_at, lease_expires_at,
+            finished_at, expires_at, remove_at, cancel_requested, held_key, dedup_key, dedup_until, owner, task,
+            payload
+        )
+        SELECT
+            CAST(printf('%016d', n) AS BLOB), CASE WHEN n % 10 = 0 THEN 2 ELSE 1 END, state,
+            CASE n % 3 WHEN 0 THEN 100 ELSE 1000 END, 3, n, n,
+            iif(state = 'running', n, NULL), iif(state = 'running', n + 30, NULL),
+            iif(state IN ('done', 'dead', 'cancelled'), n, NULL),
+            iif(n % 7 = 0, n + 5, NULL), iif(state IN ('done', 'cancelled'), n + 60, NULL),
+            state = 'running' AND n % 5 = 0,
+            iif(state = 'pending' AND n % 4 = 0, 'key ' || n, NULL), iif(n % 4 = 0, 'key ' || n, NULL),
+            'claimed', n % 3, 'task ' || (n % 9), zeroblob(50)
+        FROM mixed
+        """,
+        (JOBS,),
+    )
+    connection.execute("ANALYZE")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+_STEP = re.compile(
+    r"(?P<way>SEARCH|SCAN) (?P<table>\w+)"
+    r"(?: USING (?:COVERING )?(?:INDEX (?P<index>\w+)|(?:INTEGER )?(?P<key>PRIMARY KEY))(?: \((?P<columns>.*)\))?)?"
+)
+
+
+def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -> list[Step]:
+    """The steps of the query plan that touch the table. What the parameters are does not matter to it."""
+    parameters = [0] * (1 if "?1" in sql else sql.count("?"))
+    details = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+    assert not any("TEMP B-TREE" in detail for detail in details), details
+    steps = [found for detail in details if (found := _STEP.match(detail)) and found["table"] == table]
+    return [
+        (
+            step["way"],
+            step["index"] or step["key"] or "",
+            set(re.findall(r"\w+(?=[=<>])", step["columns"] or "")),
+        )
+        for step in steps
+    ]
+
+
+def test_every_statement_has_its_plan() -> None:
+    folder = files("dayjob.engines.sqlite") / "sql"
+    found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
+    assert found == {*PLANS, *SMALL, *INSERTS, *COMPOSED}
+
+
+def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
+    counts = dict(connection.execute("SELECT state, count(*) FROM dayjob_jobs GROUP BY state").fetchall())
+    assert sum(counts.values()) == JOBS
+    assert len(counts) == 6
+    assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 5
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_jobs_are_found_by_the_index_meant_for_it(connection: sqlite3.Connection, name: str) -> None:
+    for width in (1, 500):
+        sql = statement(name).replace("{keys}", ", ".join("?" * width))
+        assert plan(connection, sql) == PLANS[name]
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_statements_on_the_small_tables_leave_the_jobs_alone(
+    connection: sqlite3.Connection, name: str
+) -> None:
+    assert plan(connection, statement(name)) == []
+
+
+def test_a_full_record_is_found_by_its_id(connection: sqlite3.Connection) -> None:
+    sql = statement("find").format(index="", conditions="job.id = ?", order="")
+    assert plan(connection, sql, "job") == [BY_ID]
+
+
+@pytest.mark.parametrize("direction", ["", "DESC"])
+@pytest.mark.parametrize("conditions", ["1", "job.queue_id = ?", "job.task = ?", "job.state = 'pending'"])
+def test_a_listing_walks_the_ids_in_order_and_sorts_nothing(
+    connection: sqlite3.Connection, conditions: str, direction: str
+) -> None:
+    after = "job.id < ?" if direction else "job.id > ?"
+    sql = statement("find").format(
+        index="NOT INDEXED",
+        conditions=f"{conditions} AND {after}",
+        order=f"ORDER BY job.id {direction} LIMIT ?",
+    )
+    assert plan(connection, sql, "job") == [BY_ID]

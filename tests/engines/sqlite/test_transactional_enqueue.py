@@ -1,0 +1,183 @@
+"""``enqueue(connection=...)``: the job belongs to the caller's transaction on the queue's own file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState
+from dayjob.clock import SYSTEM
+from tests.engines.sqlite.processes import pause
+
+QUIET = BrokerConfig(duties=False)
+
+
+@pytest.fixture
+def connection(path: Path, broker: Broker) -> Iterator[sqlite3.Connection]:
+    """The application's connection, with a table of its own."""
+    connection = sqlite3.connect(path, timeout=1)
+    connection.execute("CREATE TABLE orders (number INTEGER)")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+async def test_a_rollback_leaves_no_job(broker: Broker, connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO orders VALUES (1)")
+    enqueued = await broker.enqueue("new", kv={b"key": b"value"}, dedup_key="one", connection=connection)
+    assert enqueued.created
+    connection.rollback()
+    assert await broker.get(enqueued.id) is None
+    assert await broker.queues() == []
+    assert await broker.kv_get(b"key") is None
+    assert (await broker.enqueue("new", dedup_key="one")).created
+
+
+async def test_the_job_is_there_when_the_transaction_commits(
+    broker: Broker, connection: sqlite3.Connection
+) -> None:
+    connection.execute("INSERT INTO orders VALUES (1)")
+    enqueued = await broker.enqueue("q", b"payload", kv={b"key": b"value"}, connection=connection)
+    assert await broker.get(enqueued.id) is None, "not before"
+    assert (await broker.stats("q")).pending == 0
+    connection.commit()
+    [job] = await broker.claim("q")
+    assert (job.id, job.payload) == (enqueued.id, b"payload")
+    assert await broker.kv_get(b"key") == b"value"
+    await broker.ack(job)
+    assert (await broker.stats("q")).done == 1
+    assert connection.execute("SELECT number FROM orders").fetchall() == [(1,)]
+
+
+async def test_several_jobs_of_a_transaction_are_all_or_none(
+    broker: Broker, connection: sqlite3.Connection
+) -> None:
+    for _ in range(3):
+        await broker.enqueue("q", connection=connection)
+    connection.rollback()
+    assert (await broker.stats("q")).pending == 0
+    for _ in range(3):
+        await broker.enqueue("q", connection=connection)
+    connection.commit()
+    assert len(await broker.claim("q", limit=10)) == 3
+
+
+async def test_a_commit_wakes_a_waiting_claim(broker: Broker, connection: sqlite3.Connection) -> None:
+    waiting = asyncio.create_task(broker.claim("q", wait=20))
+    await pause(0.1)
+    enqueued = await broker.enqueue("q", connection=connection)
+    await pause(0.1)
+    assert not waiting.done()
+    connection.commit()
+    committed = SYSTEM.elapsed()
+    [job] = await waiting
+    assert job.id == enqueued.id
+    assert SYSTEM.elapsed() - committed < 1
+
+
+async def test_a_commit_wakes_the_promote_duty(url: str, connection: sqlite3.Connection) -> None:
+    """A job that is due earlier than the next look arrives through somebody else's transaction."""
+    async with Broker(url, config=BrokerConfig(promote_interval=60)) as dutiful:
+        waiting = asyncio.create_task(dutiful.claim("q", wait=20))
+        await pause(0.1)
+        await dutiful.enqueue("q", delay=0.2, connection=connection)
+        connection.commit()
+        begun = SYSTEM.elapsed()
+        assert len(await waiting) == 1
+        assert SYSTEM.elapsed() - begun < 2
+
+
+async def test_dedup_holds_between_transactions_and_plain_calls(
+    broker: Broker, connection: sqlite3.Connection
+) -> None:
+    first = await broker.enqueue("q", dedup_key="one")
+    second = await broker.enqueue("q", dedup_key="one", connection=connection)
+    assert (second.id, second.created) == (first.id, False)
+    third = await broker.enqueue("q", dedup_key="two", connection=connection)
+    connection.commit()
+    fourth = await broker.enqueue("q", dedup_key="two")
+    assert (fourth.id, fourth.created) == (third.id, False)
+
+
+async def test_a_transaction_of_the_callers_own_making(broker: Broker, path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN")
+    await broker.enqueue("q", connection=connection)
+    connection.execute("ROLLBACK")
+    connection.execute("BEGIN IMMEDIATE")
+    enqueued = await broker.enqueue("q", connection=connection)
+    connection.execute("COMMIT")
+    connection.close()
+    assert [job.id for job in await broker.claim("q", limit=5)] == [enqueued.id]
+
+
+async def test_row_factories_of_the_caller_do_no_harm(broker: Broker, connection: sqlite3.Connection) -> None:
+    connection.row_factory = sqlite3.Row
+    await broker.enqueue("q", dedup_key="one", connection=connection)
+    connection.commit()
+    connection.row_factory = lambda cursor, row: {"row": row}
+    assert not (await broker.enqueue("q", dedup_key="one", connection=connection)).created
+    connection.rollback()
+
+
+async def test_a_connection_by_another_name_of_the_file_will_do(
+    broker: Broker, path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "alias.db").symlink_to(path)
+    connection = sqlite3.connect(tmp_path / "alias.db")
+    enqueued = await broker.enqueue("q", connection=connection)
+    connection.commit()
+    connection.close()
+    assert await broker.get(enqueued.id) is not None
+
+
+async def test_a_connection_to_another_file_is_refused(broker: Broker, path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    async with Broker(f"sqlite:///{other}", config=QUIET):
+        """Another queue: the job would be lost in it."""
+    for name in (str(other), ":memory:", ""):
+        connection = sqlite3.connect(name)
+        with pytest.raises(ConfigError, match="pass a connection to the queue's own file") as caught:
+            await broker.enqueue("q", connection=connection)
+        assert str(path) in str(caught.value)
+        assert not connection.in_transaction
+        connection.close()
+    assert await broker.queues() == []
+
+
+async def test_a_connection_without_a_transaction_that_leaves_them_to_the_caller_is_refused(
+    broker: Broker, path: Path
+) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    with pytest.raises(InvalidState, match="execute BEGIN on it first"):
+        await broker.enqueue("q", connection=connection)
+    assert not connection.in_transaction
+    connection.close()
+    assert await broker.queues() == []
+
+
+@pytest.mark.parametrize("connection", ["text", 5, object()])
+async def test_what_is_no_connection_is_refused(broker: Broker, connection: object) -> None:
+    with pytest.raises(TypeError, match=r"is not a sqlite3\.Connection"):
+        await broker.enqueue("q", connection=connection)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["no transaction", "a reading transaction"])
+async def test_a_lock_held_by_others_is_an_outage(
+    broker: Broker, connection: sqlite3.Connection, path: Path, begun: bool
+) -> None:
+    connection.execute("PRAGMA busy_timeout = 50")
+    if begun:
+        connection.isolation_level = None
+        connection.execute("BEGIN")
+    with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EngineUnavailable, match="locked"):
+            await broker.enqueue("q", connection=connection)
+    connection.rollback()
+    await broker.enqueue("q")
