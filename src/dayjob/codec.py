@@ -109,9 +109,7 @@ class Arguments:
             annotation = self._annotation(parameter)
             optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
             fields.append((field, annotation, msgspec.field(default=UNSET) if optional else msgspec.field()))
-        return msgspec.defstruct(
-            "Arguments", fields, rename=rename, forbid_unknown_fields=True, kw_only=True
-        )
+        return msgspec.defstruct("Arguments", fields, rename=rename, forbid_unknown_fields=True, kw_only=True)
 
     def _annotation(self, parameter: inspect.Parameter) -> Any:
         annotation = self._hints.get(parameter.name, Any)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal
 
 Reason = Literal["cancel", "shutdown", "lost", "timeout"]
@@ -60,7 +61,12 @@ class Stop:
         """Wait for it on an event loop."""
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
-        self.when_set(lambda: loop.call_soon_threadsafe(event.set))
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # The loop is closed, and nobody waits on it any more.
+                loop.call_soon_threadsafe(event.set)
+
+        self.when_set(tell)
         await event.wait()
         assert self._reason is not None
         return self._reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
@@ -41,6 +42,9 @@ TIMES = st.sampled_from([0, 1e-6, 1, 4.999999, 5, 10, 20, 29.999999, 30, 60, 10_
 PRIORITIES = st.sampled_from([0, 1, 1000, 2**32 - 1])
 KV = st.none() | st.dictionaries(st.sampled_from(KEYS), st.sampled_from([b"", b"v", b"w"]), max_size=2)
 PICK = st.integers(0, 1000)
+
+PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "60"))
+"""How many programs to run on each engine; raise it to look further than the time of a test run allows."""
 
 
 @st.composite
@@ -282,7 +286,7 @@ def test_random_programs(engine: EngineUnderTest, tmp_path: Path) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         program,
         settings=settings(
-            max_examples=60,
+            max_examples=PROGRAMS,
             stateful_step_count=50,
             deadline=None,
             database=None,

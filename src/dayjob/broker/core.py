@@ -51,6 +51,10 @@ class Core:
         self._pid = 0
         self._opening = asyncio.Lock()
         self._closing = False
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What belongs to the event loop: made anew for each opening."""
         self._background: set[asyncio.Task[Any]] = set()
         self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
         self._claiming: Group[ClaimRequest, list[Job]] = Group(
@@ -95,6 +99,7 @@ class Core:
         async with self._opening:
             if self._loop is None:
                 self._closing = False
+                self._prepare()
                 await self._engine.open()
                 self._loop = asyncio.get_running_loop()
                 self._pid = os.getpid()
@@ -112,18 +117,24 @@ class Core:
             if self._pid != os.getpid():
                 self._loop = None
                 return
-            self._closing = True
-            self._engine.signals.publish_all()
-            for service in self._services:
-                await service.stop()
-            for group in self._groups:
-                await group.drain()
-            while self._background:
-                await asyncio.wait(self._background)
+            if not self._loop.is_closed():
+                self._check_open()
+                self._closing = True
+                await self._flush()
             try:
                 await self._engine.close()
             finally:
                 self._loop = None
+
+    async def _flush(self) -> None:
+        """Wake whoever waits, so that it sees the end; stop the duties; store what was submitted."""
+        self._engine.signals.publish_all()
+        for service in self._services:
+            await service.stop()
+        for group in self._groups:
+            await group.drain()
+        while self._background:
+            await asyncio.wait(self._background)
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -82,8 +82,8 @@ class Crew:
     async def freeze(self, name: str) -> None:
         """Stop a worker where it is; all of its threads stand still when this returns."""
         process = self._processes[name]
-        process.send_signal(signal.SIGSTOP)
-        with suppress(ChildProcessError):
+        with suppress(ProcessLookupError, ChildProcessError):
+            process.send_signal(signal.SIGSTOP)
             await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
 
     def thaw(self, name: str) -> None:

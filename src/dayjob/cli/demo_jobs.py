@@ -17,14 +17,20 @@ EMAIL, RESIZE, REPORT, FLAKY, POISON, REMINDER, EXPORT = QUEUES = (
 KEPT = timedelta(hours=1)
 """Longer than any demo, so that every job that ended can still be counted and looked at."""
 
+RETRIES = {
+    FLAKY: Retry.exponential(attempts=5, base=0.4, jitter="equal"),
+    POISON: Retry.fixed(attempts=3, delay=0.6),
+}
+
 
 def configuration(*, duties: bool) -> BrokerConfig:
+    """Settings for the demo's own queues; a store may hold others, which keep the usual ones."""
+    kept = Retention(done=KEPT, dead=KEPT, cancelled=KEPT)
     return BrokerConfig(
         queues={
-            FLAKY: QueueConfig(retry=Retry.exponential(attempts=5, base=0.4, jitter="equal")),
-            POISON: QueueConfig(retry=Retry.fixed(attempts=3, delay=0.6)),
+            queue: QueueConfig(retry=RETRIES.get(queue, Retry.exponential()), retention=kept)
+            for queue in QUEUES
         },
-        retention=Retention(done=KEPT, dead=KEPT, cancelled=KEPT),
         duties=duties,
     )
 

@@ -11,7 +11,7 @@ from dayjob.broker import Broker
 from dayjob.cli.demo_crew import Crew
 from dayjob.cli.demo_jobs import QUEUES, Planned, configuration, exports, plan
 from dayjob.cli.demo_observations import observations
-from dayjob.cli.demo_reckoning import Accepted, Reckoning, orphaned_by, reckon
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon
 from dayjob.cli.demo_screen import Screen
 from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError
@@ -105,38 +105,36 @@ class Story:
     async def _cancel_running(self, ids: Sequence[str]) -> None:
         begun = SYSTEM.elapsed()
         outcomes = await asyncio.gather(*map(self._broker.cancel, ids))
-        await asyncio.gather(*(self._broker.wait(id, timeout=10) for id in ids))
+        waited = await asyncio.gather(*(self._broker.wait(id, timeout=10) for id in ids))
+        ended = sum(answer.status == "completed" for answer in waited)
         self._screen.say(
-            f"cancelled {outcomes.count(CancelOutcome.REQUESTED)} exports while they ran: their tokens fired "
-            f"in the workers, and all had given up after {SYSTEM.elapsed() - begun:.2f} s"
+            f"cancelled {outcomes.count(CancelOutcome.REQUESTED)} exports while they ran: told by their tokens, "
+            f"{ended} had given up after {SYSTEM.elapsed() - begun:.2f} s"
         )
 
     async def _kill_a_worker(self) -> None:
-        victim, claims = await self._catch_one_at_work()
+        victim, self._orphans = await self._catch_one_at_work()
         pid = self._crew.pids()[victim]
         await self._crew.kill(victim)
-        begun = SYSTEM.elapsed()
         self._killed = victim
-        self._screen.say(f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work")
+        begun = SYSTEM.elapsed()
+        self._screen.say(
+            f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work, with "
+            f"{len(self._orphans)} jobs in hand"
+        )
 
-        async def nothing_in_its_hands() -> bool:
+        async def its_hands_are_empty() -> bool:
             return not await self._claims_of(victim)
 
-        await self._until(nothing_in_its_hands)
-        records = await self._records(claims)
-        self._orphans = [id for id, job in zip(claims, records, strict=True) if orphaned_by(victim, job)]
-        self._screen.say(
-            f"{victim} had claimed {len(self._orphans)} jobs and can't settle them any more: "
-            f"all were back in their queues {SYSTEM.elapsed() - begun:.2f} s later"
-        )
+        await self._until(its_hands_are_empty)
+        self._screen.say(f"all of them were back in their queues {SYSTEM.elapsed() - begun:.2f} s later")
 
     async def _catch_one_at_work(self) -> tuple[str, list[str]]:
         """A worker that holds claims, frozen so that it can't settle them before it is killed."""
         caught: list[tuple[str, list[str]]] = []
 
         async def catch() -> bool:
-            running = await self._broker.jobs(state=JobState.RUNNING, limit=1000)
-            busy = Counter(job.worker for job in running if job.worker is not None)
+            busy = Counter(job.worker for job in await self._running() if job.worker is not None)
             for victim, _ in busy.most_common(1):
                 await self._crew.freeze(victim)
                 claims = await self._claims_of(victim)
@@ -171,9 +169,12 @@ class Story:
     async def _records(self, ids: Iterable[str]) -> list[Job | None]:
         return await asyncio.gather(*map(self._broker.get, ids))
 
+    async def _running(self) -> list[Job]:
+        found = await asyncio.gather(*(self._broker.jobs(queue, JobState.RUNNING) for queue in QUEUES))
+        return [job for jobs in found for job in jobs]
+
     async def _claims_of(self, worker: str) -> list[str]:
-        running = await self._broker.jobs(state=JobState.RUNNING, limit=1000)
-        return [job.id for job in running if job.worker == worker]
+        return [job.id for job in await self._running() if job.worker == worker]
 
     # Waiting.
 

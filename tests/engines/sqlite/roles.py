@@ -53,7 +53,7 @@ async def enqueue_keys(url: str, keys: list[str], window: DedupUntil) -> None:
 
 
 async def claim_and_ack(url: str, count: int, duties: bool) -> None:
-    """Claim that many, one after the other; say when each claim returned, on the clock all processes share."""
+    """Claim that many, one by one; say when each claim returned, on the clock that all processes share."""
     async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
         say("ready")
         for _ in range(count):
@@ -145,7 +145,7 @@ async def use_after_fork(url: str) -> None:
             await broker.close()
 
         fork = _fork(use)
-        assert os.waitpid(fork, 0)[1] == 0
+        assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
         [job] = await broker.claim("q")
         assert job.id == before.id
         await broker.ack(job)
@@ -173,7 +173,7 @@ async def open_after_fork(url: str) -> None:
         fork = _fork(use)
         os.read(opened[0], 1)
     os.write(closed[1], b"!")
-    assert os.waitpid(fork, 0)[1] == 0
+    assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
 
 
 def _fork(work: Callable[[], Coroutine[Any, Any, None]]) -> int:

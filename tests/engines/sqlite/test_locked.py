@@ -127,6 +127,7 @@ async def test_a_reader_that_never_ends_holds_up_nobody(broker: Broker, foreign:
     foreign.execute("COMMIT")
 
     async def seen() -> bool:
-        return foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone() == (20,)
+        count: tuple[int] = foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone()
+        return count == (20,)
 
     await until(seen, 5)

@@ -1,4 +1,4 @@
-"""How SQLite runs the statements of the engine on a file with many jobs: by seeking, never by walking or sorting.
+"""How SQLite runs the engine's statements on a file with many jobs: it seeks, and never walks or sorts.
 
 A statement that is added to ``sql/`` must be given its plan here.
 """
@@ -46,8 +46,8 @@ PLANS: dict[str, list[Step]] = {
 }
 
 SMALL = {
-    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "owners", "pause", "paused",
-    "queue", "queue_name", "stats",
+    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "owners", "pause",
+    "paused", "queue", "queue_name", "stats",
 }  # fmt: skip
 """Statements on the small tables: they never touch the jobs."""
 
@@ -81,8 +81,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         )
         INSERT INTO dayjob_jobs (
             id, queue_id, state, priority, max_attempts, enqueued_at, run_at, claimed_at, lease_expires_at,
-            finished_at, expires_at, remove_at, cancel_requested, held_key, dedup_key, dedup_until, owner, task,
-            payload
+            finished_at, expires_at, remove_at, cancel_requested, held_key, dedup_key, dedup_until, owner,
+            task, payload
         )
         SELECT
             CAST(printf('%016d', n) AS BLOB), CASE WHEN n % 10 = 0 THEN 2 ELSE 1 END, state,
@@ -105,7 +105,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
 
 _STEP = re.compile(
     r"(?P<way>SEARCH|SCAN) (?P<table>\w+)"
-    r"(?: USING (?:COVERING )?(?:INDEX (?P<index>\w+)|(?:INTEGER )?(?P<key>PRIMARY KEY))(?: \((?P<columns>.*)\))?)?"
+    r"(?: USING (?:COVERING )?(?:INDEX (?P<index>\w+)|(?:INTEGER )?(?P<key>PRIMARY KEY)))?"
+    r"(?: \((?P<columns>.*)\))?"
 )
 
 

@@ -34,6 +34,14 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
+def write(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+
+
 async def refused(path: Path, error: type[DayjobError], *words: str) -> None:
     """Opening raises the error, which names the path and holds the words; opening again does the same."""
     before = contents(path.parent) if path.parent.is_dir() else {}
@@ -62,12 +70,12 @@ def _change(path: Path, sql: str) -> None:
 
 @pytest.mark.parametrize("size", [2, 15, 16, 99, 100, 512, 5000, 100_000])
 async def test_a_file_that_is_not_a_database(path: Path, size: int) -> None:
-    path.write_bytes((b"once upon a time " * 10_000)[:size])
+    write(path, (b"once upon a time " * 10_000)[:size])
     await refused(path, ConfigError, "is not a SQLite database", "name another file")
 
 
 async def test_a_folder(path: Path) -> None:
-    path.mkdir()
+    make_folder(path)
     await refused(path, ConfigError, "is a folder", "name a file in it")
 
 
@@ -77,7 +85,7 @@ async def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
 
 
 async def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("text")
+    write(tmp_path / "file", b"text")
     await refused(tmp_path / "file" / "jobs.db", ConfigError, "does not exist", "create it first")
 
 
@@ -114,6 +122,10 @@ def nothing_writable(path: Path) -> None:
     path.parent.chmod(0o555)
 
 
+def make_read_only(folder: Path) -> None:
+    folder.chmod(0o555)
+
+
 def unreadable(path: Path) -> None:
     path.chmod(0o000)
     path.parent.chmod(0o777)
@@ -142,7 +154,7 @@ async def test_a_file_without_the_rights_to_it(
 async def test_a_new_file_in_a_folder_without_the_rights_to_it(
     path: Path, public: Path, spawn: Spawn
 ) -> None:
-    public.chmod(0o555)
+    make_read_only(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{public}/jobs.db")
     error, text = await child.said()
     assert error == "ConfigError", text
@@ -158,7 +170,7 @@ async def test_a_file_whose_layout_is_unreadable(path: Path) -> None:
 
 async def test_a_file_that_is_damaged_throughout(path: Path) -> None:
     await make_queue(path)
-    damage(path, HEADER, path.stat().st_size)
+    damage(path, HEADER, 10 * PAGE)
     await refused(path, EngineUnavailable, "malformed", "check the file")
 
 
@@ -198,7 +210,7 @@ def rows(path: Path, sql: str) -> list[tuple[int, ...]]:
 
 
 async def test_an_empty_file_becomes_a_queue(path: Path) -> None:
-    path.touch()
+    write(path, b"")
     await make_queue(path)
     assert len(rows(path, "SELECT 1 FROM dayjob_jobs")) == 3
 

@@ -1,4 +1,4 @@
-"""What one process does reaches those that wait in another: soon, and at next to no cost while nothing happens."""
+"""What one process does soon reaches those that wait in another, whose waiting costs next to nothing."""
 
 from __future__ import annotations
 

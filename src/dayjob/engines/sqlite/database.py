@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -29,16 +30,21 @@ class Place(Struct, frozen=True):
 
     def connect(self) -> sqlite3.Connection:
         """A connection in autocommit mode whose owner begins and ends its transactions."""
-        connection = sqlite3.connect(
-            self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+        except sqlite3.Error as error:
+            raise self.refusal(error) from error
         try:
             self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA cache_size = -16000")
             connection.execute("PRAGMA temp_store = MEMORY")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise self.refusal(error) from error
             raise
         return connection
 
@@ -74,24 +80,23 @@ class Place(Struct, frozen=True):
             )
         if self.path.is_dir():
             raise ConfigError(f"{self.url}: {str(self.path)!r} is a folder: name a file in it")
-        try:
-            connection = self.connect()
-        except sqlite3.Error as error:
-            raise self.refusal(error) from error
+        as_itself = os.access in os.supports_effective_ids
+        if self.path.exists() and not os.access(self.path, os.R_OK | os.W_OK, effective_ids=as_itself):
+            raise self.refusal(sqlite3.OperationalError("unable to open: permission denied"))
+        connection = self.connect()
         try:
             self._migrate(connection)
-        except sqlite3.Error as error:
+        except BaseException as error:
             connection.close()
-            raise self.refusal(error) from error
-        except BaseException:
-            connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise self.refusal(error) from error
             raise
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         scripts = migrations()
         newest = scripts[-1][0]
-        if _version(connection) == newest:
+        if self.patiently(lambda: _version(connection)) == newest:
             _check_writable(self, connection)
             return
         self.begin(connection)
@@ -140,8 +145,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def _check_writable(place: Place, connection: sqlite3.Connection) -> None:
+    """``BEGIN`` alone does not fail on a file that is read-only."""
     place.begin(connection)
-    connection.execute("ROLLBACK")
+    try:
+        connection.execute("UPDATE dayjob_meta SET value = value")
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def _version(connection: sqlite3.Connection) -> int:

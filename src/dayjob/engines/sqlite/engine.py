@@ -21,6 +21,7 @@ from dayjob.engines.base import (
     Verdict,
 )  # fmt: skip
 from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.owners import Process, this_process
 from dayjob.engines.sqlite.store import Store
 from dayjob.engines.sqlite.threads import Reader, Writer
@@ -51,15 +52,9 @@ class SqliteEngine:
         return self._clock.now() if now is None else now
 
     async def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        writing = await loop.run_in_executor(None, self._place.prepare)
-        try:
-            reading = await loop.run_in_executor(None, self._place.connect)
-        except BaseException:
-            writing.close()
-            raise
-        self._writer = Writer(self._place, writing, self.signals, "dayjob-sqlite-writer")
-        self._reader = Reader(self._place, reading, self.signals, "dayjob-sqlite-reader")
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+        self._writer = Writer(self._place, self.signals, "dayjob-sqlite-writer")
+        self._reader = Reader(self._place, self.signals, "dayjob-sqlite-reader")
         process = self._process = this_process()
         try:
             self._owner = await self._write(lambda store: store.add_owner(process))
@@ -67,11 +62,17 @@ class SqliteEngine:
             await self._end_threads()
             raise
 
+    def _prepare(self) -> None:
+        with no_fork():
+            self._place.prepare().close()
+
     async def close(self) -> None:
+        """Without the loop that opened it, the owner's row is left to the reaper."""
         if self._writer is not None:
             owner = self._owner
             try:
-                await self._write(lambda store: store.remove_owner(owner))
+                if not self._writer.abandoned:
+                    await self._write(lambda store: store.remove_owner(owner))
             finally:
                 await self._end_threads()
 
@@ -104,11 +105,11 @@ class SqliteEngine:
                 f"connection={connection!r} is not a sqlite3.Connection: pass one to this queue's file"
             )
         self._check_same_file(connection)
-        if not connection.in_transaction:
-            if connection.isolation_level is None:
-                raise InvalidState(f"{connection!r} has no open transaction: execute BEGIN on it first")
-            connection.execute("BEGIN IMMEDIATE")
+        if not connection.in_transaction and connection.isolation_level is None:
+            raise InvalidState(f"{connection!r} has no open transaction: execute BEGIN on it first")
         try:
+            if not connection.in_transaction:
+                connection.execute("BEGIN IMMEDIATE")
             return Store(connection).insert(jobs, self._now(now))
         except sqlite3.Error as error:
             raise self._place.outage(error) from error

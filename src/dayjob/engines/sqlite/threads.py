@@ -11,14 +11,16 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Store
-from dayjob.errors import Closed
+from dayjob.errors import Closed, DayjobError
 from dayjob.signals import Signals, Topic
 
 Answer = TypeVar("Answer")
@@ -35,16 +37,41 @@ _MOST = 100
 class StoreThread:
     """Runs pieces of work on a store of its own and answers on the event loop."""
 
-    def __init__(self, place: Place, connection: sqlite3.Connection, signals: Signals, name: str) -> None:
+    def __init__(self, place: Place, signals: Signals, name: str) -> None:
+        self.lock = Lock()
         self._place = place
-        self._connection = connection
         self._signals = signals
-        self._store = Store(connection)
+        self._opened: tuple[sqlite3.Connection, Store] | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._closed = False
+        register(self)
         self._thread.start()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the event loop that waits for answers is gone."""
+        return self._loop.is_closed()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._open()[0]
+
+    @property
+    def _store(self) -> Store:
+        return self._open()[1]
+
+    def _open(self) -> tuple[sqlite3.Connection, Store]:
+        if self._opened is None:
+            connection = self._place.connect()
+            self._opened = (connection, Store(connection))
+        return self._opened
+
+    def disconnect(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[0].close()
 
     async def do(self, work: Callable[[Store], Answer]) -> Answer:
         if self._closed:
@@ -57,18 +84,19 @@ class StoreThread:
         """Finish what is waiting, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
-        self._connection.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        self.disconnect()
 
     def _run(self) -> None:
         while True:
             batch = self._next()
             work = [item for item in batch if item is not None]
             if work:
-                try:
-                    outcomes, topics = self._perform(work)
-                except Exception as error:
-                    outcomes, topics = self._fail(work, error)
+                with self.lock:
+                    try:
+                        outcomes, topics = self._perform(work)
+                    except Exception as error:
+                        outcomes, topics = self._fail(work, error)
                 self._tell(self._deliver, outcomes, topics)
             if len(work) < len(batch):
                 return
@@ -117,9 +145,11 @@ class StoreThread:
         self, batch: list[tuple[Work, asyncio.Future[Any]]], error: Exception
     ) -> tuple[list[Outcome], set[Topic]]:
         """Nothing of the batch was done; what went wrong is told, and the thread goes on."""
-        with suppress(sqlite3.Error):
-            self._connection.execute("ROLLBACK")
-        self._store.forget()
+        if self._opened is not None:
+            connection, store = self._opened
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            store.forget()
         if isinstance(error, sqlite3.Error):
             error = self._place.outage(error)
         return [(future, None, error) for _, future in batch], set()
@@ -131,10 +161,20 @@ class Reader(StoreThread):
     def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
         outcomes = []
         for work, future in batch:
-            self._connection.execute("BEGIN")
-            outcomes.append(self._attempt(work, future))
-            self._connection.execute("COMMIT")
+            outcomes.append(self._attempt(partial(self._at_one_moment, work), future))
         return outcomes, set()
+
+    def _at_one_moment(self, work: Work, store: Store) -> Any:
+        """Looking may be repeated, so it can wait for whoever holds the file, as after a crash."""
+
+        def look() -> Any:
+            self._connection.execute("BEGIN")
+            try:
+                return work(store)
+            finally:
+                self._connection.execute("COMMIT")
+
+        return self._place.patiently(look)
 
 
 class Writer(StoreThread):
@@ -147,13 +187,14 @@ class Writer(StoreThread):
             try:
                 return self._queue.get(timeout=WATCH_INTERVAL)
             except Empty:
-                self._look()
+                with self.lock:
+                    self._look()
 
     def _look(self) -> None:
         """Wake everybody if another connection has changed the file since the last look."""
         try:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        except sqlite3.Error:
+        except (sqlite3.Error, DayjobError):
             return
         if version != self._version:
             self._version = version
@@ -164,7 +205,8 @@ class Writer(StoreThread):
         self._look()
         outcomes = [self._isolated(work, future) for work, future in batch]
         self._connection.execute("COMMIT")
-        topics, self._store.topics = self._store.topics, set()
+        store = self._store
+        topics, store.topics = store.topics, set()
         return outcomes, topics
 
     def _isolated(self, work: Work, future: asyncio.Future[Any]) -> Outcome:

@@ -1,0 +1,58 @@
+"""No connection crosses a fork.
+
+SQLite keeps its locks in the memory of the process: a forked child would believe that it holds locks
+that it does not, and commit into a log that its parent has deleted. So all connections are closed
+before a fork; the parent's threads open theirs again at the next use, and a child opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Holder(Protocol):
+    """Whoever keeps a connection open; ``lock`` is held while it is in use."""
+
+    lock: Lock
+
+    def disconnect(self) -> None: ...
+
+
+_holders: WeakSet[Holder] = WeakSet()
+_opening = Lock()
+_held: list[Lock] = []
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """Keep the process from forking for a moment."""
+    with _opening:
+        yield
+
+
+def register(holder: Holder) -> None:
+    with _opening:
+        _holders.add(holder)
+
+
+def _before() -> None:
+    _opening.acquire()
+    _held.append(_opening)
+    for holder in list(_holders):
+        holder.lock.acquire()
+        _held.append(holder.lock)
+        holder.disconnect()
+
+
+def _after() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

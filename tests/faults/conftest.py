@@ -1,0 +1,15 @@
+"""Processes that do not outlive their test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.engines.sqlite.processes import Spawn, spawning
+
+
+@pytest.fixture
+async def spawn() -> AsyncIterator[Spawn]:
+    async with spawning() as spawn:
+        yield spawn
