@@ -61,7 +61,7 @@ class CancelOutcome(StrEnum):
         return self is not CancelOutcome.NOT_FOUND
 
 
-class Failure(Struct, frozen=True, array_like=True):
+class Failure(Struct, frozen=True, array_like=True, gc=False):
     """One failed run, as kept in ``Job.errors``."""
 
     attempt: int
@@ -162,7 +162,7 @@ class Job(Struct, weakref=True):
         )
 
 
-class NewJob(Struct, frozen=True):
+class NewJob(Struct, frozen=True, gc=False):
     """A job to be enqueued, with the same options as ``Broker.enqueue``."""
 
     queue: str
@@ -181,7 +181,7 @@ class NewJob(Struct, frozen=True):
     id: str | UUID | None = None
 
 
-class Enqueued(Struct, frozen=True):
+class Enqueued(Struct, frozen=True, gc=False):
     """The answer to an enqueue: ``created`` is false when the id or the dedup key was there already."""
 
     id: str

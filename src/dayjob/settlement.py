@@ -61,7 +61,7 @@ class Settlement(Struct, frozen=True):
         return cls(job, Event.MARK_CANCELLED)
 
 
-class SettleResult(Struct, frozen=True):
+class SettleResult(Struct, frozen=True, gc=False):
     """Whether a settlement was applied, and the state that it led to.
 
     ``applied`` is false when the claim was no longer current: it was lost, and nothing changed.

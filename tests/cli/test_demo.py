@@ -85,15 +85,6 @@ def test_workers_do_not_outlive_a_demo_that_was_killed(tmp_path: Path) -> None:
         eventually(lambda: all(map(is_gone, pids)))
 
 
-@pytest.mark.slow
-def test_a_frozen_worker_does_not_outlive_a_demo_that_was_killed(tmp_path: Path) -> None:
-    with running_demo(tmp_path) as (process, pids):
-        os.kill(pids[0], signal.SIGSTOP)
-        process.kill()
-        process.wait(timeout=BOUND)
-        eventually(lambda: all(map(is_gone, pids)))
-
-
 @contextmanager
 def running_demo(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A demo whose workers are up, and their pids."""

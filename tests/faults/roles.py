@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import count
 
-from dayjob import Broker, BrokerConfig, Job, LeaseLost, NewJob, QueueConfig, Retry
-from tests.engines.sqlite.processes import say
+from msgspec.structs import replace
 
-CONFIG = BrokerConfig(default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)))
-"""Enough attempts that being killed now and then makes no job dead."""
+from dayjob import Broker, BrokerConfig, Job, LeaseLost, NewJob, QueueConfig, Retention, Retry
+from tests.engines.sqlite.processes import pause, say
+
+CONFIG = BrokerConfig(
+    default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=Retention(cancelled=3600)
+)
+"""Enough attempts that no job is dead for having been killed; only successes are not kept."""
 
 WORK, AFTER = "work", "after"
+BATCH = 2000
 
 
 class Log:
@@ -43,6 +49,19 @@ async def produce(url: str, log_path: str) -> None:
 
         while True:
             await asyncio.gather(*map(one, range(10)), several())
+            await pause(0.02)
+
+
+async def produce_batches(url: str, log_path: str) -> None:
+    """Enqueue whole batches without end, each with its own queue and kv write; log what is acknowledged."""
+    log = Log(log_path)
+    async with Broker(url, config=BrokerConfig(duties=False)) as broker:
+        say("ready")
+        for number in count():
+            queue = f"{os.getpid()} {number}"
+            first, *rest = [NewJob(queue) for _ in range(BATCH)]
+            await broker.enqueue_many([*rest, replace(first, kv={queue.encode(): b"stored"})])
+            log.write(queue)
 
 
 async def work(url: str, log_path: str) -> None:
@@ -65,8 +84,13 @@ async def settle(broker: Broker, job: Job, log: Log) -> None:
             await broker.nack(job, "five")
             log.write(f"failed {job.id}")
         else:
-            follow_up = NewJob(AFTER, job.id.encode())
-            await broker.ack(job, enqueue=[follow_up], kv={job.id.encode(): b"done"})
+            await succeed(broker, job)
             log.write(f"done {job.id}")
     except LeaseLost:
         log.write(f"lost {job.id}")
+
+
+async def succeed(broker: Broker, job: Job) -> None:
+    """An ack with effects, each of which names the job."""
+    name = job.id.encode()
+    await broker.ack(job, enqueue=[NewJob(AFTER, name)], kv={name: b"done"})

@@ -1,60 +1,34 @@
-"""Producers and workers on a SQLite file are killed again and again; afterwards every job is accounted for."""
+"""Producers and workers on a SQLite file are killed again and again, and every job is accounted for."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from dayjob import Broker, CancelOutcome, Job, JobState
-from tests.engines.sqlite.processes import Child, Role, Spawn, pause, until
-from tests.faults.roles import AFTER, CONFIG, WORK, produce, work
+from dayjob import Broker, BrokerConfig, CancelOutcome, Job, JobState
+from tests.engines.sqlite.processes import Spawn, pause, until
+from tests.faults.crew import Crew
+from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, produce, produce_batches, succeed, work
 
 pytestmark = pytest.mark.slow
 
 KILLS = 10
+QUIET = BrokerConfig(duties=False)
 
 
-class Crew:
-    """Two producers and two workers, each replaced when it is killed."""
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
 
-    def __init__(self, spawn: Spawn, url: str, folder: Path) -> None:
-        self._spawn = spawn
-        self._url = url
-        self._folder = folder
-        self._logs: list[tuple[Role, Path]] = []
-        self._members: list[tuple[Role, Child]] = []
 
-    async def start(self) -> None:
-        self._members = [await self._hire(role) for role in (produce, work, produce, work)]
-        for _, child in self._members:
-            assert await child.said() == "ready"
-
-    async def _hire(self, role: Role) -> tuple[Role, Child]:
-        log = self._folder / f"{len(self._logs)}.log"
-        self._logs.append((role, log))
-        return role, await self._spawn(role, self._url, str(log))
-
-    async def replace(self, index: int) -> None:
-        """Kill a member, and wait until its successor is at work."""
-        role, child = self._members[index]
-        await child.kill()
-        self._members[index] = await self._hire(role)
-        assert await self._members[index][1].said() == "ready"
-
-    async def kill_all(self) -> None:
-        await asyncio.gather(*(child.kill() for _, child in self._members))
-
-    def lines(self, role: Role) -> Iterator[str]:
-        """What all who had the role logged."""
-        for whose, log in self._logs:
-            if whose is role and log.exists():
-                yield from log.read_text().splitlines()
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
 
 
 async def every_job(broker: Broker) -> dict[str, Job]:
@@ -64,26 +38,112 @@ async def every_job(broker: Broker) -> dict[str, Job]:
     return {job.id: job for job in found}
 
 
-async def cancel_some(broker: Broker, crew: Crew) -> set[str]:
-    """Cancel the newest jobs; which of them are gone by that."""
-    ids = list(crew.lines(produce))[-3:]
-    outcomes = [await broker.cancel(id) for id in ids]
-    return {id for id, outcome in zip(ids, outcomes, strict=True) if outcome is CancelOutcome.REMOVED}
+async def check_counters(broker: Broker) -> None:
+    listed = Counter((job.queue, job.state) for job in (await every_job(broker)).values())
+    for queue, stats in (await broker.all_stats()).items():
+        for state in JobState:
+            if state is not JobState.DONE:
+                assert getattr(stats, state.value) == listed[queue, state], f"{queue} {state}"
 
 
-async def finish(broker: Broker) -> set[str]:
-    """Run what is left, in this process; the ids that were acked."""
-    acked = set()
+async def finish(broker: Broker) -> list[str]:
+    """Run what is left of the work, in this process; the ids that were acked."""
+    acked: list[str] = []
 
-    async def left() -> bool:
+    async def drained() -> bool:
+        jobs = await broker.claim(WORK, limit=1000)
+        await asyncio.gather(*(succeed(broker, job) for job in jobs))
+        acked.extend(job.id for job in jobs)
         stats = await broker.stats(WORK)
-        return stats.pending + stats.running + stats.scheduled == 0
+        return stats.pending + stats.running == 0
 
-    async def drain() -> bool:
-        for job in await broker.claim(WORK, limit=1000):
-            await broker.ack(job, enqueue=[_follow_up(job)], kv={job.id.encode(): b"done"})
-            acked.add(job.id)
-        return await left()
-
-    await until(drain)
+    await until(drained)
     return acked
+
+
+def keys(path: Path) -> set[str]:
+    """All keys of the kv space."""
+    with closing(sqlite3.connect(path)) as connection:
+        return {key.decode() for (key,) in connection.execute("SELECT key FROM dayjob_kv")}
+
+
+def sound(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        answer: tuple[str] = connection.execute("PRAGMA integrity_check").fetchone()
+        return answer == ("ok",)
+
+
+def has_log(path: Path) -> bool:
+    return path.with_name(f"{path.name}-wal").exists()
+
+
+async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
+    path: Path, url: str, tmp_path: Path, spawn: Spawn
+) -> None:
+    crew = Crew(spawn, url, tmp_path, [produce, work, produce, work])
+    await crew.start()
+    async with Broker(url, config=CONFIG) as broker:
+        for turn in range(KILLS):
+            await pause(0.05 + 0.013 * turn)
+            for id in list(crew.lines(produce))[-3:]:
+                await broker.cancel(id)
+            waiting = await broker.enqueue(WORK, delay=3600)
+            await crew.replace(turn)
+            if turn % 2:
+                assert await broker.cancel(waiting.id) is CancelOutcome.REMOVED
+    await crew.kill_all()
+    assert has_log(path), "the last one out was killed, so the next has to recover"
+
+    async with Broker(url, config=QUIET) as broker:
+        await check_counters(broker)
+    async with Broker(url, config=CONFIG) as broker:
+        acked_here = await finish(broker)
+        await check_counters(broker)
+        left = await every_job(broker)
+        stats = await broker.stats(WORK)
+        after = [job.payload.decode() for job in left.values() if job.queue == AFTER]
+
+    acknowledged = list(crew.lines(produce))
+    assert len(acknowledged) > 500
+    assert len(set(acknowledged)) == len(acknowledged)
+
+    events = Counter(crew.lines(work))
+    assert not [event for event in events if event.startswith("lost")], "a living worker lost a claim"
+    assert set(events.values()) == {1}, "settled twice"
+    acked = [event.removeprefix("done ") for event in events if event.startswith("done ")] + acked_here
+    assert len(set(acked)) == len(acked), "acked twice"
+    assert len(acked) - len(acked_here) > 100
+
+    done = keys(path)
+    assert set(acked) <= done
+    assert sorted(after) == sorted(done), "an ack, its follow-up and its kv write are all or nothing"
+    assert stats.done == len(done)
+
+    ended = {id: job.state for id, job in left.items() if job.queue == WORK}
+    assert set(ended.values()) == {JobState.DEAD, JobState.CANCELLED, JobState.SCHEDULED}
+    assert not done & set(ended), "one state each"
+    assert set(acknowledged) <= done | set(ended), "an acknowledged job is gone"
+    dead = {event.removeprefix("dead ") for event in events if event.startswith("dead ")}
+    assert all(ended[id] is JobState.DEAD for id in dead)
+    assert sound(path)
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(
+    path: Path, url: str, tmp_path: Path, spawn: Spawn
+) -> None:
+    crew = Crew(spawn, url, tmp_path, [produce_batches, produce_batches])
+    await crew.start()
+    for turn in range(4):
+        await pause(0.05 + 0.037 * turn)
+        await crew.replace(turn)
+    await pause(0.1)
+    await crew.kill_all()
+    async with Broker(url, config=QUIET) as broker:
+        stored = {queue: stats.pending for queue, stats in (await broker.all_stats()).items()}
+        assert set(stored.values()) == {BATCH}
+        assert len(await every_job(broker)) == BATCH * len(stored)
+    assert keys(path) == set(stored)
+    acknowledged = set(crew.lines(produce_batches))
+    assert len(acknowledged) >= 5
+    assert acknowledged <= set(stored)
+    assert sound(path)

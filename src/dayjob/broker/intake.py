@@ -104,6 +104,10 @@ class Intake:
         return self._policies.of(queue).keep
 
     def check_bytes(self, value: object, what: str) -> None:
+        if type(value) is bytes:
+            if len(value) > self._max_payload:
+                raise PayloadTooLarge(len(value), self._max_payload, what)
+            return
         if not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"the {what} {_shown(value)} is a {type(value).__name__}: encode it to bytes")
         size = value.nbytes if isinstance(value, memoryview) else len(value)

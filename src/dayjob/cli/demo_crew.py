@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from contextlib import suppress
@@ -47,9 +45,7 @@ class Crew:
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "dayjob.cli.demo_worker", self._url, name,
                 stdin=PIPE, stdout=DEVNULL, stderr=log,
-                # A group of its own: Ctrl-C is for the demo alone, which then ends its workers. The same
-                # session: should the demo die while a worker is frozen, the kernel hangs up on that worker.
-                process_group=0,
+                process_group=0,  # Ctrl-C is for the demo, which then ends its workers
             )  # fmt: skip
 
     async def _stop(self) -> None:
@@ -78,16 +74,6 @@ class Crew:
             if process.returncode is not None:
                 said = self._log(name).read_text(errors="replace").strip() or "nothing"
                 raise WorkerFailed(f"{name} ended with code {process.returncode}; it said: {said}")
-
-    async def freeze(self, name: str) -> None:
-        """Stop a worker where it is; all of its threads stand still when this returns."""
-        process = self._processes[name]
-        with suppress(ProcessLookupError, ChildProcessError):
-            process.send_signal(signal.SIGSTOP)
-            await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
-
-    def thaw(self, name: str) -> None:
-        self._processes[name].send_signal(signal.SIGCONT)
 
     async def kill(self, name: str) -> None:
         """End a worker as the out-of-memory killer would: at once, with whatever it has in hand."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dayjob.cli.demo_jobs import Planned
 from dayjob.job import Job, JobState, QueueStats
+from dayjob.lifecycle import LEASE_EXPIRED
 
 
 class Accepted(Struct, frozen=True):
@@ -110,3 +111,8 @@ def _unfinished_orphans(accepted: Sequence[Accepted], killed: str | None, orphan
     ended = {item.id for item in accepted if item.record is not None and item.record.state.finished}
     if lost := orphans - ended:
         yield f"{len(lost):,} of the {len(orphans):,} jobs of the killed {killed} did not end: {min(lost)}."
+
+
+def orphaned_by(worker: str, job: Job) -> bool:
+    """Whether the job was taken back from that worker, because its process was gone."""
+    return any(failure.worker == worker and failure.message == LEASE_EXPIRED for failure in job.errors)

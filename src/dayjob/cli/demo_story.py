@@ -11,7 +11,7 @@ from dayjob.broker import Broker
 from dayjob.cli.demo_crew import Crew
 from dayjob.cli.demo_jobs import QUEUES, Planned, configuration, exports, plan
 from dayjob.cli.demo_observations import observations
-from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, orphaned_by, reckon
 from dayjob.cli.demo_screen import Screen
 from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError
@@ -60,13 +60,13 @@ class Story:
 
     async def tell(self) -> Reckoning:
         try:
-            running = await self._start_workers()
+            long_runs = await self._start_workers()
             await self._enqueue()
             await self._cancel_waiting()
-            await self._until(lambda: self._have_ended(0.2))
-            await self._cancel_running(running)
-            await self._until(lambda: self._have_ended(0.4))
+            await self._until(lambda: self._have_ended(0.3))
             await self._kill_a_worker()
+            await self._until(lambda: self._have_ended(0.6))
+            await self._cancel_running(long_runs)
             await self._until(self._all_ended)
         except TimeUp:
             self._screen.say("Giving up: this takes too long.")
@@ -77,12 +77,8 @@ class Story:
     async def _start_workers(self) -> list[str]:
         """Each worker takes one of the long exports, so all are up once all of these run."""
         ids = await self._accept(exports(WORKERS))
-
-        async def all_run() -> bool:
-            states = [record and record.state for record in await self._records(ids)]
-            return states == [JobState.RUNNING] * WORKERS
-
-        await self._until(all_run)
+        for id in ids:
+            await self._until(lambda id=id: self._is_running(id))
         names = ", ".join(f"{name} (pid {pid})" for name, pid in self._crew.pids().items())
         self._screen.say(f"started {WORKERS} worker processes: {names}")
         return ids
@@ -102,50 +98,37 @@ class Story:
         outcomes = await asyncio.gather(*map(self._broker.cancel, ids))
         self._screen.say(f"cancelled {outcomes.count(CancelOutcome.REMOVED):,} reminders before their time")
 
-    async def _cancel_running(self, ids: Sequence[str]) -> None:
-        begun = SYSTEM.elapsed()
-        outcomes = await asyncio.gather(*map(self._broker.cancel, ids))
-        waited = await asyncio.gather(*(self._broker.wait(id, timeout=10) for id in ids))
-        ended = sum(answer.status == "completed" for answer in waited)
-        self._screen.say(
-            f"cancelled {outcomes.count(CancelOutcome.REQUESTED)} exports while they ran: told by their tokens, "
-            f"{ended} had given up after {SYSTEM.elapsed() - begun:.2f} s"
-        )
-
     async def _kill_a_worker(self) -> None:
-        victim, self._orphans = await self._catch_one_at_work()
+        """The busiest one. It has at least its export in hand, which does not end before it is cancelled."""
+        busy = Counter(job.worker for job in await self._running())
+        victim = max(self._crew.pids(), key=lambda name: busy[name])
         pid = self._crew.pids()[victim]
         await self._crew.kill(victim)
         self._killed = victim
         begun = SYSTEM.elapsed()
+        self._screen.say(f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work")
+
+        await self._until(lambda: self._has_nothing_in_hand(victim))
+        records = await self._records(self._planned)
+        self._orphans = [job.id for job in records if job is not None and orphaned_by(victim, job)]
         self._screen.say(
-            f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work, with "
-            f"{len(self._orphans)} jobs in hand"
+            f"its {len(self._orphans)} claimed jobs were all back in their queues "
+            f"{SYSTEM.elapsed() - begun:.2f} s later"
         )
 
-        async def its_hands_are_empty() -> bool:
-            return not await self._claims_of(victim)
-
-        await self._until(its_hands_are_empty)
-        self._screen.say(f"all of them were back in their queues {SYSTEM.elapsed() - begun:.2f} s later")
-
-    async def _catch_one_at_work(self) -> tuple[str, list[str]]:
-        """A worker that holds claims, frozen so that it can't settle them before it is killed."""
-        caught: list[tuple[str, list[str]]] = []
-
-        async def catch() -> bool:
-            busy = Counter(job.worker for job in await self._running() if job.worker is not None)
-            for victim, _ in busy.most_common(1):
-                await self._crew.freeze(victim)
-                claims = await self._claims_of(victim)
-                if claims:
-                    caught.append((victim, claims))
-                else:
-                    self._crew.thaw(victim)
-            return bool(caught)
-
-        await self._until(catch, tick=TICK / 10)
-        return caught[0]
+    async def _cancel_running(self, ids: Sequence[str]) -> None:
+        """Those of the living workers first: that makes room for the killed worker's one to run again."""
+        for id in sorted(ids, key=self._orphans.__contains__):
+            await self._until(lambda id=id: self._is_running(id))
+            begun = SYSTEM.elapsed()
+            outcome = await self._broker.cancel(id)
+            waited = await self._broker.wait(id, timeout=10)
+            state = waited.status if waited.job is None else waited.job.state.value
+            what = "the killed worker's export, running again" if id in self._orphans else "a running export"
+            self._screen.say(
+                f"cancelled {what}: {outcome.value}, its token fired in the worker, "
+                f"and it was {state} {SYSTEM.elapsed() - begun:.2f} s later"
+            )
 
     async def _reckon(self) -> Reckoning:
         records = await self._records(self._planned)
@@ -173,18 +156,22 @@ class Story:
         found = await asyncio.gather(*(self._broker.jobs(queue, JobState.RUNNING) for queue in QUEUES))
         return [job for jobs in found for job in jobs]
 
-    async def _claims_of(self, worker: str) -> list[str]:
-        return [job.id for job in await self._running() if job.worker == worker]
+    async def _is_running(self, id: str) -> bool:
+        job = await self._broker.get(id)
+        return job is not None and job.state is JobState.RUNNING
+
+    async def _has_nothing_in_hand(self, worker: str) -> bool:
+        return not any(job.worker == worker for job in await self._running())
 
     # Waiting.
 
-    async def _until(self, condition: Callable[[], Awaitable[bool]], tick: float = TICK) -> None:
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         while not await condition():
             self._crew.check()
             if SYSTEM.elapsed() > self._deadline:
                 raise TimeUp
             await self._show_progress()
-            await SYSTEM.wait(asyncio.Event(), tick)
+            await SYSTEM.wait(asyncio.Event(), TICK)
 
     async def _have_ended(self, fraction: float) -> bool:
         ended, _ = await self._show_progress()

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from dayjob.broker import Broker
 from dayjob.cli.demo_jobs import EXPORT, QUEUES, configuration
-from dayjob.cli.demo_tasks import EXPORT_SECONDS, perform
+from dayjob.cli.demo_tasks import perform
+from dayjob.job import Job
+from dayjob.settlement import Settlement
 
 SLOTS = 20
 
@@ -26,7 +28,7 @@ async def work(url: str, name: str) -> None:
         async with asyncio.TaskGroup() as lanes:
             running = [
                 lanes.create_task(_lane(broker, quick, SLOTS, lease, name)),
-                lanes.create_task(_lane(broker, [EXPORT], 1, EXPORT_SECONDS, name)),
+                lanes.create_task(_lane(broker, [EXPORT], 1, lease, name)),
             ]
             await _end_of_input()
             for lane in running:
@@ -40,7 +42,17 @@ async def _lane(broker: Broker, queues: Sequence[str], slots: int, lease: float,
         jobs = await broker.claim(list(turn), limit=slots, lease=lease, wait=5, worker=name)
         turn.rotate(-1)
         if jobs:
-            await broker.settle_many(await asyncio.gather(*map(perform, jobs)))
+            await broker.settle_many(await _run(broker, jobs, lease))
+
+
+async def _run(broker: Broker, jobs: Sequence[Job], lease: float) -> list[Settlement]:
+    """Run the jobs side by side, and keep their leases for as long as that takes."""
+    runs = asyncio.gather(*map(perform, jobs))
+    while not runs.done():
+        await asyncio.wait({runs}, timeout=lease / 3)
+        if not runs.done():
+            await asyncio.gather(*(broker.renew(job, lease) for job in jobs))
+    return runs.result()
 
 
 async def _end_of_input() -> None:

@@ -68,7 +68,7 @@ class Keeps(Struct, frozen=True):
         return self.queues.get(queue, self.default)
 
 
-class Insertion(Struct):
+class Insertion(Struct, gc=False):
     """A validated job to be stored. At most one of each pair of times, absolute and relative, is set."""
 
     key: bytes
@@ -102,7 +102,7 @@ class ClaimRequest(Struct, frozen=True):
     worker: str | None
 
 
-class Verdict(Struct):
+class Verdict(Struct, gc=False):
     """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
 
     ``event`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if it is applied.
@@ -119,7 +119,7 @@ class Verdict(Struct):
     kv: Mapping[bytes, bytes] | None = None
 
 
-class Renewal(Struct, frozen=True):
+class Renewal(Struct, frozen=True, gc=False):
     """Set the lease of the claim ``(key, epoch)`` to ``lease`` microseconds from now."""
 
     key: bytes
@@ -127,7 +127,7 @@ class Renewal(Struct, frozen=True):
     lease: int
 
 
-class Renewed(Struct, frozen=True):
+class Renewed(Struct, frozen=True, gc=False):
     """The new end of the lease, or None if the claim is no longer current."""
 
     lease_us: int | None

@@ -15,7 +15,7 @@ from dayjob.job import ERRORS_KEPT, FINISHED, CancelOutcome, DedupUntil, Failure
 from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event, transition
 
 
-class Record(Struct):
+class Record(Struct, gc=False):
     """The changeable part of a job.
 
     ``removed`` says that it is not kept: the engine deletes it. ``corrupt`` says what the engine could not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -13,19 +13,22 @@ Item = TypeVar("Item", bound="tuple[Any, ...]")
 
 
 class Line(Generic[Item]):
-    """A heap whose entries may have become void; the void ones are dropped when met or when they pile up."""
+    """A heap whose entries may have become void: those are dropped when they reach the top.
 
-    def __init__(self, is_live: Callable[[Item], bool]) -> None:
+    Should they pile up below it all the same, to more than two for each job there is, all are dropped.
+    """
+
+    def __init__(self, is_live: Callable[[Item], bool], jobs: Sized) -> None:
         self._is_live = is_live
+        self._jobs = jobs
         self._heap: list[Item] = []
-        self._compact_at = _SLACK
 
     def push(self, item: Item) -> None:
+        self.peek()
         heappush(self._heap, item)
-        if len(self._heap) > self._compact_at:
+        if len(self._heap) > 2 * len(self._jobs) + _SLACK:
             self._heap = [entry for entry in set(self._heap) if self._is_live(entry)]
             heapify(self._heap)
-            self._compact_at = 2 * len(self._heap) + _SLACK
 
     def peek(self) -> Item | None:
         heap = self._heap

@@ -27,12 +27,16 @@ from dayjob.engines.base import (
     Verdict,
 )  # fmt: skip
 from dayjob.engines.memory.order import Line, SortedKeys
-from dayjob.engines.record import Record, Tally
+from dayjob.engines.record import Record
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
 
 
-class Entry(Struct):
+Place = tuple[int, bytes]
+"""Where a job stands in a line: its priority or time, then its id."""
+
+
+class Entry(Struct, gc=False):
     """A job: what never changes, and what does."""
 
     facts: Insertion
@@ -56,11 +60,11 @@ class Store:
         self.stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
         self.paused: set[str] = set()
         self._keys = SortedKeys(self.jobs.__contains__)
-        self._pending: defaultdict[str, Line[tuple[int, bytes]]] = defaultdict(lambda: Line(self._is_pending))
-        self._due: Line[tuple[int, bytes]] = Line(self._is_due)
-        self._expiries: Line[tuple[int, bytes]] = Line(self._is_expiry)
-        self._leases: Line[tuple[int, bytes]] = Line(self._is_lease)
-        self._removals: Line[tuple[int, bytes]] = Line(self._is_removal)
+        self._pending: defaultdict[str, Line[Place]] = defaultdict(lambda: Line(self._is_pending, self.jobs))
+        self._due: Line[Place] = Line(self._is_due, self.jobs)
+        self._expiries: Line[Place] = Line(self._is_expiry, self.jobs)
+        self._leases: Line[Place] = Line(self._is_lease, self.jobs)
+        self._removals: Line[Place] = Line(self._is_removal, self.jobs)
         self._flagged: set[bytes] = set()
         self._lock = Lock()
         self._topics: set[Topic] = set()
@@ -90,27 +94,27 @@ class Store:
 
     # Which entries of the lines still hold.
 
-    def _is_pending(self, item: tuple[int, bytes]) -> bool:
+    def _is_pending(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
         return entry is not None and entry.record.claimable and entry.record.priority == item[0]
 
-    def _is_due(self, item: tuple[int, bytes]) -> bool:
+    def _is_due(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
         return (
             entry is not None and entry.record.state is JobState.SCHEDULED and entry.record.run_us == item[0]
         )
 
-    def _is_expiry(self, item: tuple[int, bytes]) -> bool:
+    def _is_expiry(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
         if entry is None or entry.record.expires_us != item[0] or entry.record.attempts:
             return False
         return entry.record.state in (JobState.PENDING, JobState.SCHEDULED)
 
-    def _is_lease(self, item: tuple[int, bytes]) -> bool:
+    def _is_lease(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
         return entry is not None and entry.record.lease_us == item[0]
 
-    def _is_removal(self, item: tuple[int, bytes]) -> bool:
+    def _is_removal(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
         return entry is not None and entry.record.remove_us == item[0]
 
@@ -145,14 +149,10 @@ class Store:
             self._topics.add(DUE)
 
     def _count(self, before: JobState, record: Record) -> None:
-        tally = Tally()
-        tally.move(before, record)
-        self._apply(tally)
-
-    def _apply(self, tally: Tally) -> None:
-        for (queue, state), delta in tally.deltas.items():
-            stats = self.stats[queue]
-            setattr(stats, state.value, getattr(stats, state.value) + delta)
+        stats = self.stats[record.queue]
+        _add(stats, before, -1)
+        if not record.removed or record.state is JobState.DONE:
+            _add(stats, record.state, 1)
 
     def _remove(self, key: bytes) -> None:
         del self.jobs[key]
@@ -161,9 +161,7 @@ class Store:
     def _drop(self, key: bytes) -> None:
         """Remove a kept job and its count."""
         record = self.jobs[key].record
-        tally = Tally()
-        tally.drop(record.queue, record.state)
-        self._apply(tally)
+        _add(self.stats[record.queue], record.state, -1)
         self._remove(key)
 
     # The verbs.
@@ -207,7 +205,7 @@ class Store:
     def _claim_from(self, queue: str, limit: int, lease: int, worker: str | None, now: int) -> list[Job]:
         line = self._pending[queue]
         claimed: list[Job] = []
-        expired: list[tuple[int, bytes]] = []
+        expired: list[Place] = []
         while len(claimed) < limit:
             item = line.pop()
             if item is None:
@@ -346,7 +344,7 @@ class Store:
             self._drop(key)
         return len(old), examined[-1].key if len(examined) == limit else None
 
-    def _take(self, line: Line[tuple[int, bytes]], limit: int, now: int) -> list[Entry]:
+    def _take(self, line: Line[Place], limit: int, now: int) -> list[Entry]:
         """Up to ``limit`` entries of the line whose time has come, each once."""
         taken: dict[bytes, Entry] = {}
         while len(taken) < limit:
@@ -356,3 +354,10 @@ class Store:
             line.pop()
             taken[item[1]] = self.jobs[item[1]]
         return list(taken.values())
+
+
+def _add(stats: QueueStats, state: JobState, jobs: int) -> None:
+    """``done`` counts successes ever, so it never goes down."""
+    name = state._value_
+    if jobs > 0 or state is not JobState.DONE:
+        setattr(stats, name, getattr(stats, name) + jobs)
