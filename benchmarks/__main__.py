@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks import batching, flatness, importing, report, speed, waiting
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
@@ -29,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     if not chosen:
         parser.error(f"none of these measures is about the {options.engine} engine: leave out --engine")
     findings = _perform(chosen, quick=options.quick)
-    report.print_table(findings, Console())
+    report.print_table(findings)
     command = shlex.join(["python", "-m", "benchmarks", *arguments])
     if options.json is not None:
         options.json.write_bytes(report.to_json(report.new_report(findings, command)))

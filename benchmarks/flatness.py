@@ -37,7 +37,7 @@ async def _compare(
     run: Run, name: str, engine: str, what: str, large: Side, *, keep: bool, slow_calls: bool = False
 ) -> list[Finding]:
     small = _side(run, engine, _FEW, 0)
-    batches = run.size(20, 10)
+    batches = 10
     longest: list[float] = []
 
     async def on_large() -> float:
@@ -48,7 +48,7 @@ async def _compare(
     async def on_small() -> float:
         return small.ask(drain_and_refill, batches, keep)[0]
 
-    ours, theirs = await run.in_turn(f"{name} · {engine} · {what}", run.size(31, 11), on_large, on_small)
+    ours, theirs = await run.in_turn(f"{name} · {engine} · {what}", run.size(51, 21), on_large, on_small)
     findings = [
         Finding(
             measure=name,

@@ -9,21 +9,22 @@ import sys
 from benchmarks.findings import Finding, millis
 from benchmarks.run import Run, measure
 
+_TRIES = 7
+
 
 @measure("import-time")
 async def import_time(run: Run, engine: str) -> list[Finding]:
     """The time that ``import dayjob`` adds to the start of a program."""
-    tries = 7
     took = []
-    with run.screen.stage("import-time", tries) as advance:
-        for _ in range(tries):
+    with run.screen.stage("import-time", _TRIES) as advance:
+        for _ in range(_TRIES):
             took.append(_import_seconds())
             advance(1)
     return [
         Finding(
             measure="import-time",
             engine=engine,
-            what=f"import dayjob, best of {tries}",
+            what=f"import dayjob, best of {_TRIES}",
             figures=f"{millis(min(took))} to {millis(max(took))}",
             value=min(took) * 1000,
             unit="ms",

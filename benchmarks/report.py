@@ -18,6 +18,9 @@ from benchmarks.findings import Finding
 
 LOG = Path(__file__).with_name("RESULTS.md")
 COLUMNS = ("measure", "engine", "what", "figures", "result", "wanted", "")
+_WIDTH = 150
+"""Columns of the table where no terminal limits it."""
+
 _STYLES = {"pass": "green", "FAIL": "bold red", "ok": "green", "missed": "yellow"}
 
 
@@ -28,7 +31,10 @@ def cells(finding: Finding) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def print_table(findings: Sequence[Finding], console: Console) -> None:
+def print_table(findings: Sequence[Finding]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
     table = Table(box=None, pad_edge=False)
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in ("result", "wanted") else "left")

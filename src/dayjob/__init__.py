@@ -20,7 +20,7 @@ from dayjob.errors import (
     ResultNotKept,
     TenantNotFound,
     UnknownTask,
-)  # fmt: skip
+)
 from dayjob.job import (
     HIGH,
     LOW,
@@ -32,7 +32,7 @@ from dayjob.job import (
     NewJob,
     QueueStats,
     Waited,
-)  # fmt: skip
+)
 from dayjob.retry import Retry
 from dayjob.settlement import Settlement, SettleResult
 

@@ -95,7 +95,6 @@ class Arguments:
             for parameter in self._parameters
         )
         self._hints = _hints(function)
-        self.result = Decoder(self._hints.get("return", Any)) if "return" in self._hints else Decoder(Any)
         self._special: dict[str, Decoder] = {}
         self._decode = msgspec.json.Decoder(self._struct(), dec_hook=from_plain).decode
 
@@ -177,6 +176,11 @@ class Arguments:
                 for name, value in zip(self._names, values, strict=True)
             )
         return values
+
+
+def result_decoder(function: Callable[..., Any]) -> Decoder:
+    """Rebuilds what the function returns."""
+    return Decoder(_hints(function).get("return", Any))
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

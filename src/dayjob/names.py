@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dayjob.errors import KvValueTooLarge
+
 QUEUE_BYTES = 200
 KEY_BYTES = 1024
 HEADERS_BYTES = 64 * 1024
 ERROR_CHARS = 16 * 1024
+KV_VALUE_BYTES = 256 * 1024
 
 
 def check_text(value: object, what: str) -> int:
@@ -19,11 +22,11 @@ def check_text(value: object, what: str) -> int:
     if not isinstance(value, str):
         raise TypeError(f"the {what} {value!r} is a {type(value).__name__}: pass a str")
     if "\0" in value:
-        raise ValueError(f"the {what} {_short(value)} holds a NUL character: remove it")
+        raise ValueError(f"the {what} {shown(value)} holds a NUL character: remove it")
     try:
         return len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"the {what} {_short(value)} holds a lone surrogate: pass valid Unicode") from None
+        raise ValueError(f"the {what} {shown(value)} holds a lone surrogate: pass valid Unicode") from None
 
 
 def check_name(value: object, what: str, max_bytes: int) -> None:
@@ -32,7 +35,7 @@ def check_name(value: object, what: str, max_bytes: int) -> None:
     if size == 0:
         raise ValueError(f"the {what} is empty: pass at least one character")
     if size > max_bytes:
-        raise ValueError(f"the {what} {_short(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+        raise ValueError(f"the {what} {shown(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
 
 
 def check_queue(value: object) -> None:
@@ -57,6 +60,22 @@ def check_kv_key(key: object) -> None:
         raise ValueError(f"the kv key has {len(key):,} bytes: pass 1 to {KEY_BYTES:,}")
 
 
+def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    if not isinstance(kv, Mapping):
+        raise TypeError(f"kv={shown(kv)} is a {type(kv).__name__}: pass a mapping of bytes to bytes")
+    for key, value in kv.items():
+        check_kv_key(key)
+        check_kv_value(value)
+    return dict(kv)
+
+
+def check_kv_value(value: object) -> None:
+    if not isinstance(value, bytes):
+        raise TypeError(f"the kv value {shown(value)} is a {type(value).__name__}: encode it to bytes")
+    if len(value) > KV_VALUE_BYTES:
+        raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
+
+
 def clean_error(text: str) -> str:
     """The text without what an engine can't store, its middle cut out if it is very long."""
     if len(text) > ERROR_CHARS:
@@ -65,6 +84,7 @@ def clean_error(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def _short(value: object) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+def shown(value: object) -> str:
+    """The value for an error text: escaped, and cut if it is long."""
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -7,6 +7,7 @@ from typing import Self
 
 from msgspec import Struct
 
+from dayjob.config import Retention
 from dayjob.durations import Duration
 from dayjob.job import Job, JobState, NewJob
 from dayjob.lifecycle import Event
@@ -22,6 +23,8 @@ class Settlement(Struct, frozen=True):
     result: bytes | None = None
     enqueue: Sequence[NewJob] = ()
     kv: Mapping[bytes, bytes] | None = None
+    retention: Retention | None = None
+    """How long the job is kept, where that is not the queue's affair."""
 
     @classmethod
     def ack(

@@ -19,6 +19,10 @@ CANCEL: Topic = ("cancel", "")
 """A running job may have got a cancel request."""
 
 
+ANY_QUEUE: Topic = ("queue", "")
+"""A job may have become claimable on some queue."""
+
+
 def queue_topic(name: str) -> Topic:
     """A job may have become claimable on this queue."""
     return ("queue", name)
@@ -40,6 +44,9 @@ class Signals:
             for topic in topics:
                 for event in self._listeners.get(topic, ()):
                     event.set()
+                if topic[0] == "queue":
+                    for event in self._listeners.get(ANY_QUEUE, ()):
+                        event.set()
 
     def publish_all(self) -> None:
         """Wake every listener: something changed, and the engine can't tell what."""

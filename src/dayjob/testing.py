@@ -15,8 +15,8 @@ class ManualClock:
 
     def __init__(self, start: datetime | None = None) -> None:
         self._now = _START if start is None else to_instant(start, "start")
-        self._elapsed = 0.0
-        self._sleepers: list[tuple[float, asyncio.Event]] = []
+        self._elapsed = 0
+        self._sleepers: list[tuple[int | None, asyncio.Event]] = []
 
     def now(self) -> int:
         return self._now
@@ -26,13 +26,13 @@ class ManualClock:
         return to_datetime(self._now)
 
     def elapsed(self) -> float:
-        return self._elapsed
+        return self._elapsed / SECOND
 
     def advance(self, by: Duration) -> None:
         """Move on, and wake those whose time has come. To be called on the event loop that waits."""
         micros = to_micros(by, "by")
         self._now += micros
-        self._elapsed += micros / SECOND
+        self._elapsed += micros
         self._wake()
 
     def set(self, time: datetime) -> None:
@@ -41,7 +41,7 @@ class ManualClock:
 
     def _wake(self) -> None:
         for deadline, alarm in self._sleepers:
-            if deadline <= self._elapsed:
+            if deadline is not None and deadline <= self._elapsed:
                 alarm.set()
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
@@ -50,7 +50,7 @@ class ManualClock:
         if timeout is not None and timeout <= 0:
             return False
         alarm = asyncio.Event()
-        sleeper = (self._elapsed + timeout if timeout is not None else float("inf"), alarm)
+        sleeper = (None if timeout is None else self._elapsed + round(timeout * SECOND), alarm)
         self._sleepers.append(sleeper)
         waiting = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())}
         try:

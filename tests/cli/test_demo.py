@@ -19,7 +19,7 @@ from dayjob import Broker, Job, JobState, QueueStats
 from dayjob.cli import demo as module
 from dayjob.cli import main
 from dayjob.cli.demo_jobs import EMAIL, POISON, QUEUES, REMINDER, Planned, exports, plan
-from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
 from dayjob.clock import SYSTEM, block
 from dayjob.ids import new_key
 from dayjob.job import Failure, id_text
@@ -222,6 +222,25 @@ def test_a_kill_that_hit_nobody_at_work_exits_with_1(accepted: list[Accepted]) -
     reckoning = reckon(accepted, counted(accepted), None, [])
     assert reckoning.exit_code == 1
     assert len(reckoning.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "errors", "held"),
+    [
+        (JobState.DONE, (Failure(1, 0, "worker-1", "lease expired"),), True),
+        (JobState.DONE, (Failure(1, 0, "worker-2", "lease expired"),), False),
+        (JobState.DONE, (Failure(1, 0, "worker-1", "ConnectionError"),), False),
+        (JobState.RUNNING, (), True),
+        (JobState.DONE, (), False),
+    ],
+)
+def test_a_dead_worker_held_what_runs_under_its_name_or_was_taken_back(
+    state: JobState, errors: tuple[Failure, ...], held: bool
+) -> None:
+    job = kept(plan(100)[0], state, errors=errors).record
+    assert job is not None
+    job.worker = "worker-1"
+    assert was_held_by("worker-1", job) is held
 
 
 # The command.

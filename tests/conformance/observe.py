@@ -48,7 +48,7 @@ async def everything(broker: Broker) -> dict[str, Any]:
 
 
 async def check_counters(broker: Broker) -> None:
-    """Every job is in one state, and the counters equal what listing the jobs gives (``done`` counts more)."""
+    """Every job is in one state, and the counters equal what listing gives (``done`` may count more)."""
     listed = await every_job(broker)
     counts = Counter((job.queue, job.state) for job in listed)
     stats = await broker.all_stats()

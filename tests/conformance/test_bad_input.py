@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from dayjob import (
-    Broker, Job, KvValueTooLarge, NewJob, PayloadTooLarge, Retention, Settlement,
-)  # fmt: skip
+    Broker,
+    Job,
+    KvValueTooLarge,
+    NewJob,
+    PayloadTooLarge,
+    Retention,
+    Settlement,
+)
 from tests.conformance.arrange import KEEP_ALL, OpenBroker, dead, quiet, running
 from tests.conformance.observe import everything
 from tests.conformance.waiting import WatchedClock
@@ -156,9 +162,9 @@ async def test_sizes_are_told(small: Broker) -> None:
 
 async def test_at_the_limits_it_is_taken(small: Broker) -> None:
     await small.enqueue(
-        "a" * 200, b"x" * 1000, task="t" * 1024, priority=2**32 - 1, max_attempts=2**31 - 1, dedup_key="k" * 1024,
-        tenant="t" * 1024, headers={"h" * 1024: "v" * 63 * 1024}, kv={b"k" * 1024: b"v" * 256 * 1024},
-        delay=timedelta(days=36_500),
+        "a" * 200, b"x" * 1000, task="t" * 1024, priority=2**32 - 1, max_attempts=2**31 - 1,
+        dedup_key="k" * 1024, tenant="t" * 1024, headers={"h" * 1024: "v" * 63 * 1024},
+        kv={b"k" * 1024: b"v" * 256 * 1024}, delay=timedelta(days=36_500),
     )  # fmt: skip
     assert (await small.stats("a" * 200)).scheduled == 1
 
@@ -219,17 +225,15 @@ async def test_a_bad_settlement_is_refused_and_nothing_is_settled(
     before = await everything(small)
     with pytest.raises(error):
         await small.settle_many([Settlement.ack(first), bad(second)])
-    settlement = bad(second)
+    settlement: Any = bad(second)
+    singly: dict[str, Callable[[], Awaitable[object]]] = {
+        "ack": lambda: small.ack(second, result=settlement.result, kv=settlement.kv),
+        "nack": lambda: small.nack(second, settlement.error, delay=settlement.delay),
+        "dead_letter": lambda: small.dead_letter(second, settlement.error),
+        "snooze": lambda: small.snooze(second, settlement.delay),
+    }
     with pytest.raises(error):
-        match settlement.event.value:
-            case "nack":
-                await small.nack(second, settlement.error, delay=settlement.delay)  # type: ignore[arg-type]
-            case "dead_letter":
-                await small.dead_letter(second, settlement.error)  # type: ignore[arg-type]
-            case "snooze":
-                await small.snooze(second, settlement.delay)  # type: ignore[arg-type]
-            case _:
-                await small.ack(second, result=settlement.result, kv=settlement.kv)
+        await singly[settlement.event]()
     assert await everything(small) == before
     results = await small.settle_many([Settlement.ack(first), Settlement.ack(second)])
     assert all(result.applied for result in results)

@@ -35,7 +35,9 @@ async def test_what_cannot_be_used_is_refused(engine: EngineUnderTest, reason: s
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("url", ["", "jobs.db", "nosuch://x", "sqlite", "sqlite:", "://", "http://[", "memory:x", None, 5])
+@pytest.mark.parametrize(
+    "url", ["", "jobs.db", "nosuch://x", "sqlite", "sqlite:", "://", "http://[", "memory:x", None, 5]
+)
 async def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="URL"):
         await within(Broker(url).open())

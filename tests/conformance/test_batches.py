@@ -1,4 +1,4 @@
-"""Shared batches: an item fails alone, a cancelled caller goes alone, and a batch of jobs is all or nothing."""
+"""Shared batches: an item fails alone, a cancelled caller goes alone, a batch of jobs is all or nothing."""
 
 from __future__ import annotations
 
@@ -97,7 +97,13 @@ async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -
     known = await broker.enqueue_many([NewJob("q") for _ in range(6)])
     wanted = [known[0].id, "nonsense", known[1].id, str(UUID(int=1)), known[2].id]
     found = await asyncio.gather(*(broker.get(id) for id in wanted))
-    assert [None if job is None else job.id for job in found] == [known[0].id, None, known[1].id, None, known[2].id]
+    assert [None if job is None else job.id for job in found] == [
+        known[0].id,
+        None,
+        known[1].id,
+        None,
+        known[2].id,
+    ]
     outcomes = await asyncio.gather(*(broker.cancel(id) for id in [*wanted, known[0].id]))
     assert sorted(outcomes) == sorted(["removed", "not_found"] * 3)
 
@@ -108,9 +114,7 @@ async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -
 @pytest.mark.parametrize("turn", range(6))
 async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: int) -> None:
     ids_given = [str(UUID(int=number)) for number in range(12)]
-    calls = [
-        asyncio.create_task(broker.enqueue("q", id=id, kv={id.encode(): b"1"})) for id in ids_given
-    ]
+    calls = [asyncio.create_task(broker.enqueue("q", id=id, kv={id.encode(): b"1"})) for id in ids_given]
     await turns(turn)
     for call in calls[::4]:
         call.cancel()
@@ -125,14 +129,19 @@ async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: in
     for number, id in enumerate(ids_given):
         stored = await broker.get(id) is not None
         assert stored or number % 4 == 0
-        assert await broker.kv_get(id.encode()) == (b"1" if stored else None), "the job and its kv, or neither"
+        assert await broker.kv_get(id.encode()) == (b"1" if stored else None), (
+            "the job and its kv, or neither"
+        )
 
 
 @pytest.mark.parametrize("turn", range(6))
 async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(12)])
     claims = await broker.claim("q", limit=12)
-    calls = [asyncio.create_task(broker.ack(claim, enqueue=[NewJob("next", claim.id.encode())])) for claim in claims]
+    calls = [
+        asyncio.create_task(broker.ack(claim, enqueue=[NewJob("next", claim.id.encode())]))
+        for claim in claims
+    ]
     await turns(turn)
     for call in calls[::4]:
         call.cancel()

@@ -8,8 +8,17 @@ import pytest
 
 from dayjob import Broker, CancelOutcome, InvalidState, Job, JobState, LeaseLost, NewJob
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running, state,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+    state,
+)
 from tests.conformance.observe import every_job, everything
 from tests.conformance.waiting import WatchedClock, within
 
@@ -112,7 +121,9 @@ async def test_only_the_token_of_the_cancelled_job_fires(broker: Broker) -> None
     assert [token.cancelled for token in tokens] == [False, True, False]
 
 
-async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(broker: Broker, clock: WatchedClock) -> None:
+async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(
+    broker: Broker, clock: WatchedClock
+) -> None:
     lost = await running(broker)
     clock.advance(30)
     await broker.reap()

@@ -152,7 +152,7 @@ async def test_a_waiting_claim_that_is_cancelled_takes_nothing(broker: Broker, c
 async def test_a_claim_that_is_cancelled_midway_strands_no_job(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
-    """Whether the engine had handed the job out by then or not, a later claim gets it without waiting for a lease."""
+    """Whether it had been handed out by then or not, a later claim gets it without waiting for a lease."""
     enqueued = await broker.enqueue("q")
     claiming = asyncio.create_task(broker.claim("q"))
     await turns(turn)

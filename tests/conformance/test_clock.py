@@ -8,8 +8,16 @@ import pytest
 
 from dayjob import Broker, JobState
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, claim_one, dead, done, quiet, record, running, state,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+    state,
+)
 from tests.conformance.observe import everything
 from tests.conformance.waiting import WatchedClock
 
@@ -47,7 +55,9 @@ async def test_every_instant_comes_from_the_clock(open_broker: OpenBroker, start
     assert job.finished_at == start + timedelta(seconds=6)
 
 
-@pytest.mark.parametrize("delay", [MOMENT, timedelta(milliseconds=1), timedelta(seconds=7), timedelta(days=400)])
+@pytest.mark.parametrize(
+    "delay", [MOMENT, timedelta(milliseconds=1), timedelta(seconds=7), timedelta(days=400)]
+)
 async def test_a_job_is_due_at_its_time_and_not_a_moment_before(
     broker: Broker, clock: WatchedClock, delay: timedelta
 ) -> None:

@@ -20,7 +20,9 @@ Harm = Callable[[str], None]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each engine with each way to corrupt it; an engine without any is tried once, and must not need one."""
     if "damage" in metafunc.fixturenames:
-        pairs = [(engine, name) for engine in ENGINES for name in (*engine.corrupt, *[""][len(engine.corrupt) :])]
+        pairs = [
+            (engine, name) for engine in ENGINES for name in (*engine.corrupt, *[""][len(engine.corrupt) :])
+        ]
         names = [f"{engine}-{name}" for engine, name in pairs]
         metafunc.parametrize(("engine", "damage"), pairs, ids=names)
 
@@ -46,7 +48,7 @@ async def three(broker: Broker, **options: Any) -> tuple[str, str, str]:
 
 
 async def look_everywhere(broker: Broker, id: str) -> Job:
-    """Every way to look at the jobs answers, with the corrupt one among them; it and all its fields are shown."""
+    """Every way to look at the jobs answers, and shows the corrupt one among them with its fields."""
     listed = await every_job(broker)
     assert id in ids(listed)
     assert id in ids(await broker.jobs("q", newest_first=True))
@@ -58,7 +60,9 @@ async def look_everywhere(broker: Broker, id: str) -> Job:
     return await record(broker, id)
 
 
-async def test_a_claim_sets_it_aside_and_takes_its_neighbours(broker: Broker, harm: Harm, clock: WatchedClock) -> None:
+async def test_a_claim_sets_it_aside_and_takes_its_neighbours(
+    broker: Broker, harm: Harm, clock: WatchedClock
+) -> None:
     first, second, third = await three(broker)
     harm(second)
     await look_everywhere(broker, second)
@@ -165,7 +169,7 @@ async def test_running_it_does_not_keep_others_from_being_reaped(
 
 
 async def test_finished_it_is_listed_and_swept(broker: Broker, harm: Harm, clock: WatchedClock) -> None:
-    first, second, third = await three(broker)
+    _, second, third = await three(broker)
     claims = await broker.claim("q", limit=3)
     await broker.settle_many([Settlement.ack(claims[0]), Settlement.ack(claims[1])])
     await broker.dead_letter(claims[2], "x")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from dayjob import Broker, InvalidState, JobState, NewJob
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running, state,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+    state,
+)
 from tests.conformance.observe import every_job, everything, fields, ids
 from tests.conformance.waiting import WatchedClock
 
@@ -187,7 +197,8 @@ async def test_rescheduling_to_nothing_is_refused(broker: Broker) -> None:
 
 async def test_a_rerun_is_a_new_job_from_a_finished_one(open_broker: OpenBroker, clock: WatchedClock) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
-    options = {"task": "t", "priority": 7, "max_attempts": 4, "headers": {"h": "v"}, "tenant": "acme"}
+    options: dict[str, Any] = {"task": "t", "priority": 7, "max_attempts": 4, "tenant": "acme"}
+    options["headers"] = {"h": "v"}
     finished = [
         await make(broker, payload=b"data", dedup_key="k", **options) for make in (done, dead, cancelled)
     ]

@@ -1,4 +1,4 @@
-"""The duties of an open broker: promote, reap and sweep run by themselves, at their time, by the injected clock."""
+"""The duties of an open broker: promote, reap and sweep run by themselves, by the injected clock."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ async def test_without_duties_nothing_happens_by_itself(broker: Broker, clock: W
     assert await everything(broker) == before
 
 
-async def test_two_brokers_with_duties_do_everything_once(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_two_brokers_with_duties_do_everything_once(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     first, second = await open_broker(BUSY), await open_broker(BUSY)
     enqueued = [await first.enqueue("q", delay=0.5, max_attempts=2) for _ in range(20)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -146,16 +147,14 @@ async def test_priority_and_attempts_come_from_the_call_or_else_the_queue(open_b
             queues={"special": QueueConfig(priority=6, max_attempts=1)},
         )
     )
-    for queue, options, expected in (
-        ("q", {}, (5, 9)),
-        ("special", {}, (6, 1)),
-        ("special", {"priority": 0, "max_attempts": 2}, (0, 2)),
+    for queue, priority, max_attempts, expected in (
+        ("q", None, None, (5, 9)),
+        ("special", None, None, (6, 1)),
+        ("special", 0, 2, (0, 2)),
     ):
-        [by_one, by_many] = [
-            await broker.enqueue(queue, **options),
-            *(await broker.enqueue_many([NewJob(queue, **options)])),
-        ]
-        for enqueued in (by_one, by_many):
+        one = await broker.enqueue(queue, priority=priority, max_attempts=max_attempts)
+        [many] = await broker.enqueue_many([NewJob(queue, priority=priority, max_attempts=max_attempts)])
+        for enqueued in (one, many):
             job = await record(broker, enqueued.id)
             assert (job.priority, job.max_attempts) == expected
 
@@ -189,7 +188,14 @@ async def test_made_ids_are_uuid7_in_order(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     "spelling",
-    [CANONICAL, SPELLED, CANONICAL.replace("-", ""), f"{{{SPELLED}}}", f"urn:uuid:{CANONICAL}", UUID(SPELLED)],
+    [
+        CANONICAL,
+        SPELLED,
+        CANONICAL.replace("-", ""),
+        f"{{{SPELLED}}}",
+        f"urn:uuid:{CANONICAL}",
+        UUID(SPELLED),
+    ],
     ids=["canonical", "upper case", "no dashes", "braces", "urn", "UUID"],
 )
 async def test_an_id_is_taken_in_any_spelling(broker: Broker, spelling: str | UUID) -> None:
@@ -215,7 +221,8 @@ async def test_an_id_that_exists_is_a_no_op(broker: Broker) -> None:
     await broker.enqueue("q", b"first", id=CANONICAL, dedup_key="first")
     await broker.enqueue("q", b"other", dedup_key="second")
     before = await everything(broker)
-    for options in ({}, {"dedup_key": "second"}, {"delay": 5}, {"priority": 1}):
+    variants: list[dict[str, Any]] = [{}, {"dedup_key": "second"}, {"delay": 5}, {"priority": 1}]
+    for options in variants:
         again = await broker.enqueue("elsewhere", b"second", id=SPELLED, kv={b"k": b"v"}, **options)
         assert (again.id, again.created) == (CANONICAL, False), "the id is looked at before the dedup key"
     [again] = await broker.enqueue_many([NewJob("elsewhere", b"second", id=CANONICAL, kv={b"k": b"v"})])
@@ -242,12 +249,13 @@ async def test_the_id_of_a_job_that_is_gone_is_free(broker: Broker) -> None:
 
 async def test_two_of_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
     first, second = await broker.enqueue_many(
-        [NewJob("q", b"1", id=CANONICAL, kv={b"k": b"1"}), NewJob("q", b"2", id=SPELLED, kv={b"k": b"2"})]
+        [NewJob("q", b"1", id=CANONICAL, kv={b"k": b"1"}), NewJob("r", b"2", id=SPELLED, kv={b"k": b"2"})]
     )
     assert (first.id, first.created) == (CANONICAL, True)
     assert (second.id, second.created) == (CANONICAL, False)
     assert [job.payload for job in await every_job(broker)] == [b"1"]
     assert await broker.kv_get(b"k") == b"1"
+    assert await broker.queues() == ["q"], "what was not stored makes no queue known"
 
 
 async def test_enqueuing_makes_a_queue_known(broker: Broker) -> None:

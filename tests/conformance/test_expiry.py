@@ -8,8 +8,14 @@ import pytest
 
 from dayjob import Broker, JobState
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, claim_one, quiet, record, running, state,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    claim_one,
+    quiet,
+    record,
+    running,
+    state,
+)
 from tests.conformance.observe import everything
 from tests.conformance.waiting import WatchedClock
 
@@ -21,7 +27,9 @@ async def keeper(open_broker: OpenBroker) -> Broker:
     return await open_broker(quiet(retention=KEEP_ALL))
 
 
-async def test_an_expired_job_is_not_handed_out_and_stays_as_it_is(broker: Broker, clock: WatchedClock) -> None:
+async def test_an_expired_job_is_not_handed_out_and_stays_as_it_is(
+    broker: Broker, clock: WatchedClock
+) -> None:
     expired = await broker.enqueue("q", expires=10, priority=1)
     fresh = await broker.enqueue("q", expires=20)
     clock.advance(10)
@@ -40,8 +48,8 @@ async def test_a_job_is_handed_out_until_it_expires(broker: Broker, clock: Watch
 
 
 async def test_promote_ends_it_as_cancelled_with_the_reason(keeper: Broker, clock: WatchedClock) -> None:
-    for options in ({"expires": 10}, {"expires": 10, "delay": 60}, {"expires": 10, "delay": 10}):
-        enqueued = await keeper.enqueue("q", **options)
+    for delay in (None, 60, 10):
+        enqueued = await keeper.enqueue("q", expires=10, delay=delay)
         clock.advance(10)
         assert await keeper.promote() == 0, "an expired job is not counted"
         job = await record(keeper, enqueued.id)

@@ -35,9 +35,7 @@ def trips(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-async def test_a_thousand_concurrent_enqueues_cost_a_few_commits(
-    broker: Broker, trips: Counter[str]
-) -> None:
+async def test_a_thousand_concurrent_enqueues_cost_a_few_commits(broker: Broker, trips: Counter[str]) -> None:
     wanted = [str(UUID(int=(number * 7919) % CALLS)) for number in range(CALLS)]
     answers = await asyncio.gather(*(broker.enqueue("q", id=id) for id in wanted))
     assert [answer.id for answer in answers] == wanted

@@ -111,9 +111,10 @@ async def test_user_keys_never_meet_internal_ones(broker: Broker) -> None:
     await broker.pause("p")
     before = await everything(broker)
     likely = [
-        b"q", b"r", b"p", b"d", b"job", b"jobs", b"job:", b"queue", b"queues", b"queue:q", b"stats", b"stats:q",
-        b"paused", b"pending", b"running", b"meta", b"schema", b"schema_version", b"version", b"layout",
-        b"dayjob", b"dayjob:", b"dayjob:version", b"kv", b"kv:", b"kv:k", b"user_version", b"lease", b"dedup",
+        b"q", b"r", b"p", b"d", b"job", b"jobs", b"job:", b"queue", b"queues", b"queue:q", b"stats",
+        b"stats:q", b"paused", b"pending", b"running", b"meta", b"schema", b"schema_version", b"version",
+        b"layout", b"dayjob", b"dayjob:", b"dayjob:version", b"kv", b"kv:", b"kv:k", b"user_version",
+        b"lease", b"dedup",
         b"sqlite_master", b"\x00", b"\x01", b"\xff", *[job["id"].encode() for job in before["jobs"]],
         *[bytes.fromhex(job["id"].replace("-", "")) for job in before["jobs"]],
     ]  # fmt: skip

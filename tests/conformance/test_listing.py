@@ -9,8 +9,16 @@ import pytest
 
 from dayjob import Broker, Job, JobState, NewJob
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+)
 from tests.conformance.observe import every_job, fields, ids
 
 MALFORMED = ["", "nonsense", "123", "0" * 31, "☃", "a\0b", "\ud800", "' OR 1=1 --"]
@@ -131,7 +139,9 @@ async def test_filters_combine(open_broker: OpenBroker) -> None:
                 )
                 assert ids(found) == expected[::-1][:3]
                 if len(expected) > 2:
-                    found = await broker.jobs(queue_filter, state_filter, task_filter, after=expected[1], limit=2)
+                    found = await broker.jobs(
+                        queue_filter, state_filter, task_filter, after=expected[1], limit=2
+                    )
                     assert ids(found) == expected[2:4]
 
 

@@ -12,13 +12,14 @@ from tests.conformance.arrange import claim_one, record
 from tests.conformance.observe import every_job, ids
 
 NAMES = [
-    "a", "A", "á", "a:b", "a:", ":a", ":", "::", "a::b", "a/b", "a.b", "a,b", "a|b", "a;b", "a-b", "a_b", "axb",
-    "a%b", "%", "%%", "_", "__", "*", "?", "[a]", "{a}", "a\\b", "\\", "'", "''", '"', '""', "a'b", 'a"b',
-    "'; DROP TABLE jobs; --", "' OR '1'='1", "`", "$1", "?1", ":name", "%s", "{}", "null", "NULL", "None", "0",
-    "00", "-1", "1e3", "true", " ", "  ", "a ", " a", "a  ", "\t", "a\t", "\n", "a\nb", "a\r\nb", "\r", "\x01",
-    "\x1f", "\x7f", "\x80", "\x85", "\u2028", "\ufeff", "\ufffd", "\uffff", "é", "e\u0301", "É", "ﬁ", "fi", "ß",
-    "ss", "SS", "İ", "i", "I", "ı", "K", "\u212a", "\u03a9", "\u2126", "🦫", "👩‍👩‍👧", "👩👩👧", "日本語", "\u202eabc",
-    "\U0010ffff", "a" * 200, "a" * 199, "🦫" * 50,
+    "a", "A", "á", "a:b", "a:", ":a", ":", "::", "a::b", "a/b", "a.b", "a,b", "a|b", "a;b",
+    "a-b", "a_b", "axb", "a%b", "%", "%%", "_", "__", "*", "?", "[a]", "{a}", "a\\b", "\\", "'",
+    "''", '"', '""', "a'b", 'a"b', "'; DROP TABLE jobs; --", "' OR '1'='1", "`", "$1", "?1",
+    ":name", "%s", "{}", "null", "NULL", "None", "0", "00", "-1", "1e3", "true", " ", "  ",
+    "a ", " a", "a  ", "\t", "a\t", "\n", "a\nb", "a\r\nb", "\r", "\x01", "\x1f", "\x7f",
+    "\x80", "\x85", "\u2028", "\ufeff", "\ufffd", "\uffff", "é", "e\u0301", "É", "ﬁ", "fi", "ß",
+    "ss", "SS", "İ", "i", "I", "\u0131", "K", "\u212a", "\u03a9", "\u2126", "🦫", "👩‍👩‍👧", "👩👩👧",
+    "日本語", "\u202eabc", "\U0010ffff", "a" * 200, "a" * 199, "🦫" * 50,
 ]  # fmt: skip
 """All different, none over 200 bytes."""
 
@@ -128,5 +129,11 @@ async def test_a_follow_up_keeps_its_names(broker: Broker, name: str) -> None:
     follow_up = NewJob(name, task=name, tenant=name, dedup_key=name, headers={name: name})
     await broker.ack(await claim_one(broker, "start"), enqueue=[follow_up])
     [job] = await every_job(broker)
-    assert (job.queue, job.task, job.tenant, job.dedup_key, job.headers) == (name, name, name, name, {name: name})
+    assert (job.queue, job.task, job.tenant, job.dedup_key, job.headers) == (
+        name,
+        name,
+        name,
+        name,
+        {name: name},
+    )
     assert job.state is JobState.PENDING

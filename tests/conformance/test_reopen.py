@@ -10,8 +10,16 @@ import pytest
 
 from dayjob import Broker, JobState, LeaseLost, NewJob, Retention
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, record, running,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+)
 from tests.conformance.observe import everything, ids
 from tests.conformance.waiting import WatchedClock
 

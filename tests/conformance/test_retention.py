@@ -8,8 +8,16 @@ import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig, Retention
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, dead, done, quiet, record, running, state,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    dead,
+    done,
+    quiet,
+    record,
+    running,
+    state,
+)
 from tests.conformance.observe import every_job, everything, ids
 from tests.conformance.waiting import WatchedClock
 

@@ -1,4 +1,4 @@
-"""The fence: a claim that is no longer current changes nothing, whichever way it ended and whatever it tries."""
+"""The fence: a claim that is no longer current changes nothing, however it ended and whatever it tries."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def purged(broker: Broker, clock: WatchedClock) -> Job:
 
 
 async def gone_and_enqueued_again(broker: Broker, clock: WatchedClock) -> Job:
-    """A new job under the id of one that is gone starts at epoch 0, so a claim of it is never the old one's."""
+    """A new job under the id of one that is gone; its first claim is not the old one's second."""
     claim = await first_claim(broker)
     await broker.nack(claim, "failed", delay=0)
     claim = await claim_one(broker)
@@ -213,7 +213,11 @@ async def test_in_a_batch_a_stale_claim_is_reported_lost_while_its_neighbours_ap
         await broker.enqueue_many([NewJob("live"), NewJob("live")])
         first, last = await broker.claim("live", limit=2)
         results = await broker.settle_many(
-            [Settlement.ack(first, kv={b"first": b"1"}), late(replace(claim)), Settlement.dead_letter(last, "x")]
+            [
+                Settlement.ack(first, kv={b"first": b"1"}),
+                late(replace(claim)),
+                Settlement.dead_letter(last, "x"),
+            ]
         )
         assert [result.id for result in results] == [first.id, claim.id, last.id]
         assert [result.applied for result in results] == [True, False, True]

@@ -6,8 +6,15 @@ import asyncio
 
 from dayjob import Broker, NewJob, QueueStats, Settlement
 from tests.conformance.arrange import (
-    KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, running,
-)  # fmt: skip
+    KEEP_ALL,
+    OpenBroker,
+    cancelled,
+    claim_one,
+    dead,
+    done,
+    quiet,
+    running,
+)
 from tests.conformance.observe import check_counters
 from tests.conformance.waiting import WatchedClock
 

@@ -1,4 +1,4 @@
-"""Enqueue within the caller's own transaction: the job exists if it commits. For engines that can join one."""
+"""Enqueue within the caller's own transaction: the job exists if it commits. For engines that join one."""
 
 from __future__ import annotations
 

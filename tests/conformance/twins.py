@@ -1,4 +1,4 @@
-"""An engine and the reference side by side: each call goes to both, and their answers and states are compared.
+"""An engine and the reference side by side: each call goes to both, answers and states are compared.
 
 The engine is reached through two brokers in turn, so that what one remembers is tested against what the
 other wrote. The reference is a memory engine of its own; with none, the state is compared with itself:
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dayjob import Broker, BrokerConfig, DayjobError, Job
 from dayjob.testing import ManualClock
-from tests.conformance.observe import CLAIM_FIELDS, check_counters, every_job, everything, fields
+from tests.conformance.observe import CLAIM_FIELDS, check_counters, everything, fields
 
 T = TypeVar("T")
 
@@ -79,7 +79,9 @@ class Twins:
             else:
                 answers.append(answer)
                 told.append(shown(answer))
-        assert all(one == told[-1] for one in told), f"the engine said {told[0]!r}, the reference {told[-1]!r}"
+        assert all(one == told[-1] for one in told), (
+            f"the engine said {told[0]!r}, the reference {told[-1]!r}"
+        )
         self._turn += 1
         return answers
 
@@ -90,11 +92,11 @@ class Twins:
         )
         return list(zip(*sides, strict=True))
 
-    def compare(self, keys: Sequence[bytes]) -> None:
-        """The whole state of both sides is the same."""
-        self._runner.run(self._compare(keys))
+    def compare(self, keys: Sequence[bytes]) -> list[dict[str, Any]]:
+        """The whole state of both sides is the same; the jobs as they are listed."""
+        return self._runner.run(self._compare(keys))
 
-    async def _compare(self, keys: Sequence[bytes]) -> None:
+    async def _compare(self, keys: Sequence[bytes]) -> list[dict[str, Any]]:
         states = []
         for broker in self.sides:
             state = await everything(broker)
@@ -102,9 +104,10 @@ class Twins:
             state["due"] = await broker.next_due()
             states.append(state)
         for name, found in states[0].items():
-            assert found == states[-1][name], f"{name}: the engine has {found}, the reference {states[-1][name]}"
+            assert found == states[-1][name], (
+                f"{name}: the engine has {found}, the reference {states[-1][name]}"
+            )
         if not self._reference:
             await check_counters(self.sides[0])
-
-    def known_ids(self) -> list[str]:
-        return [job.id for job in self._runner.run(every_job(self.sides[-1]))]
+        jobs: list[dict[str, Any]] = states[-1]["jobs"]
+        return jobs

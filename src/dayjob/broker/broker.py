@@ -6,7 +6,7 @@ of polling. What a job goes through is decided by the engine under the rules of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
 from dayjob.names import KEY_BYTES, check_name
 from dayjob.settlement import Settlement, SettleResult
-from dayjob.signals import job_topic, queue_topic
+from dayjob.signals import ANY_QUEUE, Topic, job_topic, queue_topic
 
 
 class Broker(Operations):
@@ -52,15 +52,30 @@ class Broker(Operations):
         With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
         transaction of that database connection and exists when it commits.
         """
-        self._check_open()
         job = NewJob(
             queue, payload, task, priority, run_at, delay, expires, max_attempts, dedup_key, dedup_until,
             headers, tenant, kv, id,
         )  # fmt: skip
+        return await self.enqueue_job(job, connection=connection)
+
+    async def enqueue_job(self, job: NewJob, *, connection: Any = None) -> Enqueued:
+        """``enqueue`` with the options in a ``NewJob``."""
+        self._check_open()
         unit = (self._intake.insertion(job),)
         if connection is not None:
             return (await self._engine.insert_within(connection, unit, self._now()))[0]
         return (await self._inserting.submit(unit))[0]
+
+    def enqueue_within(self, job: NewJob, connection: Any) -> Enqueued:
+        """``enqueue_job`` for a synchronous connection, in the thread that the connection belongs to."""
+        work = self._engine.insert_within(connection, (self._intake.insertion(job),), self._now())
+        try:
+            work.send(None)
+        except StopIteration as stop:
+            answers: list[Enqueued] = stop.value
+            return answers[0]
+        work.close()
+        raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store up to 10,000 jobs, all or none; answers in their order."""
@@ -85,20 +100,49 @@ class Broker(Operations):
         """
         self._check_open()
         names = [queue_or_queues] if isinstance(queue_or_queues, str) else list(queue_or_queues)
-        leases = [self._lease(name, lease) for name in names]
-        if worker is not None:
-            check_name(worker, "worker name", KEY_BYTES)
+        request = self._claim_request(names, limit, lease, worker)
         seconds = to_micros(wait, "wait") / SECOND
-        if check_limit(limit) == 0 or not names:
+        if request.limit == 0 or not names:
             return []
-        request = ClaimRequest(tuple(zip(names, leases, strict=True)), min(limit, BATCH), worker)
         if seconds == 0:
             return await self._claiming.submit(request)
+        topics = [queue_topic(name) for name in names]
+        return await self._claim_waiting(lambda: self._claiming.submit(request), topics, seconds)
+
+    async def claim_any(
+        self,
+        *,
+        limit: int = 1,
+        lease: Duration | None = None,
+        wait: Duration = 0,
+        worker: str | None = None,
+    ) -> list[Job]:
+        """``claim`` from every queue, in name order; also from those that come into being meanwhile."""
+        self._check_open()
+
+        async def attempt() -> list[Job]:
+            request = self._claim_request(await self.queues(), limit, lease, worker)
+            return await self._claiming.submit(request) if request.queues and request.limit else []
+
+        return await self._claim_waiting(attempt, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
+
+    def _claim_request(
+        self, names: Sequence[str], limit: int, lease: Duration | None, worker: str | None
+    ) -> ClaimRequest:
+        if worker is not None:
+            check_name(worker, "worker name", KEY_BYTES)
+        leases = tuple((name, self._lease(name, lease)) for name in names)
+        return ClaimRequest(leases, min(check_limit(limit), BATCH), worker)
+
+    async def _claim_waiting(
+        self, attempt: Callable[[], Awaitable[list[Job]]], topics: Sequence[Topic], seconds: float
+    ) -> list[Job]:
+        """Try, and try again whenever something may have come, until the time is over."""
         deadline = self._clock.elapsed() + seconds
-        with self._engine.signals.listen(map(queue_topic, names)) as event:
+        with self._engine.signals.listen(topics) as event:
             while True:
                 event.clear()
-                jobs = await self._claiming.submit(request)
+                jobs = await attempt()
                 left = deadline - self._clock.elapsed()
                 if jobs or left <= 0:
                     return jobs

@@ -7,30 +7,36 @@ in any process reaches the claim; one made while a claim is still on its way bac
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from weakref import WeakValueDictionary
 
 from dayjob.job import Job
+from dayjob.stopping import Stop
 
 
 class CancelToken:
     """Fires once, when a cancel of its claim is requested."""
 
+    __slots__ = ("_job", "_stop")
+
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._fired = asyncio.Event()
+        self._stop = Stop()
 
     @property
     def cancelled(self) -> bool:
-        return self._fired.is_set()
+        return self._stop.is_set()
 
     async def wait(self) -> None:
         """Return when a cancel is requested."""
-        await self._fired.wait()
+        await self._stop.wait()
+
+    def when_fired(self, callback: Callable[[], None]) -> None:
+        """Call back when a cancel is requested, on the broker's event loop; at once if it was."""
+        self._stop.when_set(callback)
 
     def fire(self) -> None:
-        self._fired.set()
+        self._stop.set("cancel")
 
     def __repr__(self) -> str:
         return f"CancelToken(job={self._job.id!r}, cancelled={self.cancelled})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Self
@@ -14,7 +15,7 @@ from dayjob.broker.policy import Policies
 from dayjob.clock import SYSTEM, Clock
 from dayjob.config import BrokerConfig
 from dayjob.durations import SECOND, to_micros
-from dayjob.duties import Promote, Reap, Service, Sweep, WatchCancels
+from dayjob.duties import Duty, Promote, Reap, Service, Sweep, WatchCancels
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
@@ -23,11 +24,14 @@ from dayjob.engines.base import (
     Renewal,
     Renewed,
     Verdict,
-)  # fmt: skip
+)
 from dayjob.engines.registry import create_engine
-from dayjob.errors import Closed, ConfigError
+from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState
 from dayjob.lifecycle import Event
+from dayjob.signals import CANCEL
+
+_log = logging.getLogger("dayjob.broker")
 
 CHORE_BATCH = 1000
 """How many jobs a duty changes in one commit, so that claims and settlements get their turn in between."""
@@ -67,21 +71,28 @@ class Core:
         self._groups: tuple[Group[Any, Any], ...] = (
             self._inserting, self._claiming, self._settling, self._renewing, self._cancelling, self._reading,
         )  # fmt: skip
-        self._services = self._make_services()
+        self._watch = self._service(WatchCancels(self))
+        self._duties: list[Service] = []
 
-    def _make_services(self) -> list[Service]:
-        duties: list[Any] = [WatchCancels(self)]
-        if self.config.duties:
-            seconds = {
-                name: to_micros(getattr(self.config, name), name) / SECOND
-                for name in ("promote_interval", "reap_interval", "sweep_interval")
-            }
-            duties += [
-                Promote(self, seconds["promote_interval"]),
-                Reap(self, seconds["reap_interval"], self._engine.capabilities.knows_orphans),
-                Sweep(self, seconds["sweep_interval"]),
+    def _service(self, duty: Duty) -> Service:
+        return Service(duty, self._engine.signals, self._clock)
+
+    def start_duties(self) -> None:
+        """Run the duties in this process, whatever the configuration; they end with ``close``."""
+        if not self._duties:
+            config, orphans = self.config, self._engine.capabilities.knows_orphans
+            self._duties = [
+                self._service(Promote(self, to_micros(config.promote_interval, "interval") / SECOND)),
+                self._service(Reap(self, to_micros(config.reap_interval, "interval") / SECOND, orphans)),
+                self._service(Sweep(self, to_micros(config.sweep_interval, "interval") / SECOND)),
             ]
-        return [Service(duty, self._engine.signals, self._clock) for duty in duties]
+            for service in self._duties:
+                service.start()
+
+    async def stop_duties(self) -> None:
+        duties, self._duties = self._duties, []
+        for service in duties:
+            await service.stop()
 
     @property
     def url(self) -> str:
@@ -91,6 +102,10 @@ class Core:
     def capabilities(self) -> Capabilities:
         """What the engine can do beyond the contract."""
         return self._engine.capabilities
+
+    @property
+    def is_open(self) -> bool:
+        return self._loop is not None and not self._closing and self._pid == os.getpid()
 
     # Open and closed.
 
@@ -103,8 +118,9 @@ class Core:
                 await self._engine.open()
                 self._loop = asyncio.get_running_loop()
                 self._pid = os.getpid()
-                for service in self._services:
-                    service.start()
+                self._watch.start()
+                if self.config.duties:
+                    self.start_duties()
             else:
                 self._check_open()
         return self
@@ -118,7 +134,7 @@ class Core:
                 self._loop = None
                 return
             if not self._loop.is_closed():
-                self._check_open()
+                self._check_here()
                 self._closing = True
                 await self._flush()
             try:
@@ -129,8 +145,8 @@ class Core:
     async def _flush(self) -> None:
         """Wake whoever waits, so that it sees the end; stop the duties; store what was submitted."""
         self._engine.signals.publish_all()
-        for service in self._services:
-            await service.stop()
+        await self._watch.stop()
+        await self.stop_duties()
         for group in self._groups:
             await group.drain()
         while self._background:
@@ -145,6 +161,9 @@ class Core:
     def _check_open(self) -> None:
         if self._loop is None or self._closing:
             raise Closed(f"the broker on {self._url!r} is not open: use 'async with Broker(...)' or open()")
+        self._check_here()
+
+    def _check_here(self) -> None:
         if self._pid != os.getpid():
             raise Closed(
                 f"the broker on {self._url!r} was opened by process {self._pid} and this is its child "
@@ -172,7 +191,7 @@ class Core:
         for jobs in claimed:
             self._claims.hold(jobs)
         if self._claims.checks != checks:
-            self._spawn(self._claims.check())
+            self._engine.signals.publish([CANCEL])
         return claimed
 
     async def _settle(self, units: list[tuple[Verdict, ...]]) -> list[list[JobState | None]]:
@@ -194,12 +213,15 @@ class Core:
             verdicts = tuple(
                 Verdict(job.key, job.epoch, Event.RELEASE, self._intake.keep(job.queue)) for job in jobs
             )
-            self._spawn(self._settling.submit(verdicts))
+            task = asyncio.ensure_future(self._release(verdicts))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    async def _release(self, verdicts: tuple[Verdict, ...]) -> None:
+        try:
+            await self._settling.submit(verdicts)
+        except DayjobError as error:
+            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(verdicts), error)
 
     # What the duties do.
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from dayjob import entropy
-from dayjob.broker.policy import Policies, Policy
+from dayjob.broker.policy import Policies, Policy, to_keep
 from dayjob.config import check_max_attempts, check_priority
 from dayjob.durations import SECOND, to_instant, to_micros
 from dayjob.engines.base import Insertion, Keep, Verdict
-from dayjob.errors import KvValueTooLarge, PayloadTooLarge
+from dayjob.errors import PayloadTooLarge
 from dayjob.ids import new_key
 from dayjob.job import NewJob, id_key
 from dayjob.lifecycle import SETTLEMENTS, Event
-from dayjob.names import KEY_BYTES, check_headers, check_kv_key, check_name, check_text, clean_error
+from dayjob.names import KEY_BYTES, check_headers, check_kv, check_name, check_text, clean_error, shown
 from dayjob.settlement import Settlement
 
-KV_VALUE_BYTES = 256 * 1024
 _NO_HEADERS: dict[str, str] = {}
 
 
@@ -77,7 +75,8 @@ class Intake:
             known = ", ".join(sorted(SETTLEMENTS))
             raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
         policy = self._policies.of(job.queue)
-        verdict = Verdict(job.key, job.epoch, event, policy.keep)
+        keep = policy.keep if settlement.retention is None else to_keep(settlement.retention)
+        verdict = Verdict(job.key, job.epoch, event, keep)
         if event is Event.ACK:
             if settlement.result is not None:
                 self.check_bytes(settlement.result, "result")
@@ -96,10 +95,6 @@ class Intake:
             verdict.delay = to_micros(settlement.delay, "delay")
         return verdict
 
-    def ack(self, job_key: bytes, epoch: int, queue: str) -> Verdict:
-        """The commonest verdict: success, with nothing to carry."""
-        return Verdict(job_key, epoch, Event.ACK, self._policies.of(queue).keep)
-
     def keep(self, queue: str) -> Keep:
         return self._policies.of(queue).keep
 
@@ -109,26 +104,10 @@ class Intake:
                 raise PayloadTooLarge(len(value), self._max_payload, what)
             return
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"the {what} {_shown(value)} is a {type(value).__name__}: encode it to bytes")
+            raise TypeError(f"the {what} {shown(value)} is a {type(value).__name__}: encode it to bytes")
         size = value.nbytes if isinstance(value, memoryview) else len(value)
         if size > self._max_payload:
             raise PayloadTooLarge(size, self._max_payload, what)
-
-
-def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    if not isinstance(kv, Mapping):
-        raise TypeError(f"kv={_shown(kv)} is a {type(kv).__name__}: pass a mapping of bytes to bytes")
-    for key, value in kv.items():
-        check_kv_key(key)
-        check_kv_value(value)
-    return dict(kv)
-
-
-def check_kv_value(value: object) -> None:
-    if not isinstance(value, bytes):
-        raise TypeError(f"the kv value {_shown(value)} is a {type(value).__name__}: encode it to bytes")
-    if len(value) > KV_VALUE_BYTES:
-        raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
 
 
 def error_text(error: str | BaseException | None) -> str:
@@ -166,8 +145,3 @@ def _set_backoff(verdict: Verdict, settlement: Settlement, policy: Policy) -> No
         verdict.event = Event.DEAD_LETTER
     else:
         verdict.delay = round(seconds * SECOND)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from dayjob.broker.core import CHORE_BATCH, Core
-from dayjob.broker.intake import check_kv_value
 from dayjob.config import check_priority
 from dayjob.durations import Duration, to_instant, to_micros
 from dayjob.engines.base import Listing, Reschedule
 from dayjob.errors import InvalidState
 from dayjob.job import Enqueued, Job, JobState, NewJob, QueueStats, known_key
-from dayjob.names import check_kv_key, check_queue
+from dayjob.names import check_kv_key, check_kv_value, check_queue
 
 _ALL = 2**31 - 1
 

@@ -31,10 +31,12 @@ Answer = TypeVar("Answer")
     help="How many jobs to enqueue, from 100 to 100,000; the default takes about ten seconds.",
 )
 @click.option(
-    "--url", metavar="URL", default=None,
+    "--url",
+    metavar="URL",
+    default=None,
     help="Where to keep the jobs, and leave them: a store without the demo's queues, for several processes. "
     "By default a SQLite file in a temporary folder, removed at the end.",
-)  # fmt: skip
+)
 def demo(jobs: int, url: str | None) -> None:
     """Enqueue jobs of several kinds and run them in worker processes.
 

@@ -113,6 +113,8 @@ def _unfinished_orphans(accepted: Sequence[Accepted], killed: str | None, orphan
         yield f"{len(lost):,} of the {len(orphans):,} jobs of the killed {killed} did not end: {min(lost)}."
 
 
-def orphaned_by(worker: str, job: Job) -> bool:
-    """Whether the job was taken back from that worker, because its process was gone."""
+def was_held_by(worker: str, job: Job) -> bool:
+    """Whether a worker that is dead died with the job in hand: it was taken back, or is yet to be."""
+    if job.state is JobState.RUNNING and job.worker == worker:
+        return True
     return any(failure.worker == worker and failure.message == LEASE_EXPIRED for failure in job.errors)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from dayjob.broker import Broker
 from dayjob.cli.demo_crew import Crew
 from dayjob.cli.demo_jobs import QUEUES, Planned, configuration, exports, plan
 from dayjob.cli.demo_observations import observations
-from dayjob.cli.demo_reckoning import Accepted, Reckoning, orphaned_by, reckon
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
 from dayjob.cli.demo_screen import Screen
 from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError
@@ -78,7 +79,7 @@ class Story:
         """Each worker takes one of the long exports, so all are up once all of these run."""
         ids = await self._accept(exports(WORKERS))
         for id in ids:
-            await self._until(lambda id=id: self._is_running(id))
+            await self._until(partial(self._is_running, id))
         names = ", ".join(f"{name} (pid {pid})" for name, pid in self._crew.pids().items())
         self._screen.say(f"started {WORKERS} worker processes: {names}")
         return ids
@@ -104,30 +105,29 @@ class Story:
         victim = max(self._crew.pids(), key=lambda name: busy[name])
         pid = self._crew.pids()[victim]
         await self._crew.kill(victim)
-        self._killed = victim
         begun = SYSTEM.elapsed()
-        self._screen.say(f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work")
-
-        await self._until(lambda: self._has_nothing_in_hand(victim))
+        self._killed = victim
         records = await self._records(self._planned)
-        self._orphans = [job.id for job in records if job is not None and orphaned_by(victim, job)]
+        self._orphans = [job.id for job in records if job is not None and was_held_by(victim, job)]
         self._screen.say(
-            f"its {len(self._orphans)} claimed jobs were all back in their queues "
-            f"{SYSTEM.elapsed() - begun:.2f} s later"
+            f"killed {victim} (pid {pid}) with SIGKILL in the middle of its work, with "
+            f"{len(self._orphans)} jobs in hand"
         )
+        await self._until(partial(self._has_nothing_in_hand, victim))
+        self._screen.say(f"all of them were back in their queues {SYSTEM.elapsed() - begun:.2f} s later")
 
     async def _cancel_running(self, ids: Sequence[str]) -> None:
         """Those of the living workers first: that makes room for the killed worker's one to run again."""
         for id in sorted(ids, key=self._orphans.__contains__):
-            await self._until(lambda id=id: self._is_running(id))
+            await self._until(partial(self._is_running, id))
             begun = SYSTEM.elapsed()
             outcome = await self._broker.cancel(id)
             waited = await self._broker.wait(id, timeout=10)
             state = waited.status if waited.job is None else waited.job.state.value
-            what = "the killed worker's export, running again" if id in self._orphans else "a running export"
+            what = "the killed worker's export, running again," if id in self._orphans else "a running export"
             self._screen.say(
-                f"cancelled {what}: {outcome.value}, its token fired in the worker, "
-                f"and it was {state} {SYSTEM.elapsed() - begun:.2f} s later"
+                f"cancel of {what} {outcome.value}: its token fired in the worker, "
+                f"{state} {SYSTEM.elapsed() - begun:.2f} s later"
             )
 
     async def _reckon(self) -> Reckoning:

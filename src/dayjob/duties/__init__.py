@@ -1,6 +1,6 @@
 """Background chores of an open broker, each a small service with the same start and stop."""
 
 from dayjob.duties.chores import Chores, Promote, Reap, Sweep, WatchCancels
-from dayjob.duties.service import Service
+from dayjob.duties.service import Duty, Service
 
-__all__ = ["Chores", "Promote", "Reap", "Service", "Sweep", "WatchCancels"]
+__all__ = ["Chores", "Duty", "Promote", "Reap", "Service", "Sweep", "WatchCancels"]

@@ -59,11 +59,13 @@ class Service:
                 event.clear()
                 try:
                     delay = await self._duty.run_once()
-                    pause = _FIRST_PAUSE
                 except (EngineFenced, Closed) as error:
                     _log.info("the %s duty stops: %s", self._duty.name, error)
                     return
                 except Exception:
                     _log.exception("the %s duty failed; trying again in %.1f s", self._duty.name, pause)
-                    delay, pause = pause, min(pause * 2, _LONGEST_PAUSE)
-                await self._clock.wait(event, delay)
+                    await self._clock.wait(asyncio.Event(), pause)  # No signal cuts it short.
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                else:
+                    pause = _FIRST_PAUSE
+                    await self._clock.wait(event, delay)

@@ -16,7 +16,7 @@ running job was asked to stop, ``DUE`` when the next due time may have become ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -173,10 +173,13 @@ class Engine(Protocol):
         """
         ...
 
-    async def insert_within(
+    def insert_within(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
-        """``insert`` inside the open transaction of the caller's connection, which decides its fate."""
+    ) -> Coroutine[Any, Any, list[Enqueued]]:
+        """``insert`` inside the open transaction of the caller's connection, which decides its fate.
+
+        With a synchronous connection the coroutine ends without waiting, so that any thread can run it.
+        """
         ...
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
@@ -150,6 +152,32 @@ async def use_after_fork(url: str) -> None:
         assert job.id == before.id
         await broker.ack(job)
         say("fine")
+
+
+async def fork_while_waiting(url: str) -> None:
+    """Wait for a job that another process makes claimable right in the middle of a fork; say that it came."""
+    path = url.removeprefix("sqlite:///")
+
+    def resume() -> None:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE dayjob_queues SET paused = 0")
+
+    os.register_at_fork(after_in_parent=resume)
+    async with Broker(url, config=QUIET) as broker:
+        await broker.pause("q")
+        await broker.enqueue("q")
+        waiting = asyncio.create_task(broker.claim("q", wait=20))
+        await pause(0.2)
+        fork = _fork(_nothing)
+        assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
+        begun = SYSTEM.elapsed()
+        [job] = await waiting
+        say(SYSTEM.elapsed() - begun)
+        await broker.ack(job)
+
+
+async def _nothing() -> None:
+    """What a child does that is forked for the sake of the fork."""
 
 
 async def open_after_fork(url: str) -> None:

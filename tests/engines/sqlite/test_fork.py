@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Closed
 from tests.engines.sqlite.processes import Spawn
-from tests.engines.sqlite.roles import open_after_fork, use_after_fork
+from tests.engines.sqlite.roles import fork_while_waiting, open_after_fork, use_after_fork
 
 QUIET = BrokerConfig(duties=False)
 
@@ -36,6 +36,13 @@ async def test_a_forked_child_that_opens_its_own_loses_no_job(url: str, spawn: S
     assert await child.ended() == 0
     async with Broker(url, config=QUIET) as broker:
         assert set(stored) <= {job.id for job in await broker.jobs("q")}
+
+
+@pytest.mark.slow
+async def test_a_change_by_others_during_a_fork_is_seen(url: str, spawn: Spawn) -> None:
+    child = await spawn(fork_while_waiting, url)
+    assert await child.said() < 2
+    assert await child.ended() == 0
 
 
 CALLS: list[Callable[[Broker], Awaitable[object]]] = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dayjob import Broker, BrokerConfig
@@ -33,3 +35,19 @@ async def test_the_log_stays_short(broker: Broker) -> None:
     """SQLite's own checkpoints are left on."""
     [(pages,)] = await on_writer(broker, "PRAGMA wal_autocheckpoint")
     assert 0 < pages <= 10_000
+
+
+async def test_the_file_stays_the_same_when_the_process_changes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    async with Broker("sqlite:///jobs.db", config=BrokerConfig(duties=False)) as broker:
+        monkeypatch.chdir(there)
+        await broker.enqueue("q")
+        assert (await broker.stats("q")).pending == 1
+    async with broker:
+        assert len(await broker.claim("q")) == 1
+    assert list(there.iterdir()) == []

@@ -18,7 +18,7 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     Verdict,
-)  # fmt: skip
+)
 from dayjob.engines.memory.store import Store
 from dayjob.errors import ConfigError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats

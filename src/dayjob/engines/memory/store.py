@@ -25,12 +25,11 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     Verdict,
-)  # fmt: skip
+)
 from dayjob.engines.memory.order import Line, SortedKeys
 from dayjob.engines.record import Record
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
-
 
 Place = tuple[int, bytes]
 """Where a job stands in a line: its priority or time, then its id."""

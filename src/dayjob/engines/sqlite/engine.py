@@ -19,7 +19,7 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     Verdict,
-)  # fmt: skip
+)
 from dayjob.engines.sqlite.database import Place
 from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.owners import Process, this_process

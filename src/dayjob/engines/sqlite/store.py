@@ -22,7 +22,7 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     Verdict,
-)  # fmt: skip
+)
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
@@ -117,7 +117,8 @@ class Store:
     # In.
 
     def insert(self, jobs: Sequence[Insertion], now: int) -> list[Enqueued]:
-        values = [rows.insertion_row(job, self._queue_for(job), now) for job in jobs]
+        seen: set[bytes] = set()
+        values = [rows.insertion_row(job, self._queue_for(job, seen), now) for job in jobs]
         plain = not any(job.dedup_key is not None or job.kv for job in jobs)
         if plain and len(jobs) > 1 and self._insert_all(values):
             created = [Enqueued(id_text(job.key), True) for job in jobs]
@@ -126,11 +127,12 @@ class Store:
         self._announce_new(jobs, values, created)
         return created
 
-    def _queue_for(self, job: Insertion) -> int:
-        """The id of the job's queue. A job that exists does not make a new queue known."""
+    def _queue_for(self, job: Insertion, seen: set[bytes]) -> int:
+        """The id of the job's queue. A job that exists, or is in the batch, makes no new queue known."""
         found = self._queue_id(job.queue)
-        if found is None and self._one("exists", job.key) is not None:
+        if found is None and (job.key in seen or self._one("exists", job.key) is not None):
             return _NO_QUEUE
+        seen.add(job.key)
         return self._own_queue_id(job.queue) if found is None else found
 
     def _insert_all(self, values: list[Row]) -> bool:

@@ -181,6 +181,11 @@ class Writer(StoreThread):
     """Changes the store, one durable transaction for all that is waiting."""
 
     _version = 0
+    """What the connection last said of changes by others; never 0, and not comparable between connections."""
+
+    def disconnect(self) -> None:
+        self._version = 0
+        super().disconnect()
 
     def _wait(self) -> tuple[Work, asyncio.Future[Any]] | None:
         while True:

@@ -1,0 +1,299 @@
+"""The app: tasks, and the storage that their jobs go to.
+
+An app may be used from several event loops and from plain threads in one process: each loop has a
+broker of its own on the same storage, and synchronous code goes over a bridge. It opens on first use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, Concatenate, Protocol, Self, TypeVar, overload
+
+from msgspec.structs import replace
+
+from dayjob.bridge import Bridge
+from dayjob.broker import Broker
+from dayjob.clock import Clock
+from dayjob.config import BrokerConfig, Retention
+from dayjob.context import Context
+from dayjob.durations import Duration
+from dayjob.engines.registry import parse
+from dayjob.errors import ConfigError, InvalidState
+from dayjob.events import Event, Events, Observer
+from dayjob.ids import new_key
+from dayjob.job import Enqueued, Job, NewJob
+from dayjob.names import KEY_BYTES, check_name
+from dayjob.retry import DelayFunction, Retry
+from dayjob.task import (
+    C,
+    Dedup,
+    OnCancel,
+    P,
+    Pool,
+    R,
+    Task,
+    TaskConfig,
+    check_config,
+    default_name,
+    make_retry,
+)  # fmt: skip
+
+Answer = TypeVar("Answer")
+Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
+Runner = Callable[[NewJob], Awaitable[Enqueued]]
+Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
+
+KEPT_DONE = timedelta(hours=1)
+"""How long an app keeps done jobs where its configuration doesn't say, so that results can be read."""
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+class App:
+    """A set of tasks on one storage URL."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        config: BrokerConfig | None = None,
+        middleware: Sequence[Middleware] = (),
+        tenant_scope: TenantScope | None = None,
+        lifespan: Lifespan | None = None,
+        name: str = "dayjob",
+    ) -> None:
+        check_name(name, "app name", KEY_BYTES)
+        location = parse(url)
+        private = location.parts.scheme == "memory" and not location.parts.netloc
+        self.url = f"memory://app-{new_key().hex()}" if private else url
+        self.name = name
+        self.config = _with_results(config or BrokerConfig())
+        self.middleware = tuple(middleware)
+        self.tenant_scope = tenant_scope
+        self.lifespan = lifespan
+        self.tasks: dict[str, Task[Any, Any, Any]] = {}
+        self.handlers: dict[str, Task[Any, Any, Any]] = {}
+        self.events = Events()
+        self.runner: Runner | None = None
+        """Takes jobs in place of the storage; set by ``dayjob.testing.eager``."""
+        self.clock: Clock | None = None
+        """The clock that brokers and workers go by; set by tests before first use."""
+        self._bridge = Bridge(f"{name}-bridge")
+        self._pid = os.getpid()
+        self._brokers: dict[asyncio.AbstractEventLoop, Broker] = {}
+        Broker(self.url, config=self.config)
+        _apps.add(self)
+
+    # Tasks.
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int | None = None,
+        retry: Retry | DelayFunction | None = None,
+        timeout: Duration | None = None,
+        pool: Pool | None = None,
+        cancel: OnCancel = "signal",
+        retention: Retention | None = None,
+        dedup: Dedup | None = None,
+        max_attempts: int | None = None,
+    ) -> TaskDecorator: ...
+
+    def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
+        """Register a function as a task: ``@app.task`` or ``@app.task(queue="email", ...)``.
+
+        ``timeout`` is in seconds; ``pool="process"`` runs it in a child process; ``cancel="interrupt"``
+        cancels the coroutine or kills the process when the job is cancelled; ``dedup=True`` enqueues a
+        call with equal arguments only once while one waits (``"settled"``: or runs; a function of the
+        arguments gives the key).
+        """
+        if function is None:
+            return lambda found: self._register(found, name, options, raw=False)
+        return self._register(function, name, options, raw=False)
+
+    def handler(
+        self, *, queue: str, name: str | None = None, **options: Any
+    ) -> Callable[[Callable[..., C]], Task[[bytes], Any, C]]:
+        """Register a function that gets the jobs of a queue as they are: a ``Job``, its payload bytes."""
+        return lambda function: self._register(function, name, {"queue": queue, **options}, raw=True)
+
+    def _register(
+        self, function: Callable[..., Any], name: str | None, options: dict[str, Any], raw: bool
+    ) -> Task[Any, Any, Any]:
+        if not callable(function):
+            raise ConfigError(f"@app.task got {function!r}: put it on a function")
+        name = default_name(function) if name is None else name
+        check_name(name, "task name", KEY_BYTES)
+        unknown = options.keys() - set(TaskConfig.__struct_fields__)
+        if unknown:
+            known = ", ".join(TaskConfig.__struct_fields__)
+            raise ConfigError(
+                f"task {name!r}: unknown option {sorted(unknown)[0]!r}: there are name, {known}"
+            )
+        options["retry"] = make_retry(options.get("retry"), name)
+        config = check_config(TaskConfig(**options), name)
+        task: Task[Any, Any, Any] = Task(self, function, name, config, raw)
+        known_as, registry = (config.queue, self.handlers) if raw else (name, self.tasks)
+        other = registry.get(known_as)
+        if other is not None and not _same_function(other.function, function):
+            kind = "handler for queue" if raw else "task named"
+            raise ConfigError(
+                f"there is a {kind} {known_as!r} already ({other.function!r}): give one of them another name"
+            )
+        registry[known_as] = task
+        return task
+
+    def find(self, job: Job) -> Task[Any, Any, Any] | None:
+        """The task that a job is for."""
+        return self.tasks.get(job.task) if job.task else self.handlers.get(job.queue)
+
+    def on(self, pattern: str) -> Callable[[Observer], Observer]:
+        """Register an observer of events: ``@app.on("job.dead")``, ``@app.on("job.*")``."""
+
+        def register(observer: Observer) -> Observer:
+            self.events.add(pattern, observer)
+            return observer
+
+        return register
+
+    # Open and closed.
+
+    @property
+    def broker(self) -> Broker:
+        """The broker underneath: the one of the running event loop, or of the bridge for plain threads."""
+        loop = _running_loop()
+        return self._broker_of(self._bridge.start() if loop is None else loop)
+
+    async def opened(self) -> Broker:
+        """The broker of this event loop, opened on first use."""
+        broker = self._broker_of(asyncio.get_running_loop())
+        if not broker.is_open:
+            await broker.open()
+        return broker
+
+    def _broker_of(self, loop: asyncio.AbstractEventLoop) -> Broker:
+        if self._pid != os.getpid():
+            self._brokers = {}
+            self._pid = os.getpid()
+        broker = self._brokers.get(loop)
+        if broker is None:
+            for known in [known for known in self._brokers if known.is_closed()]:
+                del self._brokers[known]
+            config = replace(self.config, duties=False)
+            broker = self._brokers[loop] = Broker(self.url, config=config, clock=self.clock)
+        return broker
+
+    async def open(self) -> Self:
+        """Open on this event loop now, instead of on first use."""
+        await self.opened()
+        return self
+
+    async def close(self) -> None:
+        """Close what this event loop has open."""
+        broker = self._brokers.pop(asyncio.get_running_loop(), None)
+        if broker is not None:
+            await broker.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self.call(self.open)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call(self.close)
+        self._bridge.stop()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Run a coroutine of this app for synchronous code, and wait for it."""
+        loop = _running_loop()
+        if loop is not None and loop in self._brokers:
+            raise InvalidState(
+                "this is the event loop that the app runs on, and a synchronous call would block it: "
+                "use aenqueue, aresult and the other async twins here"
+            )
+        return self._bridge.run(work)
+
+    # For tasks.
+
+    def told_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
+        if enqueued.created and self.events.wants("job.enqueued"):
+            self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
+
+    def __repr__(self) -> str:
+        return f"App({self.url!r}, name={self.name!r}, tasks={len(self.tasks) + len(self.handlers)})"
+
+
+class TaskDecorator(Protocol):
+    """``@app.task(...)``: gives a ``Task`` with the function's own parameters, without the ``Context``."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+def known_apps() -> list[App]:
+    """The apps of this process."""
+    return list(_apps)
+
+
+def _with_results(config: BrokerConfig) -> BrokerConfig:
+    """Keep done jobs for an hour where nothing is said; ``Retention(done=0)`` keeps none."""
+    queues = {
+        name: replace(queue, retention=_keeping(queue.retention)) if queue.retention else queue
+        for name, queue in config.queues.items()
+    }
+    return replace(config, retention=_keeping(config.retention), queues=queues)
+
+
+def _keeping(retention: Retention) -> Retention:
+    return replace(retention, done=KEPT_DONE) if retention.done is None else retention
+
+
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether a module was merely imported again, as by a reload or as ``__main__`` and by its name."""
+    return getattr(one, "__qualname__", one) == getattr(other, "__qualname__", other) and (
+        getattr(one, "__code__", None) is None
+        or one.__code__.co_filename == getattr(other, "__code__", one.__code__).co_filename
+    )
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,123 @@
+"""What a handler knows of its run, and what it may say about it while it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from dayjob.errors import InvalidState
+from dayjob.job import NORMAL, Job, JobState, NewJob
+from dayjob.names import check_kv
+from dayjob.stopping import Stop
+
+_log = logging.getLogger("dayjob.job")
+
+_current: ContextVar[Context | None] = ContextVar("dayjob_current", default=None)
+
+Report = Callable[["Context", float, str], None]
+"""Takes a run's progress where it is stored; at most one write per 250 ms comes of it."""
+
+
+class Context:
+    """The run of a job: its claim, its signals, and what commits with its success."""
+
+    __slots__ = (
+        "__weakref__", "_follow_ups", "_kv", "_log", "_report", "cancelled", "job", "shutting_down", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        shutting_down: Stop,
+        state: Any = None,
+        report: Report | None = None,
+    ) -> None:
+        self.job = job
+        self.cancelled = Stop()
+        self.shutting_down = shutting_down
+        self.state = state
+        self._report = report
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+        self._follow_ups: list[NewJob] | None = None
+        self._kv: dict[bytes, bytes] | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is, from 1."""
+        return self.job.attempts
+
+    @property
+    def epoch(self) -> int:
+        """The fence: pass it to the systems you write to, and let them refuse a lower one."""
+        return self.job.epoch
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose records carry the job's id, queue, task and attempt."""
+        if self._log is None:
+            job = self.job
+            known = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
+            self._log = logging.LoggerAdapter(_log, known)
+        return self._log
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Tell how far the run is, 0...1, for whoever looks at the job; from a coroutine or a thread."""
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
+            raise ValueError(f"fraction={fraction!r}: pass a number from 0 to 1")
+        if self._report is not None:
+            self._report(self, float(fraction), str(message))
+
+    def then(self, *calls: Any, kv: Mapping[bytes, bytes] | None = None) -> None:
+        """Enqueue ``task.bind(...)`` calls and write kv values with this run's success, or not at all."""
+        new = [_as_new_job(call) for call in calls]
+        if kv is not None:
+            self._kv = {**(self._kv or {}), **check_kv(kv)}
+        if new:
+            self._follow_ups = [*(self._follow_ups or []), *new]
+
+    @property
+    def follow_ups(self) -> Sequence[NewJob]:
+        return self._follow_ups or ()
+
+    @property
+    def kv(self) -> Mapping[bytes, bytes] | None:
+        return self._kv
+
+    def __repr__(self) -> str:
+        return f"Context(job={self.job.id!r}, task={self.job.task!r}, attempt={self.attempt})"
+
+
+def _as_new_job(call: Any) -> NewJob:
+    if isinstance(call, NewJob):
+        return call
+    make = getattr(call, "new_job", None)
+    if make is None:
+        raise TypeError(f"{call!r} is a {type(call).__name__}: pass task.bind(...)")
+    job: NewJob = make()
+    return job
+
+
+def current() -> Context:
+    """The context of the run that this code is part of."""
+    context = _current.get()
+    if context is None:
+        raise InvalidState("no job is running here: current() works inside a handler and what it calls")
+    return context
+
+
+def current_or_none() -> Context | None:
+    return _current.get()
+
+
+def enter(context: Context | None) -> None:
+    """Make the context current in this execution context."""
+    _current.set(context)
+
+
+def detached(task: str) -> Context:
+    """A context for a call that runs outside of any job."""
+    job = Job(bytes(16), "", task, b"", {}, None, NORMAL, JobState.RUNNING, 1, 1, 0, 0, 0)
+    return Context(job, shutting_down=Stop())

@@ -1,0 +1,81 @@
+"""A handle on an enqueued job: look at it, wait for it, cancel it. Each method has an async twin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from dayjob.codec import Decoder
+from dayjob.durations import Duration
+from dayjob.errors import JobFailed, ResultNotKept
+from dayjob.job import CancelOutcome, JobState, Waited
+
+if TYPE_CHECKING:
+    from dayjob.app import App
+
+R = TypeVar("R")
+
+
+class JobHandle(Generic[R]):
+    """What ``enqueue`` returns. ``created`` is false when the job was there already, by id or dedup key."""
+
+    __slots__ = ("_app", "_result", "created", "id")
+
+    def __init__(self, app: App, id: str, created: bool, result: Decoder) -> None:
+        self._app = app
+        self._result = result
+        self.id = id
+        self.created = created
+
+    async def astatus(self) -> JobState | None:
+        """The job's state, or None if its record is no longer kept."""
+        job = await (await self._app.opened()).get(self.id)
+        return None if job is None else job.state
+
+    def status(self) -> JobState | None:
+        return self._app.call(self.astatus)
+
+    async def acancel(self) -> CancelOutcome:
+        """End the job if it waits, or ask it to stop if it runs."""
+        return await (await self._app.opened()).cancel(self.id)
+
+    def cancel(self) -> CancelOutcome:
+        return self._app.call(self.acancel)
+
+    async def await_end(self, timeout: Duration | None = None) -> Waited:
+        """Wait until the job has finished."""
+        return await (await self._app.opened()).wait(self.id, timeout)
+
+    def wait(self, timeout: Duration | None = None) -> Waited:
+        return self._app.call(lambda: self.await_end(timeout))
+
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """Wait for the job and give what its task returned.
+
+        Raises ``JobFailed`` if it ended dead or cancelled, ``ResultNotKept`` if its record or result is
+        gone, ``TimeoutError`` if it has not finished in time.
+        """
+        waited = await self.await_end(timeout)
+        if waited.status == "timed_out":
+            raise TimeoutError(
+                f"job {self.id} has not finished after {timeout} s: wait longer, or look at it"
+            )
+        job = waited.job
+        if job is None:
+            raise ResultNotKept(
+                f"job {self.id} is gone, and with it its result: keep jobs longer with Retention(done=...)"
+            )
+        if job.state is not JobState.DONE:
+            why = f": {job.last_error}" if job.last_error else ""
+            raise JobFailed(f"job {self.id} ended {job.state.value}{why}")
+        if not job.result:
+            raise ResultNotKept(
+                f"job {self.id} is done, but its result could not be stored; the worker's log says why"
+            )
+        result: R = self._result.decode(job.result)
+        return result
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return self._app.call(lambda: self.aresult(timeout))
+
+    def __repr__(self) -> str:
+        return f"JobHandle(id={self.id!r}, created={self.created})"

@@ -1,0 +1,327 @@
+"""Tasks: functions that can be called now, or enqueued to be called by a worker.
+
+``enqueue`` and ``aenqueue`` take the function's own parameters. The call is bound and encoded there
+and then, so that a wrong one fails where it was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
+from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dayjob.codec import Arguments, result_decoder
+from dayjob.config import Retention, check_max_attempts, check_priority
+from dayjob.context import Context, current_or_none, detached
+from dayjob.durations import Duration, to_micros
+from dayjob.errors import ConfigError
+from dayjob.handle import JobHandle
+from dayjob.job import DedupUntil, NewJob
+from dayjob.names import KEY_BYTES, check_name, check_queue
+from dayjob.retry import DelayFunction, Retry, as_retry
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from dayjob.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+Pool = Literal["thread", "process"]
+OnCancel = Literal["signal", "interrupt"]
+Dedup = bool | DedupUntil | Callable[..., "str | None"]
+
+
+class Options(TypedDict, total=False):
+    """What ``using`` takes: the options of ``Broker.enqueue``."""
+
+    queue: str
+    priority: int
+    run_at: datetime
+    delay: Duration
+    expires: Duration | datetime
+    max_attempts: int
+    dedup_key: str
+    dedup_until: DedupUntil
+    headers: Mapping[str, str]
+    tenant: str
+    kv: Mapping[bytes, bytes]
+    id: str | UUID
+    connection: Any
+
+
+class TaskConfig(Struct, frozen=True):
+    """How a task is enqueued and run, as ``@app.task`` was told."""
+
+    queue: str = "default"
+    priority: int | None = None
+    retry: Retry | None = None
+    timeout: Duration | None = None
+    pool: Pool | None = None
+    cancel: OnCancel = "signal"
+    retention: Retention | None = None
+    dedup: Dedup | None = None
+    max_attempts: int | None = None
+
+
+class Bound(Generic[R]):
+    """A call that is ready to be enqueued: what ``task.bind(...)`` gives."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: NewJob) -> None:
+        self._job = job
+
+    def new_job(self) -> NewJob:
+        return self._job
+
+
+class Task(Generic[P, R, C]):
+    """A function registered under a name. Made by ``@app.task``."""
+
+    def __init__(
+        self, app: App, function: Callable[..., C], name: str, config: TaskConfig, raw: bool
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.config = config
+        self.raw = raw
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.wants_context = _first_is_context(function)
+        self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
+        self.result = result_decoder(function)
+        self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
+        self._plain: Using[P, R] = Using(self, {})
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        """An ordinary call, without a queue. A task that wants a ``Context`` gets the current one."""
+        if self.wants_context and not (args and isinstance(args[0], Context)):
+            return self.function(current_or_none() or detached(self.name), *args, **kwargs)
+        return self.function(*args, **kwargs)
+
+    def using(self, **options: Unpack[Options]) -> Using[P, R]:
+        """The same task, enqueued with these options."""
+        return Using(self, options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a call, from synchronous code; it is durable when this returns."""
+        return self._plain.enqueue(*args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a call; it is durable when this returns."""
+        return await self._plain.aenqueue(*args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        """A checked call, for ``enqueue_many`` and ``ctx.then``."""
+        return self._plain.bind(*args, **kwargs)
+
+    def enqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
+        return self._plain.enqueue_many(calls)
+
+    async def aenqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
+        return await self._plain.aenqueue_many(calls)
+
+    def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+        if self.arguments is not None:
+            return self.arguments.encode(args, kwargs)
+        if kwargs or len(args) > 1 or not all(isinstance(arg, bytes) for arg in args):
+            raise TypeError(f"{self.name}: a handler's job takes one argument, its payload as bytes")
+        return args[0] if args else b""
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}, queue={self.config.queue!r})"
+
+
+class Using(Generic[P, R]):
+    """A task with options for the jobs that are enqueued through it."""
+
+    __slots__ = ("_connection", "_options", "_task", "_template")
+
+    def __init__(self, task: Task[P, R, Any], options: Options) -> None:
+        unknown = options.keys() - Options.__annotations__.keys()
+        if unknown:
+            known = ", ".join(Options.__annotations__)
+            raise TypeError(f"using({sorted(unknown)[0]}=...): there is no such option; there are {known}")
+        self._task = task
+        self._options = options
+        given = dict(options)
+        self._connection = given.pop("connection", None)
+        config = task.config
+        key = given.pop("dedup_key", None)
+        self._template = NewJob(
+            given.pop("queue", config.queue),  # type: ignore[arg-type]
+            task="" if task.raw else task.name,
+            priority=given.pop("priority", config.priority),  # type: ignore[arg-type]
+            max_attempts=given.pop("max_attempts", _max_attempts(config)),  # type: ignore[arg-type]
+            dedup_key=None if key is None else scoped(task.name, key),  # type: ignore[arg-type]
+            dedup_until=given.pop("dedup_until", _window(config.dedup)),  # type: ignore[arg-type]
+            **given,  # type: ignore[arg-type]
+        )
+
+    def using(self, **options: Unpack[Options]) -> Using[P, R]:
+        """The same, with more options."""
+        return Using(self._task, {**self._options, **options})
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        return Bound(self._new_job(args, kwargs))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        job = self._new_job(args, kwargs)
+        if self._connection is not None:
+            return self._store_here(job)
+        return self._task.app.call(lambda: self._store(job))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        return await self._store(self._new_job(args, kwargs))
+
+    def enqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        jobs = self._new_jobs(calls)
+        if self._connection is not None:
+            return [self._store_here(job) for job in jobs]
+        return self._task.app.call(lambda: self._store_many(jobs))
+
+    async def aenqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+        return await self._store_many(self._new_jobs(calls))
+
+    def _new_job(self, args: Sequence[Any], kwargs: dict[str, Any]) -> NewJob:
+        job = replace(self._template, payload=self._task.encode(args, kwargs))
+        dedup = self._task.config.dedup
+        if dedup and job.dedup_key is None:
+            key = dedup(*args, **kwargs) if callable(dedup) else hashlib.sha256(job.payload).hexdigest()
+            if key is not None:
+                job = replace(job, dedup_key=scoped(self._task.name, key))
+        return job
+
+    def _new_jobs(self, calls: Iterable[Any]) -> list[NewJob]:
+        return [self._from_call(call) for call in calls]
+
+    def _from_call(self, call: Any) -> NewJob:
+        if isinstance(call, Bound):
+            return call.new_job()
+        if isinstance(call, Mapping):
+            return self._new_job((), dict(call))
+        if isinstance(call, tuple):
+            return self._new_job(call, {})
+        raise TypeError(
+            f"{call!r} is a {type(call).__name__}: pass a tuple, a mapping, or {self._task.name}.bind()"
+        )
+
+    def _store_here(self, job: NewJob) -> JobHandle[R]:
+        """Store within a transaction of the caller's connection, which belongs to the caller's thread."""
+        app = self._task.app
+        broker = app.call(app.opened)
+        enqueued = broker.enqueue_within(job, self._connection)
+        return JobHandle(app, enqueued.id, enqueued.created, self._task.result)
+
+    async def _store(self, job: NewJob) -> JobHandle[R]:
+        task = self._task
+        app = task.app
+        if app.runner is not None:
+            enqueued = await app.runner(job)
+        else:
+            broker = await app.opened()
+            enqueued = await broker.enqueue_job(job, connection=self._connection)
+        app.told_enqueued(job, enqueued)
+        return JobHandle(app, enqueued.id, enqueued.created, task.result)
+
+    async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        task = self._task
+        app = task.app
+        if self._connection is not None or app.runner is not None:
+            return [await self._store(job) for job in jobs]
+        broker = await app.opened()
+        answers = await broker.enqueue_many(jobs)
+        for job, enqueued in zip(jobs, answers, strict=True):
+            app.told_enqueued(job, enqueued)
+        return [JobHandle(app, enqueued.id, enqueued.created, task.result) for enqueued in answers]
+
+
+def scoped(task: str, key: str) -> str:
+    """A dedup key that no other task's jobs share; the length keeps any two pairs apart."""
+    check_name(key, "dedup key", KEY_BYTES - len(task.encode()) - 8)
+    return f"{len(task)}:{task}:{key}"
+
+
+def check_config(config: TaskConfig, name: str) -> TaskConfig:
+    """Refuse options that can't work, naming the task."""
+    try:
+        check_queue(config.queue)
+        if config.priority is not None:
+            check_priority(config.priority, "priority")
+        if config.max_attempts is not None:
+            check_max_attempts(config.max_attempts, "max_attempts")
+        if config.timeout is not None and to_micros(config.timeout, "timeout") == 0:
+            raise ValueError("timeout=0: pass some seconds, or None for no limit")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task {name!r}: {error}") from None
+    for field, value, allowed in (
+        ("pool", config.pool, (None, "thread", "process")),
+        ("cancel", config.cancel, ("signal", "interrupt")),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"task {name!r}: {field}={value!r}: pass one of {allowed}")
+    if config.retention is not None and not isinstance(config.retention, Retention):
+        raise ConfigError(f"task {name!r}: retention={config.retention!r}: pass a Retention")
+    if config.dedup not in (None, True, False, "claimed", "settled") and not callable(config.dedup):
+        raise ConfigError(
+            f"task {name!r}: dedup={config.dedup!r}: pass True, 'claimed', 'settled', or a function"
+        )
+    return config
+
+
+def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
+    return None if retry is None else as_retry(retry, f"task {name!r}: retry")
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """Module and qualified name; a script's ``__main__`` is named as a worker would import it."""
+    module = function.__module__
+    if module in ("__main__", "__mp_main__"):
+        main = sys.modules.get(module)
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        if spec is not None and spec.name not in ("__main__", "__mp_main__"):
+            module = spec.name.removesuffix(".__main__")
+        elif file:
+            module = Path(file).stem
+    return f"{module}.{function.__qualname__}"
+
+
+def _max_attempts(config: TaskConfig) -> int | None:
+    if config.max_attempts is not None:
+        return config.max_attempts
+    return None if config.retry is None else config.retry.attempts
+
+
+def _window(dedup: Dedup | None) -> DedupUntil:
+    return "settled" if dedup == "settled" else "claimed"
+
+
+def _first_is_context(function: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        return False
+    annotation = parameters[0].annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = typing.get_type_hints(inspect.unwrap(function)).get(parameters[0].name)
+        except NameError:
+            return str(annotation).rpartition(".")[2] == "Context"
+    return annotation is Context

@@ -1,0 +1,144 @@
+"""A cancel request reaches the token of its claim, however the two cross."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, CancelOutcome, EngineUnavailable, Job
+from dayjob.testing import ManualClock
+from tests.broker.staging import BOUND, Gate, Stage, turns
+
+
+async def fired(job: Job) -> None:
+    async with asyncio.timeout(BOUND):
+        await job.cancel_token.wait()
+    assert job.cancel_token.cancelled
+    assert job.cancel_requested
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["looked before", "not looked yet"])
+async def test_a_cancel_between_the_claims_commit_and_its_return_is_not_lost(
+    broker: Broker, looked: bool
+) -> None:
+    """The look that the cancel calls for may be over before the broker knows of the claim."""
+    enqueued = await broker.enqueue("q")
+    claim = Stage(broker, "claim")
+    claim.after = Gate()
+    claiming = asyncio.create_task(broker.claim("q"))
+    await claim.after.reached()
+    assert await broker.cancel(enqueued.id) is CancelOutcome.REQUESTED
+    if looked:
+        await turns()
+    claim.after.open()
+    [job] = await claiming
+    await fired(job)
+
+
+async def test_the_same_with_other_claims_at_hand(broker: Broker) -> None:
+    await broker.enqueue("held")
+    [held] = await broker.claim("held")
+    enqueued = await broker.enqueue("q")
+    claim = Stage(broker, "claim")
+    claim.after = Gate()
+    claiming = asyncio.create_task(broker.claim("q"))
+    await claim.after.reached()
+    await broker.cancel(enqueued.id)
+    await turns()
+    claim.after.open()
+    [job] = await claiming
+    await fired(job)
+    assert not held.cancel_token.cancelled
+
+
+async def test_the_same_through_another_broker(clock: ManualClock) -> None:
+    config = BrokerConfig(duties=False)
+    async with (
+        Broker("memory://tokens", config=config, clock=clock) as broker,
+        Broker("memory://tokens", config=config, clock=clock) as other,
+    ):
+        enqueued = await broker.enqueue("q")
+        claim = Stage(broker, "claim")
+        claim.after = Gate()
+        claiming = asyncio.create_task(broker.claim("q"))
+        await claim.after.reached()
+        assert await other.cancel(enqueued.id) is CancelOutcome.REQUESTED
+        await turns()
+        claim.after.open()
+        [job] = await claiming
+        await fired(job)
+
+
+async def test_a_look_that_fails_is_repeated(
+    broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueued = await broker.enqueue("q")
+    find_requests = broker._claims._find_requests
+    failures = [EngineUnavailable("no answer")] * 2
+
+    async def flaky() -> Iterable[tuple[bytes, int]]:
+        if failures:
+            raise failures.pop()
+        return await find_requests()
+
+    claim = Stage(broker, "claim")
+    claim.after = Gate()
+    claiming = asyncio.create_task(broker.claim("q"))
+    await claim.after.reached()
+    await broker.cancel(enqueued.id)
+    await turns()
+    monkeypatch.setattr(broker._claims, "_find_requests", flaky)
+    claim.after.open()
+    [job] = await claiming
+    for _ in range(5):
+        await turns()
+        clock.advance(1)
+    await fired(job)
+    assert failures == []
+
+
+async def test_a_token_asked_for_after_the_request_has_fired(broker: Broker) -> None:
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    await broker.cancel(job.id)
+    await turns()
+    assert job.cancel_token.cancelled
+
+
+async def test_a_request_found_by_a_renewal_fires_the_token(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def blind() -> Iterable[tuple[bytes, int]]:
+        return []
+
+    monkeypatch.setattr(broker._claims, "_find_requests", blind)
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    await broker.cancel(job.id)
+    await turns()
+    assert not job.cancel_token.cancelled
+    await broker.renew(job)
+    await fired(job)
+
+
+async def test_nobody_looks_for_requests_while_there_are_none(
+    broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def counted() -> Iterable[tuple[bytes, int]]:
+        nonlocal looks
+        looks += 1
+        return []
+
+    monkeypatch.setattr(broker._claims, "_find_requests", counted)
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    await broker.enqueue("q")
+    for _ in range(5):
+        clock.advance(60)
+        await turns()
+    await broker.ack(job)
+    assert looks == 0

@@ -1,0 +1,232 @@
+"""When each duty does its work: promote at the next due time, reap and sweep at their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
+from dayjob.duties import Promote, Reap, Service, Sweep
+from dayjob.testing import ManualClock
+from tests.broker.staging import ObservedClock, Stage, turns
+
+DUTIES = ("promote", "next_due", "reap", "sweep")
+
+
+@pytest.fixture
+def observed(clock: ManualClock) -> ObservedClock:
+    return ObservedClock(clock)
+
+
+@pytest.fixture
+async def promoting(broker: Broker, observed: ObservedClock) -> AsyncIterator[Stage]:
+    """The promote duty at work, at intervals of a minute at most; its calls of the engine."""
+    stage = Stage(broker, "promote")
+    service = Service(Promote(broker, 60), broker._engine.signals, observed)
+    service.start()
+    assert await observed.next_wait() == 60
+    yield stage
+    await service.stop()
+
+
+async def state(broker: Broker, id: str) -> JobState | None:
+    job = await broker.get(id)
+    return None if job is None else job.state
+
+
+async def running(broker: Broker) -> Job:
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    return job
+
+
+async def test_promote_leaves_the_engine_alone_while_nothing_is_due(
+    broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
+) -> None:
+    await broker.enqueue("q")
+    for _ in range(3):
+        clock.advance(60)
+        assert await observed.next_wait() == 60
+    assert promoting.calls == []
+
+
+async def test_promote_sleeps_until_the_next_due_time(
+    broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
+) -> None:
+    enqueued = await broker.enqueue("q", delay=10)
+    assert await observed.next_wait() == 10
+    clock.advance(9.999)
+    await turns()
+    assert promoting.calls == []
+    clock.advance(0.001)
+    assert await observed.next_wait() == 60
+    assert len(promoting.calls) == 1
+    assert await state(broker, enqueued.id) is JobState.PENDING
+
+
+async def test_promote_is_woken_by_an_earlier_arrival(
+    broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
+) -> None:
+    late = await broker.enqueue("q", delay=30)
+    assert await observed.next_wait() == 30
+    clock.advance(5)
+    early = await broker.enqueue("q", delay=3)
+    assert await observed.next_wait() == 3
+    clock.advance(3)
+    assert await observed.next_wait() == 22
+    assert await state(broker, early.id) is JobState.PENDING
+    assert await state(broker, late.id) is JobState.SCHEDULED
+    clock.advance(22)
+    await observed.next_wait()
+    assert await state(broker, late.id) is JobState.PENDING
+
+
+async def test_a_later_arrival_changes_nothing(
+    broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
+) -> None:
+    await broker.enqueue("q", delay=10)
+    assert await observed.next_wait() == 10
+    clock.advance(4)
+    await broker.enqueue("q", delay=50)
+    assert await observed.next_wait() == 6
+
+
+async def test_promote_sleeps_no_longer_than_its_interval(
+    broker: Broker, observed: ObservedClock, promoting: Stage
+) -> None:
+    """Where signals may go missing, a job from elsewhere waits for one interval at most."""
+    await broker.enqueue("q", delay=1000)
+    assert await observed.next_wait() == 60
+
+
+async def by_nack(broker: Broker, clock: ManualClock) -> None:
+    await broker.nack(await running(broker), "no", delay=7)
+
+
+async def by_snooze(broker: Broker, clock: ManualClock) -> None:
+    await broker.snooze(await running(broker), 7)
+
+
+async def by_reschedule(broker: Broker, clock: ManualClock) -> None:
+    enqueued = await broker.enqueue("q")
+    await broker.reschedule(enqueued.id, run_at=clock.time + timedelta(seconds=7))
+
+
+async def by_expiry(broker: Broker, clock: ManualClock) -> None:
+    await broker.enqueue("q", expires=7)
+
+
+@pytest.mark.parametrize("arrival", [by_nack, by_snooze, by_reschedule, by_expiry])
+async def test_whatever_falls_due_wakes_promote(
+    broker: Broker,
+    clock: ManualClock,
+    observed: ObservedClock,
+    promoting: Stage,
+    arrival: Callable[[Broker, ManualClock], Awaitable[None]],
+) -> None:
+    await arrival(broker, clock)
+    assert await observed.next_wait() == 7
+    clock.advance(7)
+    assert await observed.next_wait() == 60
+    assert len(promoting.calls) == 1
+
+
+async def test_more_jobs_than_a_commit_takes_are_promoted_at_once(
+    broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
+) -> None:
+    for _ in range(2500):
+        await broker.enqueue("q", delay=10)
+    clock.advance(10)
+    while promoting.calls == [] or observed.unseen:
+        await observed.next_wait()
+    assert (await broker.stats("q")).pending == 2500
+    assert len(promoting.calls) == 3
+
+
+class Chores:
+    """A broker as the duties see it, with nothing to do."""
+
+    async def promote(self) -> int:
+        return 0
+
+    async def next_due(self) -> int | None:
+        return None
+
+    async def reap(self) -> int:
+        return 0
+
+    async def sweep(self) -> int:
+        return 0
+
+    async def check_cancels(self) -> None:
+        pass
+
+
+async def test_reap_looks_for_orphans_more_often_than_for_leases() -> None:
+    assert await Reap(Chores(), 5, knows_orphans=False).run_once() == 5
+    assert await Reap(Chores(), 5, knows_orphans=True).run_once() == 1
+    assert await Reap(Chores(), 0.2, knows_orphans=True).run_once() == 0.2
+    assert await Sweep(Chores(), 60).run_once() == 60
+
+
+async def test_reap_and_sweep_run_at_once_and_then_at_their_intervals(clock: ManualClock) -> None:
+    broker = Broker("memory://", config=BrokerConfig(reap_interval=5, sweep_interval=60), clock=clock)
+    reap, sweep = Stage(broker, "reap"), Stage(broker, "sweep")
+    async with broker:
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (1, 1)
+        clock.advance(4.999)
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (1, 1)
+        clock.advance(0.001)
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (2, 1)
+        for _ in range(11):
+            clock.advance(5)
+            await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (13, 2)
+    clock.advance(600)
+    await turns()
+    assert (len(reap.calls), len(sweep.calls)) == (13, 2)
+
+
+async def test_a_duty_goes_on_after_an_outage_and_the_others_do_not_notice(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = Broker("memory://", config=BrokerConfig(reap_interval=5, sweep_interval=5), clock=clock)
+    reap, sweep = Stage(broker, "reap"), Stage(broker, "sweep")
+    reap.failures.extend([EngineUnavailable("no answer")] * 2)
+    async with broker:
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (1, 1)
+        clock.advance(0.1)
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (2, 1)
+        clock.advance(0.2)
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (3, 1)
+        clock.advance(4.7)
+        await turns()
+        assert (len(reap.calls), len(sweep.calls)) == (3, 2)
+    assert caplog.text.count("the reap duty failed") == 2
+
+
+async def test_without_duties_none_runs(clock: ManualClock) -> None:
+    broker = Broker("memory://", config=BrokerConfig(duties=False), clock=clock)
+    stages = [Stage(broker, verb) for verb in DUTIES]
+    async with broker:
+        await broker.enqueue("q", delay=1, expires=2)
+        for _ in range(10):
+            clock.advance(60)
+            await turns()
+    assert [stage.calls for stage in stages] == [[]] * len(stages)
+
+
+async def test_without_duties_a_claim_still_learns_of_its_cancel(broker: Broker) -> None:
+    """That is not done for others, but for the claims of this very broker."""
+    job = await running(broker)
+    await broker.cancel(job.id)
+    await turns()
+    assert job.cancel_token.cancelled
