@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,14 +26,24 @@ def main(arguments: Sequence[str]) -> int:
     chosen = _choose(options.names, options.engine)
     if not chosen:
         parser.error(f"none of these measures is about the {options.engine} engine: leave out --engine")
-    findings = _perform(chosen, quick=options.quick)
+    # A handler of our own: asyncio's would wait for the next await, and a side may be asked for long.
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        findings = _perform(chosen, quick=options.quick)
+    except KeyboardInterrupt:
+        print("interrupted: nothing was measured to the end", file=sys.stderr)
+        return 130
     report.print_table(findings)
-    command = shlex.join(["python", "-m", "benchmarks", *arguments])
+    summary = report.new_report(findings, _command(options))
     if options.json is not None:
-        options.json.write_bytes(report.to_json(report.new_report(findings, command)))
+        options.json.write_bytes(report.to_json(summary))
     if options.record:
-        report.append_to_log(report.new_report(findings, command))
+        report.append_to_log(summary)
     return int(any(finding.failed for finding in findings))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to a file as JSON")
     parser.add_argument("--record", action="store_true", help="append the findings to benchmarks/RESULTS.md")
     return parser
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What to type to measure the same again; where the output went is nobody's business."""
+    engine = ["--engine", options.engine] if options.engine else []
+    quick = ["--quick"] if options.quick else []
+    return " ".join(["python -m benchmarks", *options.names, *engine, *quick])
 
 
 def _choose(names: Sequence[str], engine: str | None) -> list[tuple[str, Measure]]:

@@ -45,7 +45,8 @@ def print_table(findings: Sequence[Finding]) -> None:
     console.print(table)
     failed = [finding for finding in findings if finding.failed]
     asked = sum(finding.must and finding.passed is not None for finding in findings)
-    console.print(f"\n{asked - len(failed)} of {asked} figures that must hold do.", highlight=False)
+    if asked:
+        console.print(f"\n{asked - len(failed)} of {asked} figures that must hold do.", highlight=False)
 
 
 class Report(msgspec.Struct, frozen=True):

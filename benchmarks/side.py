@@ -7,6 +7,7 @@ not through a shared cache. The sides take turns; the one that does not work wai
 from __future__ import annotations
 
 import asyncio
+import signal
 import traceback
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -22,6 +23,9 @@ Answer = TypeVar("Answer")
 KEEPING = BrokerConfig(retention=Retention(done=timedelta(days=1)))
 
 _context = get_context("spawn")
+
+_PATIENCE = 10
+"""Seconds that a side gets to put its store away."""
 
 
 class Store:
@@ -86,10 +90,13 @@ class Side:
 
     def close(self) -> None:
         self._pipe.close()
-        self._process.join()
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
+            self._process.terminate()
 
 
 def _serve(url: str, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes the pipe
     asyncio.run(_answer_all(url, pipe))
 
 
@@ -103,6 +110,8 @@ async def _answer_all(url: str, pipe: Connection) -> None:
                 return
             try:
                 pipe.send(("answer", await work(store, *args, **kwargs)))
+            except BrokenPipeError:
+                return
             except Exception:
                 pipe.send(("failure", traceback.format_exc()))
     finally:

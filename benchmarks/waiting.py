@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from statistics import median
 
 from benchmarks.findings import Finding, millis, percentile
@@ -65,13 +66,12 @@ async def wake_up(run: Run, engine: str) -> list[Finding]:
         took = await _wake_ups(run, f"wake-up · {engine} · within the process", broker, here)
         findings = [_finding(engine, "enqueue to claim within the process", took)]
         if broker.capabilities.multi_process:
-            producer = Side(url)
+            with closing(Side(url)) as producer:
 
-            async def elsewhere() -> None:
-                await asyncio.to_thread(producer.ask, enqueue_stamped, _QUEUE)
+                async def elsewhere() -> None:
+                    await asyncio.to_thread(producer.ask, enqueue_stamped, _QUEUE)
 
-            took = await _wake_ups(run, f"wake-up · {engine} · from another process", broker, elsewhere)
-            producer.close()
+                took = await _wake_ups(run, f"wake-up · {engine} · from another process", broker, elsewhere)
             findings.append(_finding(engine, "enqueue to claim from another process", took, at_most=50))
     return findings
 
@@ -80,10 +80,8 @@ async def wake_up(run: Run, engine: str) -> list[Finding]:
 async def idle(run: Run, engine: str) -> list[Finding]:
     """What a claim costs while it waits in vain."""
     seconds = run.size(5, 2)
-    side = Side(run.url(engine))
-    with run.screen.stage(f"idle · {engine} · {seconds} s", 1):
+    with closing(Side(run.url(engine))) as side, run.screen.stage(f"idle · {engine} · {seconds} s", 1):
         share = side.ask(wait_idly, seconds)
-    side.close()
     return [
         Finding(
             measure="idle",

@@ -71,14 +71,18 @@ async def test_settlements_are_stored_too(shared: Broker, other: Broker) -> None
 
 async def test_claims_that_nobody_will_get_are_given_back_first(shared: Broker, other: Broker) -> None:
     enqueued = await other.enqueue("q")
-    claim = Stage(shared, "claim")
-    claim.after = Gate()
+    claim, settle = Stage(shared, "claim"), Stage(shared, "settle")
+    claim.after, settle.before = Gate(), Gate()
     claiming = asyncio.create_task(shared.claim("q"))
     await claim.after.reached()
     claiming.cancel()
     closing = asyncio.create_task(shared.close())
     await turns()
     claim.after.open()
+    await settle.before.reached()
+    await turns()
+    assert not closing.done()
+    settle.before.open()
     async with asyncio.timeout(BOUND):
         await closing
     [job] = await other.claim("q")

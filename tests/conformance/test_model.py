@@ -138,8 +138,8 @@ class Program(RuleBasedStateMachine):
     def renew(self, pick: int, lease: float | None) -> None:
         if self.claims:
             claim = self.claim_of(pick)
-            self.twins.ask(lambda broker, side: broker.renew(claim[side], lease))
-            assert len({(job.lease_expires_at, job.cancel_requested) for job in claim}) == 1
+            if self.twins.ask(lambda broker, side: broker.renew(claim[side], lease)):
+                assert len({(job.lease_expires_at, job.cancel_requested) for job in claim}) == 1
 
     # From outside.
 

@@ -13,7 +13,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Job, LeaseLost, NewJob, QueueConfig, Retention, Retry
-from tests.engines.sqlite.processes import pause, say
+from tests.engines.sqlite.processes import pause, say, told
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=Retention(cancelled=3600)
@@ -94,3 +94,15 @@ async def succeed(broker: Broker, job: Job) -> None:
     """An ack with effects, each of which names the job."""
     name = job.id.encode()
     await broker.ack(job, enqueue=[NewJob(AFTER, name)], kv={name: b"done"})
+
+
+async def settle_late(url: str, lease: float, log_path: str) -> None:
+    """Claim jobs; at the test's word, which comes when their leases are long over, ack them."""
+    log = Log(log_path)
+    async with Broker(url, config=BrokerConfig(duties=False)) as broker:
+        jobs = await broker.claim(WORK, limit=10, lease=lease)
+        say("ready")
+        await told()
+        for job in jobs:
+            await settle(broker, job, log)
+        say("done")

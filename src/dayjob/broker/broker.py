@@ -13,7 +13,7 @@ from uuid import UUID
 
 from dayjob.broker.operations import Operations, check_limit
 from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.engines.base import BATCH, ClaimRequest, Renewal
+from dayjob.engines.base import BATCH, ClaimRequest, Progress, Renewal, Renewed
 from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
 from dayjob.names import KEY_BYTES, check_name
@@ -213,6 +213,22 @@ class Broker(Operations):
         job.lease_us = renewed.lease_us
         if renewed.cancel_requested:
             self._claims.requested(job)
+
+    async def renew_many(self, jobs: Sequence[Job], lease: Duration | None = None) -> list[Renewed]:
+        """Set new leases for many claims in one commit; a lost one is answered with no lease."""
+        self._check_open()
+        renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
+        return await self._engine.renew(renewals, self._now()) if renewals else []
+
+    async def report(self, reports: Sequence[Progress]) -> None:
+        """Store how far runs are; what lost claims report is passed over."""
+        self._check_open()
+        if reports:
+            await self._engine.report(reports)
+
+    def lease_of(self, queue: str, lease: Duration | None = None) -> float:
+        """How many seconds a claim on the queue lasts."""
+        return self._lease(queue, lease) / SECOND
 
     def _lease(self, queue: str, lease: Duration | None) -> int:
         policy = self._policies.of(queue)

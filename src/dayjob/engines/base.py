@@ -134,6 +134,15 @@ class Renewed(Struct, frozen=True, gc=False):
     cancel_requested: bool = False
 
 
+class Progress(Struct, frozen=True, gc=False):
+    """How far the run of the claim ``(key, epoch)`` is."""
+
+    key: bytes
+    epoch: int
+    fraction: float
+    message: str
+
+
 class Listing(Struct, frozen=True):
     """Which jobs to list, in id order; ``after`` is an exclusive cursor in the direction of travel."""
 
@@ -199,6 +208,10 @@ class Engine(Protocol):
 
     async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
         """Set new leases for the claims that are current; keeps a cancel request and tells of it."""
+        ...
+
+    async def report(self, reports: Sequence[Progress]) -> None:
+        """Store the progress of the claims that are current; a claim starts with none."""
         ...
 
     async def cancel(

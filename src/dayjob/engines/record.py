@@ -42,6 +42,7 @@ class Record(Struct, gc=False):
     cancel_requested: bool = False
     worker: str | None = None
     result: bytes | None = None
+    progress: tuple[float, str] | None = None
     removed: bool = False
     corrupt: str | None = None
 
@@ -67,7 +68,7 @@ class Record(Struct, gc=False):
             self.key, self.queue, task, payload, headers, tenant, self.priority, self.state, self.attempts,
             self.max_attempts, self.epoch, enqueued_us, self.run_us, self.claimed_us, self.lease_us,
             self.finished_us, self.expires_us, self.last_error, self.errors, dedup_key, self.dedup_until,
-            self.cancel_requested, self.worker, self.result,
+            self.cancel_requested, self.worker, self.result, self.progress,
         )  # fmt: skip
 
 
@@ -97,6 +98,7 @@ def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
     record.claimed_us = now
     record.lease_us = now + lease
     record.worker = worker
+    record.progress = None
     if record.dedup_until == "claimed":
         record.held_key = None
 

@@ -30,6 +30,7 @@ PLANS: dict[str, list[Step]] = {
     "save": [BY_ID],
     "remove": [BY_ID],
     "renew": [BY_ID],
+    "report": [BY_ID],
     "exists": [BY_ID],
     "holder": [("SEARCH", "dayjob_holders", {"queue_id", "held_key"})],
     "due": [("SEARCH", "dayjob_due", {"run_at"})],

@@ -14,6 +14,7 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Progress,
     Renewal,
     Renewed,
     Reschedule,
@@ -72,6 +73,11 @@ class MemoryEngine:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.renew(renewal, at) for renewal in renewals]
+
+    async def report(self, reports: Sequence[Progress]) -> None:
+        with self._store.commit(self.signals) as store:
+            for report in reports:
+                store.report(report)
 
     async def cancel(
         self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None

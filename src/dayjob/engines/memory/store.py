@@ -21,6 +21,7 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Progress,
     Renewal,
     Renewed,
     Reschedule,
@@ -237,6 +238,11 @@ class Store:
         entry.record.lease_us = now + renewal.lease
         self._leases.push((entry.record.lease_us, renewal.key))
         return Renewed(entry.record.lease_us, entry.record.cancel_requested)
+
+    def report(self, report: Progress) -> None:
+        entry = self.jobs.get(report.key)
+        if entry is not None and records.is_current(entry.record, report.epoch):
+            entry.record.progress = (report.fraction, report.message)
 
     def cancel(self, key: bytes, keeps: Keeps, now: int) -> CancelOutcome:
         entry = self.jobs.get(key)

@@ -15,6 +15,7 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Progress,
     Renewal,
     Renewed,
     Reschedule,
@@ -49,6 +50,7 @@ class SqliteEngine:
         self._owner = 0
 
     def _now(self, now: int | None) -> int:
+        """The time to act at; to be asked within the work, after it has waited for its turn."""
         return self._clock.now() if now is None else now
 
     async def open(self) -> None:
@@ -94,8 +96,7 @@ class SqliteEngine:
         return await self._reader.do(work)
 
     async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
-        at = self._now(now)
-        return await self._write(lambda store: store.insert(jobs, at))
+        return await self._write(lambda store: store.insert(jobs, self._now(now)))
 
     async def insert_within(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
@@ -125,22 +126,27 @@ class SqliteEngine:
             )
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
-        at, owner = self._now(now), self._owner
-        return await self._write(lambda store: [store.claim(request, owner, at) for request in requests])
+        owner = self._owner
+
+        def work(store: Store) -> list[list[Job]]:
+            at = self._now(now)
+            return [store.claim(request, owner, at) for request in requests]
+
+        return await self._write(work)
 
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
-        at = self._now(now)
-        return await self._write(lambda store: store.settle(verdicts, at))
+        return await self._write(lambda store: store.settle(verdicts, self._now(now)))
 
     async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
-        at = self._now(now)
-        return await self._write(lambda store: [store.renew(renewal, at) for renewal in renewals])
+        return await self._write(lambda store: [store.renew(renewal, self._now(now)) for renewal in renewals])
+
+    async def report(self, reports: Sequence[Progress]) -> None:
+        await self._write(lambda store: store.report(reports))
 
     async def cancel(
         self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
     ) -> list[CancelOutcome]:
-        at = self._now(now)
-        return await self._write(lambda store: store.cancel(keys, keeps, at))
+        return await self._write(lambda store: store.cancel(keys, keeps, self._now(now)))
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         return await self._read(Store.cancel_requests)
@@ -152,19 +158,16 @@ class SqliteEngine:
         return await self._read(lambda store: store.find(listing))
 
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
-        at = self._now(now)
-        return await self._write(lambda store: store.requeue(keys, at))
+        return await self._write(lambda store: store.requeue(keys, self._now(now)))
 
     async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
-        at = self._now(now)
-        return await self._write(lambda store: store.requeue_dead(queue, limit, at))
+        return await self._write(lambda store: store.requeue_dead(queue, limit, self._now(now)))
 
     async def purge_dead(self, queue: str | None, limit: int) -> int:
         return await self._write(lambda store: store.purge_dead(queue, limit))
 
     async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
-        at = self._now(now)
-        return await self._write(lambda store: store.reschedule(changes, at))
+        return await self._write(lambda store: store.reschedule(changes, self._now(now)))
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = await self._read(Store.stats)
@@ -183,28 +186,24 @@ class SqliteEngine:
         return await self._read(Store.paused)
 
     async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
-        at = self._now(now)
-        return await self._write(lambda store: store.promote(limit, keeps, at))
+        return await self._write(lambda store: store.promote(limit, keeps, self._now(now)))
 
     async def next_due(self, now: int | None = None) -> int | None:
-        at = self._now(now)
-        return await self._read(lambda store: store.next_due(at))
+        return await self._read(lambda store: store.next_due(self._now(now)))
 
     async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
-        at, here = self._now(now), self._process
+        here = self._process
         assert here is not None
-        if not await self._read(lambda store: store.must_reap(here, at)):
+        if not await self._read(lambda store: store.must_reap(here, self._now(now))):
             return 0
-        return await self._write(lambda store: store.reap(here, limit, keeps, at))
+        return await self._write(lambda store: store.reap(here, limit, keeps, self._now(now)))
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
-        at = self._now(now)
-        if not await self._read(lambda store: store.must_sweep(at)):
+        if not await self._read(lambda store: store.must_sweep(self._now(now))):
             return 0
-        return await self._write(lambda store: store.sweep(limit, at))
+        return await self._write(lambda store: store.sweep(limit, self._now(now)))
 
     async def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
     ) -> tuple[int, bytes | None]:
-        at = self._now(now)
-        return await self._write(lambda store: store.sweep_finished(state, age, after, limit, at))
+        return await self._write(lambda store: store.sweep_finished(state, age, after, limit, self._now(now)))

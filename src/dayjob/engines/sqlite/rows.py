@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dayjob.engines.base import Insertion
+from dayjob.engines.base import Insertion, Progress
 from dayjob.engines.record import Record, waiting_state
 from dayjob.job import NORMAL, DedupUntil, Failure, Job, JobState
 
@@ -15,6 +15,7 @@ Row = tuple[Any, ...]
 _STATES = {state.value: state for state in JobState}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+_decode_progress = msgspec.msgpack.Decoder(tuple[float, str]).decode
 _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 
 
@@ -82,7 +83,7 @@ def full_job(row: Row) -> Job:
     """A row of ``find.sql``; what can't be decoded is left out, and ``last_error`` says so."""
     (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
      run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
-     worker, result) = row  # fmt: skip
+     worker, result, progress) = row  # fmt: skip
     amiss: list[str] = []
     try:
         decoded = _headers(headers)
@@ -106,12 +107,24 @@ def full_job(row: Row) -> Job:
         key, queue, _text(task) or "", payload, decoded, _text(tenant), priority, _state(state), attempts,
         max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, _text(last_error),
         _errors(errors) if errors else (), dedup_key, _until(dedup_until), bool(cancel_requested), worker,
-        result,
+        result, _progress(progress),
     )  # fmt: skip
+
+
+def report_row(report: Progress) -> Row:
+    """The parameters of ``report.sql``."""
+    return (_encode((report.fraction, report.message)), report.key, report.epoch)
 
 
 def corrupt_text(what: str) -> str:
     return f"corrupt record: {what}"
+
+
+def _progress(blob: Any) -> tuple[float, str] | None:
+    try:
+        return None if blob is None else _decode_progress(blob)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return None
 
 
 def text_or_bytes(value: bytes) -> str | bytes:

@@ -18,6 +18,7 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Progress,
     Renewal,
     Renewed,
     Reschedule,
@@ -235,6 +236,9 @@ class Store:
             return Renewed(None)
         (record,) = self._load([renewal.key])
         return Renewed(lease, record.cancel_requested)
+
+    def report(self, reports: Sequence[Progress]) -> None:
+        self._cursor.executemany(statement("report"), map(rows.report_row, reports))
 
     # Records.
 

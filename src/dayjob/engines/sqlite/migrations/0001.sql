@@ -15,7 +15,7 @@
 -- dayjob_kv       the users' key-value space.
 -- dayjob_meta     the version of this layout.
 --
--- Times are microseconds since 1970 in UTC. headers and errors are MessagePack. held_key repeats dedup_key
+-- Times are microseconds since 1970 in UTC. headers, errors and progress are MessagePack. held_key repeats dedup_key
 -- for as long as the job holds it. An index condition is tried on every write, so it tests for NULL first
 -- and never for a list of states, which costs as much as all other indexes together.
 
@@ -63,6 +63,7 @@ CREATE TABLE dayjob_jobs (
     last_error TEXT,
     errors BLOB,
     result BLOB,
+    progress BLOB,
     payload BLOB NOT NULL
 ) WITHOUT ROWID;
 

@@ -8,5 +8,6 @@ SET
     lease_expires_at = ?,
     worker = ?,
     owner = ?,
+    progress = NULL,
     held_key = CASE dedup_until WHEN 'settled' THEN held_key END
 WHERE id IN ({keys})

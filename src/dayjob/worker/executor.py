@@ -1,0 +1,146 @@
+"""Running a job: resolve its task, decode, call under its timeout, turn what came of it into a settlement.
+
+The executor stores nothing. Any exception of a handler, ``SystemExit`` and its like included, is that
+job's failure and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Literal, Protocol
+
+from dayjob.app import App
+from dayjob.context import Context, enter
+from dayjob.errors import BadPayload, UnknownTask
+from dayjob.job import Job
+from dayjob.lifecycle import Event
+from dayjob.settlement import Settlement
+from dayjob.worker.outcome import AnyTask, describe, failed, succeeded
+from dayjob.worker.run import Run
+from dayjob.worker.threads import ThreadPool
+
+OnUnknown = Literal["release", "dead"]
+
+UNKNOWN_TRIES = 100
+"""How often a job whose task nobody knew is put back before it is dead: about an hour and a half."""
+
+
+class ProcessRunner(Protocol):
+    """Runs a job in a child process."""
+
+    async def run(self, task: AnyTask, context: Context) -> Settlement: ...
+
+
+class Executor:
+    """Runs the jobs of one worker."""
+
+    def __init__(
+        self,
+        app: App,
+        threads: ThreadPool,
+        processes: ProcessRunner,
+        *,
+        job_timeout: float | None = None,
+        on_unknown: OnUnknown = "release",
+    ) -> None:
+        self._app = app
+        self._threads = threads
+        self._processes = processes
+        self._job_timeout = job_timeout
+        self._on_unknown = on_unknown
+
+    async def execute(self, run: Run) -> Settlement | None:
+        """The settlement of the run, or None if the claim was lost. To be awaited in a task of its own."""
+        task = run.task
+        if task is None:
+            return self._unknown(run.job)
+        run.worker_task = asyncio.current_task()
+        timeout = task.timeout if task.timeout is not None else self._job_timeout
+        alarm = None
+        if timeout is not None:
+            alarm = asyncio.get_running_loop().call_later(timeout, run.interrupt, "timeout")
+        try:
+            settlement = await self._settle(task, run, timeout)
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            run.worker_task = None
+        return None if run.lost else settlement
+
+    async def _settle(self, task: AnyTask, run: Run, timeout: float | None) -> Settlement:
+        context = run.context
+        enter(context)
+        try:
+            if run.interrupted is not None:
+                raise asyncio.CancelledError
+            if task.config.pool == "process":
+                outcome: Settlement = await self._wrapped(
+                    context, partial(self._processes.run, task, context)
+                )
+                return outcome
+            call = partial(self._in_scope, context, self._caller(task, context))
+            result = await self._wrapped(context, call)
+            return succeeded(task, context, result, self._app.config.max_payload)
+        except BadPayload as error:
+            return Settlement(context.job, Event.DEAD_LETTER, error=f"BadPayload: {error}")
+        except BaseException as error:
+            return self._failure(task, run, error, timeout)
+
+    def _caller(self, task: AnyTask, context: Context) -> Callable[[], Awaitable[Any]]:
+        """The handler with its arguments, as a coroutine function."""
+        args: list[Any] = [context.job]
+        kwargs: dict[str, Any] = {}
+        if task.arguments is not None:
+            args, kwargs = task.arguments.decode(context.job.payload)
+        if task.wants_context:
+            args = [context, *args]
+        function = partial(task.function, *args, **kwargs)
+        return function if task.is_async else partial(self._threads.run, function)
+
+    async def _in_scope(self, context: Context, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The call within the tenant's scope, if the job has a tenant and the app a scope."""
+        tenant, scope = context.job.tenant, self._app.tenant_scope
+        if tenant is None or scope is None:
+            return await call()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(scope(tenant))
+            return await call()
+
+    async def _wrapped(self, context: Context, call: Callable[[], Awaitable[Any]]) -> Any:
+        """The call inside the app's middleware, the first of them outermost."""
+        for middleware in reversed(self._app.middleware):
+            call = partial(middleware, context, call)
+        return await call()
+
+    def _failure(self, task: AnyTask, run: Run, error: BaseException, timeout: float | None) -> Settlement:
+        job = run.job
+        if isinstance(error, asyncio.CancelledError):
+            current = asyncio.current_task()
+            reason = run.interrupted
+            if reason is None and current is not None and current.cancelling():
+                reason = "shutdown"
+            if reason is not None and current is not None:
+                current.uncancel()
+            if reason == "shutdown":
+                return Settlement(job, Event.RELEASE)
+            if reason == "cancel":
+                return Settlement(job, Event.MARK_CANCELLED, retention=task.config.retention)
+            if reason == "timeout":
+                error = TimeoutError(f"timed out after {timeout:g} s")
+        policy = task.config.retry or self._app.config.queue(job.queue).policy
+        return failed(task, job, error, policy)
+
+    def _unknown(self, job: Job) -> Settlement:
+        """No task of that name here: others may know it, so put it back, for a while."""
+        error = UnknownTask(
+            f"no task {job.task!r} is registered in this worker"
+            if job.task
+            else f"no handler is registered for queue {job.queue!r}"
+        )
+        tries = job.epoch - job.attempts + 1
+        if self._on_unknown == "dead" or tries >= UNKNOWN_TRIES:
+            return Settlement(job, Event.DEAD_LETTER, error=describe(error))
+        return Settlement(job, Event.SNOOZE, delay=min(2.0 ** min(tries - 1, 6), 60.0))

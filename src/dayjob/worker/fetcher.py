@@ -1,0 +1,49 @@
+"""Claiming jobs for a worker: as many as there is room for, waiting for the first, riding out outages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from dayjob.broker import Broker
+from dayjob.clock import Clock
+from dayjob.durations import Duration
+from dayjob.errors import EngineUnavailable
+from dayjob.job import Job
+
+_log = logging.getLogger("dayjob.worker")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+LONG = 3600.0
+"""Seconds that an idle worker waits for a job before it asks again."""
+
+
+class Fetcher:
+    """Claims from the worker's queues, or from all."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, queues: Sequence[str], lease: Duration | None, worker: str
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._queues = tuple(queues)
+        self._lease = lease
+        self._worker = worker
+
+    async def fetch(self, limit: int, wait: float) -> list[Job]:
+        """Up to ``limit`` jobs; none only if none came within ``wait`` seconds."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if self._queues:
+                    return await self._broker.claim(
+                        self._queues, limit=limit, lease=self._lease, wait=wait, worker=self._worker
+                    )
+                return await self._broker.claim_any(
+                    limit=limit, lease=self._lease, wait=wait, worker=self._worker
+                )
+            except EngineUnavailable as error:
+                _log.warning("no jobs can be claimed; trying again in %.1f s: %s", pause, error)
+                await self._clock.wait(asyncio.Event(), pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,90 @@
+"""From what a handler did to the settlement that says so. Nothing is stored here."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+from typing import Any
+
+from dayjob import entropy
+from dayjob.codec import encode
+from dayjob.context import Context
+from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.job import Job
+from dayjob.lifecycle import Event
+from dayjob.names import clean_error, shown
+from dayjob.retry import Retry
+from dayjob.settlement import Settlement
+from dayjob.task import Task
+
+UNENCODABLE = b""
+"""Stands for a result that could not be stored; no JSON is empty."""
+
+AnyTask = Task[Any, Any, Any]
+
+
+def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> Settlement:
+    """The handler returned."""
+    return Settlement(
+        context.job,
+        Event.ACK,
+        result=_encoded(context, result, max_result),
+        enqueue=context.follow_ups,
+        kv=context.kv,
+        retention=task.config.retention,
+    )
+
+
+def _encoded(context: Context, result: Any, max_result: int) -> bytes:
+    """The result as JSON. The work is done, so a result that can't be kept is no reason to do it again."""
+    try:
+        encoded = encode(result)
+    except Exception as error:
+        context.log.warning("the result %s can't be kept: %s", shown(result), error)
+        return UNENCODABLE
+    if len(encoded) > max_result:
+        context.log.warning(
+            "the result has %d bytes and can't be kept: the limit is %d", len(encoded), max_result
+        )
+        return UNENCODABLE
+    return encoded
+
+
+def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Settlement:
+    """The handler raised."""
+    retention = task.config.retention
+    if isinstance(error, DeadLetter):
+        return Settlement(job, Event.DEAD_LETTER, error=error.reason, retention=retention)
+    if isinstance(error, RetryLater):
+        return Settlement(job, Event.NACK, error=error.reason, delay=error.delay, retention=retention)
+    if isinstance(error, Snooze):
+        return Settlement(job, Event.SNOOZE, delay=error.delay, retention=retention)
+    if isinstance(error, JobCancelled) and job.cancel_requested:
+        return Settlement(job, Event.MARK_CANCELLED, retention=retention)
+    text = describe(error)
+    try:
+        delay = policy.after(job.attempts, error, entropy.fraction())
+    except Exception as fault:
+        text = f"{text}\n\nand its retry policy failed: {describe(fault)}"
+        delay = Retry().delay(job.attempts)
+    if delay is None:
+        return Settlement(job, Event.DEAD_LETTER, error=text, retention=retention)
+    return Settlement(job, Event.NACK, error=text, delay=delay, retention=retention)
+
+
+def describe(error: BaseException) -> str:
+    """The error in a line, then where it came from; bounded, and storable by every engine."""
+    first = "".join(traceback.format_exception_only(error)).strip()
+    trace = _without_dayjob(error.__traceback__)
+    if trace is None:
+        return clean_error(first)
+    return clean_error(
+        f"{first}\n\n{''.join(traceback.format_exception(type(error), error, trace)).rstrip()}"
+    )
+
+
+def _without_dayjob(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is the handler's own."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("dayjob."):
+        trace = trace.tb_next
+    return trace

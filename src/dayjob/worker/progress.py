@@ -1,0 +1,66 @@
+"""Progress reports: the latest of each run, stored at most once in 250 ms for the whole worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from dayjob.broker import Broker
+from dayjob.clock import SYSTEM
+from dayjob.context import Context
+from dayjob.engines.base import Progress
+from dayjob.errors import DayjobError
+from dayjob.names import clean_error
+
+_log = logging.getLogger("dayjob.worker")
+
+INTERVAL = 0.25
+
+
+class ProgressReports:
+    """Takes reports from coroutines and threads and stores them in batches."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._latest: dict[bytes, Progress] = {}
+        self._stored_at = -INTERVAL
+        self._timer: asyncio.TimerHandle | None = None
+        self._storing: asyncio.Task[None] | None = None
+
+    def report(self, context: Context, fraction: float, message: str) -> None:
+        """Note the progress of a run; from any thread."""
+        job = context.job
+        report = Progress(job.key, job.epoch, fraction, clean_error(message))
+        with suppress(RuntimeError):  # The loop is closed: the run is no longer watched.
+            self._loop.call_soon_threadsafe(self._note, report)
+
+    def _note(self, report: Progress) -> None:
+        self._latest[report.key] = report
+        if self._timer is None and self._storing is None:
+            delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
+            self._timer = self._loop.call_later(delay, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._storing = self._loop.create_task(self._store())
+
+    async def _store(self) -> None:
+        reports, self._latest = list(self._latest.values()), {}
+        self._stored_at = SYSTEM.elapsed()
+        try:
+            await self._broker.report(reports)
+        except DayjobError as error:
+            _log.warning("the progress of %d jobs could not be stored: %s", len(reports), error)
+        finally:
+            self._storing = None
+        for report in list(self._latest.values())[:1]:
+            self._note(report)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._storing is not None:
+            await asyncio.wait({self._storing})

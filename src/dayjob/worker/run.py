@@ -1,0 +1,53 @@
+"""One claim on its way through the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dayjob.context import Context
+from dayjob.job import Job
+from dayjob.stopping import Reason
+from dayjob.task import Task
+
+
+class Run:
+    """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
+
+    __slots__ = ("context", "interrupted", "job", "lost", "renew_at", "task", "worker_task")
+
+    def __init__(self, job: Job, context: Context, task: Task[Any, Any, Any] | None, renew_at: float) -> None:
+        self.job = job
+        self.context = context
+        self.task = task
+        self.renew_at = renew_at
+        """When the claim is past half its lease, on the clock's ``elapsed``."""
+        self.worker_task: asyncio.Task[Any] | None = None
+        self.interrupted: Reason | None = None
+        """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
+        self.lost = False
+
+    def cancel_requested(self) -> None:
+        """Somebody asked for the job to stop."""
+        self.context.cancelled.set("cancel")
+        if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
+            self.interrupt("cancel")
+
+    def lose(self) -> None:
+        """The claim is somebody else's now: what this run does no longer counts."""
+        self.lost = True
+        self.context.cancelled.set("lost")
+        if not self._in_thread():
+            self.interrupt("lost")
+
+    def interrupt(self, reason: Reason) -> None:
+        """Stop the handler: cancel a coroutine, kill a process, abandon a thread."""
+        if self.interrupted is None:
+            self.interrupted = reason
+            self.context.cancelled.set(reason)
+            if self.worker_task is not None:
+                self.worker_task.cancel()
+
+    def _in_thread(self) -> bool:
+        task = self.task
+        return task is not None and not task.is_async and task.config.pool != "process"

@@ -1,0 +1,76 @@
+"""Threads for handlers that are plain functions: started when needed, kept, and abandoned when stuck.
+
+They are daemons: a handler that never returns does not hold up the process's exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context as Variables
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+
+class Call:
+    """One function call on its way through a thread."""
+
+    __slots__ = ("abandoned", "function", "future", "variables")
+
+    def __init__(
+        self, function: Callable[[], Any], future: asyncio.Future[Any], variables: Variables
+    ) -> None:
+        self.function = function
+        self.future = future
+        self.variables = variables
+        self.abandoned = False
+
+
+class ThreadPool:
+    """As many threads as calls run at once. Used on one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._idle = 0
+        self._started = 0
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The function's result. If the caller is cancelled, the thread is left to itself, and replaced."""
+        call = Call(function, self._loop.create_future(), copy_context())
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._started += 1
+            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._calls.put(call)
+        return await call.future
+
+    def close(self) -> None:
+        """Let the idle threads end; the others end with their calls."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                answer, error = call.variables.run(call.function), None
+            except BaseException as raised:
+                answer, error = None, raised
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                self._loop.call_soon_threadsafe(self._done, call, answer, error)
+
+    def _done(self, call: Call, answer: Any, error: BaseException | None) -> None:
+        self._idle += 1
+        if call.future.done():
+            return
+        if error is None:
+            call.future.set_result(answer)
+        elif isinstance(error, StopIteration):
+            call.future.set_exception(RuntimeError(f"the handler raised {error!r}"))
+        else:
+            call.future.set_exception(error)

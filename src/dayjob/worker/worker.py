@@ -1,0 +1,387 @@
+"""The worker: claims jobs in batches, runs them side by side, settles them in batches, and drains.
+
+It never holds more claims than it has slots, plus a prefetch of as many while its jobs are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from contextvars import Context as Variables
+from contextvars import copy_context
+from typing import Any
+
+from dayjob.app import App
+from dayjob.broker import Broker
+from dayjob.clock import SYSTEM
+from dayjob.context import Context
+from dayjob.durations import SECOND, Duration, to_micros
+from dayjob.errors import ConfigError, EngineFenced, InvalidState
+from dayjob.events import Event as Happening
+from dayjob.ids import new_key
+from dayjob.job import Job
+from dayjob.lifecycle import Event
+from dayjob.names import KEY_BYTES, check_name, check_queue
+from dayjob.settlement import Settlement, SettleResult
+from dayjob.stopping import Stop
+from dayjob.worker.executor import Executor, OnUnknown
+from dayjob.worker.fetcher import LONG, Fetcher
+from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.processes import ProcessPool
+from dayjob.worker.progress import ProgressReports
+from dayjob.worker.report import happened
+from dayjob.worker.run import Run
+from dayjob.worker.settler import Settler
+from dayjob.worker.threads import ThreadPool
+
+_log = logging.getLogger("dayjob.worker")
+
+SHORT = 0.05
+"""Jobs that take less than this many seconds on average are fetched ahead."""
+
+_GRACE = 2.0
+"""Seconds for interrupted handlers to end, and for observers to catch up."""
+
+
+class Worker:
+    """Runs an app's jobs until it is stopped."""
+
+    def __init__(
+        self,
+        app: App,
+        queues: Sequence[str] = ("default",),
+        concurrency: int = 100,
+        job_timeout: Duration | None = None,
+        shutdown_timeout: Duration = 30,
+        lease: Duration | None = None,
+        name: str | None = None,
+        *,
+        unknown_task: OnUnknown = "release",
+        max_jobs: int | None = None,
+    ) -> None:
+        if isinstance(queues, str):
+            raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
+        for queue in queues:
+            check_queue(queue)
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigError(f"concurrency={concurrency!r}: pass a whole number, 1 or more")
+        if unknown_task not in ("release", "dead"):
+            raise ConfigError(f"unknown_task={unknown_task!r}: pass 'release' or 'dead'")
+        self.app = app
+        self.queues = tuple(queues)
+        self.concurrency = concurrency
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_key().hex()[-8:]}"
+        check_name(self.name, "worker name", KEY_BYTES)
+        self.done = 0
+        """How many runs have been settled."""
+        self._job_timeout = None if job_timeout is None else to_micros(job_timeout, "job_timeout") / SECOND
+        self._shutdown_timeout = to_micros(shutdown_timeout, "shutdown_timeout") / SECOND
+        self._lease = lease
+        self._unknown_task: OnUnknown = unknown_task
+        self._max_jobs = max_jobs
+        self._clock = app.clock or SYSTEM
+        self._stopping = asyncio.Event()
+        self._hurrying = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runs: dict[bytes, Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._average = 1.0
+        self._started = 0
+        self._failure: BaseException | None = None
+
+    # From outside.
+
+    async def run(self) -> None:
+        """Work until ``stop``, SIGTERM or SIGINT; then drain. A second signal hurries."""
+        await self._serve(until_idle=False)
+
+    async def run_until_idle(self) -> None:
+        """Work until nothing is claimable and nothing runs; what is scheduled for later stays."""
+        await self._serve(until_idle=True)
+
+    def stop(self) -> None:
+        """Claim no more, and let ``run`` end when the running jobs have; from any thread."""
+        self._from_any_thread(self._stopping)
+
+    def hurry(self) -> None:
+        """Stop without waiting for running jobs: they are interrupted and released."""
+        self._from_any_thread(self._stopping)
+        self._from_any_thread(self._hurrying)
+
+    def _from_any_thread(self, event: asyncio.Event) -> None:
+        if self._loop is None:
+            event.set()
+        else:
+            with suppress(RuntimeError):  # The loop has closed: there is nothing left to stop.
+                self._loop.call_soon_threadsafe(event.set)
+
+    # The life of a worker.
+
+    async def _serve(self, until_idle: bool) -> None:
+        if self._loop is not None:
+            raise InvalidState(f"worker {self.name!r} runs already: make another one")
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with AsyncExitStack() as stack:
+                broker = await self._open(stack)
+                state = None
+                if self.app.lifespan is not None:
+                    state = await stack.enter_async_context(self.app.lifespan(self.app))
+                await self._work(stack, broker, state, until_idle)
+        finally:
+            self._loop = None
+            self._stopping.clear()
+            self._hurrying.clear()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _open(self, stack: AsyncExitStack) -> Broker:
+        was_open = self.app.broker.is_open
+        broker = await self.app.opened()
+        broker.start_duties()
+        stack.push_async_callback(broker.stop_duties if was_open else self.app.close)
+        return broker
+
+    async def _work(self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool) -> None:
+        self._broker = broker
+        self._state = state
+        self._shutting_down = Stop()
+        self._variables: Variables = copy_context()
+        self._threads = ThreadPool(f"dayjob-{self.app.name}")
+        self._processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
+        self._progress = ProgressReports(broker)
+        self._settler = Settler(broker, self._clock, self._settled)
+        self._executor = Executor(
+            self.app, self._threads, self._processes, job_timeout=self._job_timeout,
+            on_unknown=self._unknown_task,
+        )  # fmt: skip
+        fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.name)
+        heartbeat = Heartbeat(self._heartbeat_broker, lambda: list(self._runs.values()), self._lease)
+        heartbeat.start()
+        with _signals(self._signalled):
+            self._tell("worker.started")
+            _log.info(
+                "worker %s started: %s, %d slots", self.name,
+                f"queues {', '.join(self.queues)}" if self.queues else "all queues", self.concurrency,
+            )  # fmt: skip
+            try:
+                await self._fetch(fetcher, until_idle)
+            except EngineFenced as error:
+                _log.error("worker %s stops: %s", self.name, error)
+                self._failure = error
+                self._hurrying.set()
+            finally:
+                await self._drain()
+                await heartbeat.stop()
+                await self._progress.close()
+                self._threads.close()
+                await self._processes.close()
+        _log.info("worker %s stopped after %d runs", self.name, self.done)
+        self._tell("worker.stopped")
+        await self.app.events.flush(_GRACE)
+
+    def _heartbeat_broker(self) -> Broker:
+        return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock)
+
+    def _signalled(self) -> None:
+        if self._stopping.is_set():
+            _log.warning("worker %s stops at once", self.name)
+            self._hurrying.set()
+        else:
+            _log.info("worker %s stops: %d jobs are running", self.name, len(self._runs))
+            self._stopping.set()
+
+    # Claiming.
+
+    async def _fetch(self, fetcher: Fetcher, until_idle: bool) -> None:
+        while not self._stopping.is_set():
+            room = self._room()
+            if room == 0:
+                await self._sleep_until_changed()
+                continue
+            alone = not self._runs
+            jobs = await self._fetch_some(fetcher, room, 0 if until_idle else LONG)
+            for job in jobs:
+                self._accept(job)
+            if until_idle and not jobs:
+                if self._runs:
+                    await self._sleep_until_changed()
+                elif alone and await self._broker.promote() == 0:
+                    return
+
+    async def _fetch_some(self, fetcher: Fetcher, room: int, wait: float) -> list[Job]:
+        """Fetch, unless the worker is stopped first."""
+        fetching = asyncio.ensure_future(fetcher.fetch(room, wait))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if fetching.done():
+                return fetching.result()
+            fetching.cancel()
+            with suppress(asyncio.CancelledError):
+                return await fetching
+            return []
+        finally:
+            stopping.cancel()
+
+    def _room(self) -> int:
+        """How many jobs to claim now: 0 while there is no room, or while a larger batch is worth a wait."""
+        if self._max_jobs is not None and self._started >= self._max_jobs:
+            self._stopping.set()
+            return 0
+        capacity = self.concurrency * (2 if self._average < SHORT else 1)
+        room = max(capacity - len(self._runs), 0)
+        if self._waiting and room < capacity // 4:
+            return 0
+        return room if self._max_jobs is None else min(room, self._max_jobs - self._started)
+
+    async def _sleep_until_changed(self) -> None:
+        self._changed.clear()
+        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._stopping.wait())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiting:
+                waiter.cancel()
+
+    # Running.
+
+    def _accept(self, job: Job) -> None:
+        context = Context(
+            job, shutting_down=self._shutting_down, state=self._state, report=self._progress.report
+        )
+        renew_at = SYSTEM.elapsed() + self._broker.lease_of(job.queue, self._lease) / 2
+        run = Run(job, context, self.app.find(job), renew_at)
+        job.cancel_token.when_fired(run.cancel_requested)
+        self._runs[job.key] = run
+        self._started += 1
+        if len(self._tasks) < self.concurrency:
+            self._start(run)
+        else:
+            self._waiting.append(run)
+
+    def _start(self, run: Run) -> None:
+        assert self._loop is not None
+        task = self._loop.create_task(self._perform(run), context=self._variables.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    async def _perform(self, run: Run) -> None:
+        job = run.job
+        if self.app.events.wants("job.started"):
+            self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
+        begun = SYSTEM.elapsed()
+        settlement = await self._executor.execute(run)
+        self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
+        if settlement is not None:
+            self._settler.put(run, settlement)
+        else:
+            self._forget(run)
+            self._tell_lost(job)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a run ended in an error of dayjob's own", exc_info=task.exception())
+        if self._waiting and not self._stopping.is_set():
+            self._start(self._waiting.popleft())
+        self._changed.set()
+
+    # Settling.
+
+    def _settled(self, run: Run, settlement: Settlement, result: SettleResult) -> None:
+        self._forget(run)
+        self.done += 1
+        if result.lost:
+            self._tell_lost(run.job)
+        else:
+            happened(self.app.events, run.job, settlement, result)
+
+    def _forget(self, run: Run) -> None:
+        if self._runs.get(run.job.key) is run:
+            del self._runs[run.job.key]
+        self._changed.set()
+
+    def _tell(self, name: str) -> None:
+        if self.app.events.wants(name):
+            self.app.events.emit(Happening(name, self.name))
+
+    def _tell_lost(self, job: Job) -> None:
+        _log.warning("the claim of job %s (epoch %d) was lost: its outcome is dropped", job.id, job.epoch)
+        if self.app.events.wants("job.lost"):
+            self.app.events.emit(Happening("job.lost", job.id, job.queue, job.task, job))
+
+    # Draining.
+
+    async def _drain(self) -> None:
+        """Let running jobs finish, up to the timeout; interrupt and release the rest; store all outcomes."""
+        self._stopping.set()
+        self._shutting_down.set("shutdown")
+        for run in self._waiting:
+            self._settler.put(run, Settlement(run.job, Event.RELEASE))
+        self._waiting.clear()
+        await self._wait_for_tasks(self._shutdown_timeout, or_until=self._hurrying)
+        if self._tasks:
+            _log.warning("%d jobs did not finish in time and are released", len(self._tasks))
+            for run in list(self._runs.values()):
+                run.interrupt("shutdown")
+            await self._wait_for_tasks(_GRACE)
+        for task in self._tasks:
+            task.cancel()
+        for run in list(self._runs.values()):
+            if run.worker_task is not None:
+                self._settler.put(run, Settlement(run.job, Event.RELEASE))
+        flushing = asyncio.ensure_future(self._settler.flush())
+        hurrying = asyncio.ensure_future(self._hurrying.wait())
+        await asyncio.wait({flushing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        if not flushing.done():
+            await asyncio.wait({flushing}, timeout=_GRACE)
+            self._settler.abort()
+        hurrying.cancel()
+
+    async def _wait_for_tasks(self, seconds: float, or_until: asyncio.Event | None = None) -> None:
+        deadline = SYSTEM.elapsed() + seconds
+        hurrying = asyncio.ensure_future(or_until.wait()) if or_until is not None else None
+        try:
+            while self._tasks and (left := deadline - SYSTEM.elapsed()) > 0:
+                if hurrying is not None and hurrying.done():
+                    return
+                waiting: set[asyncio.Future[Any]] = {*self._tasks}
+                if hurrying is not None:
+                    waiting.add(hurrying)
+                await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if hurrying is not None:
+                hurrying.cancel()
+
+
+class _signals:
+    """SIGTERM and SIGINT go to the worker while it runs in the main thread."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                before = signal.getsignal(number)
+                with suppress(NotImplementedError):
+                    loop.add_signal_handler(number, self._callback)
+                    self._before[number] = before
+
+    def __exit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number, before in self._before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, before if before is not None else signal.SIG_DFL)

@@ -1,0 +1,54 @@
+"""A worker that stands still for longer than its lease wakes up with its claims lost, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, Job
+from tests.engines.sqlite.processes import Spawn, until
+from tests.faults.roles import AFTER, WORK, settle_late, succeed
+
+pytestmark = pytest.mark.slow
+
+JOBS = 10
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["settled meanwhile", "running again"])
+async def test_a_stale_worker_does_not_settle_what_it_lost(
+    tmp_path: Path, spawn: Spawn, settled: bool
+) -> None:
+    url, log = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "late.log"
+    async with Broker(url, config=BrokerConfig(reap_interval=0.2)) as broker:
+        ids = [(await broker.enqueue(WORK)).id for _ in range(JOBS)]
+        child = await spawn(settle_late, url, 0.5, str(log))
+        assert await child.said() == "ready"
+        child.signal(SIGSTOP)
+
+        jobs: list[Job] = []
+
+        async def all_are_back() -> bool:
+            jobs.extend(await broker.claim(WORK, limit=JOBS, wait=1))
+            return len(jobs) == JOBS
+
+        await until(all_are_back, 10)
+        assert {(job.epoch, job.attempts) for job in jobs} == {(2, 2)}
+        if settled:
+            for job in jobs:
+                await succeed(broker, job)
+        child.signal(SIGCONT)
+        child.tell()
+        assert await child.said() == "done"
+        assert lines(log) == [f"lost {id}" for id in ids]
+        if not settled:
+            for job in jobs:
+                await succeed(broker, job)
+        stats = await broker.stats(WORK)
+        assert (stats.done, stats.running, stats.pending) == (JOBS, 0, 0)
+        assert sorted(job.payload.decode() for job in await broker.jobs(AFTER)) == ids
+
+
+def lines(log: Path) -> list[str]:
+    return log.read_text().splitlines()
