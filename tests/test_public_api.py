@@ -16,7 +16,8 @@ ERRORS = [
 NAMES = [
     "Broker", "BrokerConfig", "QueueConfig", "Retention", "Retry", "NewJob", "Enqueued", "Job", "JobState",
     "CancelOutcome", "Waited", "QueueStats", "Settlement", "SettleResult", "HIGH", "NORMAL", "LOW",
-    "DayjobError",
+    "DayjobError", "App", "Task", "JobHandle", "Worker", "Context", "current", "DeadLetter", "RetryLater",
+    "Snooze", "JobCancelled",
 ]  # fmt: skip
 
 JOB_FIELDS = [

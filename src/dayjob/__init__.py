@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dayjob._version import __version__ as __version__
 from dayjob.config import BrokerConfig, QueueConfig, Retention
+from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.errors import (
     BadPayload,
     Closed,
@@ -37,18 +38,67 @@ from dayjob.retry import Retry
 from dayjob.settlement import Settlement, SettleResult
 
 if TYPE_CHECKING:
+    from dayjob.app import App
     from dayjob.broker import Broker
+    from dayjob.context import Context, current
+    from dayjob.handle import JobHandle
+    from dayjob.task import Task
+    from dayjob.worker import Worker
 
-_LATER = {"Broker": "dayjob.broker"}
+_LATER = {
+    "App": "dayjob.app",
+    "Broker": "dayjob.broker",
+    "Context": "dayjob.context",
+    "JobHandle": "dayjob.handle",
+    "Task": "dayjob.task",
+    "Worker": "dayjob.worker",
+    "current": "dayjob.context",
+}
 """What needs asyncio is imported when it is first asked for, so that ``import dayjob`` stays cheap."""
 
 __all__ = [
-    "HIGH", "LOW", "NORMAL", "BadPayload", "Broker", "BrokerConfig", "CancelOutcome", "Closed", "ConfigError",
-    "DayjobError", "EngineFenced", "EngineUnavailable", "Enqueued", "InvalidState", "Job", "JobFailed",
-    "JobState", "KvValueTooLarge", "LeaseLost", "NewJob", "PayloadTooLarge", "QueueConfig", "QueueStats",
-    "ResultNotKept", "Retention", "Retry", "SettleResult", "Settlement", "TenantNotFound", "UnknownTask",
+    "HIGH",
+    "LOW",
+    "NORMAL",
+    "App",
+    "BadPayload",
+    "Broker",
+    "BrokerConfig",
+    "CancelOutcome",
+    "Closed",
+    "ConfigError",
+    "Context",
+    "DayjobError",
+    "DeadLetter",
+    "EngineFenced",
+    "EngineUnavailable",
+    "Enqueued",
+    "InvalidState",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobHandle",
+    "JobState",
+    "KvValueTooLarge",
+    "LeaseLost",
+    "NewJob",
+    "PayloadTooLarge",
+    "QueueConfig",
+    "QueueStats",
+    "ResultNotKept",
+    "Retention",
+    "Retry",
+    "RetryLater",
+    "SettleResult",
+    "Settlement",
+    "Snooze",
+    "Task",
+    "TenantNotFound",
+    "UnknownTask",
     "Waited",
-]  # fmt: skip
+    "Worker",
+    "current",
+]
 
 
 def __getattr__(name: str) -> Any:
