@@ -1,4 +1,4 @@
-"""For tests of code that uses dayjob: a clock that moves only when told to."""
+"""A clock that moves only when told to."""
 
 from __future__ import annotations
 

@@ -1,0 +1,6 @@
+"""For tests of code that uses dayjob: a clock moved by hand, a sandbox, jobs run on demand."""
+
+from dayjob.testing.clock import ManualClock
+from dayjob.testing.running import adrain, drain, eager, sandbox
+
+__all__ = ["ManualClock", "adrain", "drain", "eager", "sandbox"]
