@@ -18,13 +18,15 @@ from click.testing import CliRunner
 from dayjob import Broker, Job, JobState, QueueStats
 from dayjob.cli import demo as module
 from dayjob.cli import main
-from dayjob.cli.demo_jobs import EMAIL, POISON, QUEUES, REMINDER, Planned, exports, plan
+from dayjob.cli.demo_jobs import Planned, exports, plan
 from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
+from dayjob.cli.demo_tasks import EMAIL, POISON, QUEUES, REMINDER, make_app
 from dayjob.clock import SYSTEM, block
 from dayjob.ids import new_key
 from dayjob.job import Failure, id_text
 
 BOUND = 60.0
+APP = make_app("memory://")
 
 
 def demo_command(*arguments: str) -> list[str]:
@@ -134,7 +136,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def accepted() -> list[Accepted]:
     """All jobs of a demo, each where it should be at the end."""
-    return [kept(planned, planned.end) for planned in [*exports(3), *plan(200)]]
+    return [kept(planned, planned.end) for planned in [*exports(APP, 3), *plan(APP, 200)]]
 
 
 def kept(planned: Planned, state: JobState, *, errors: tuple[Failure, ...] = ()) -> Accepted:
@@ -237,7 +239,7 @@ def test_a_kill_that_hit_nobody_at_work_exits_with_1(accepted: list[Accepted]) -
 def test_a_dead_worker_held_what_runs_under_its_name_or_was_taken_back(
     state: JobState, errors: tuple[Failure, ...], held: bool
 ) -> None:
-    job = kept(plan(100)[0], state, errors=errors).record
+    job = kept(plan(APP, 100)[0], state, errors=errors).record
     assert job is not None
     job.worker = "worker-1"
     assert was_held_by("worker-1", job) is held

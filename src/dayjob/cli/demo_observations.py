@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dayjob.cli.demo_jobs import EMAIL, FLAKY, REMINDER
+from dayjob.cli.demo_tasks import EMAIL, FLAKY, REMINDER
 from dayjob.durations import SECOND
 from dayjob.job import HIGH, Job, JobState
 

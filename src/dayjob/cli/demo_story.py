@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.demo_crew import Crew
-from dayjob.cli.demo_jobs import QUEUES, Planned, configuration, exports, plan
+from dayjob.cli.demo_jobs import Planned, exports, plan
 from dayjob.cli.demo_observations import observations
 from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
 from dayjob.cli.demo_screen import Screen
+from dayjob.cli.demo_tasks import QUEUES, make_app
 from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError
 from dayjob.job import CancelOutcome, Job, JobState
@@ -29,10 +31,10 @@ class TimeUp(Exception):
 
 async def play(url: str, jobs: int, logs: Path, screen: Screen) -> Reckoning:
     """The whole demo on a store that has none of its queues yet."""
-    async with Broker(url, config=configuration(duties=False)) as broker:
-        await _check_usable(broker)
+    async with make_app(url) as app:
+        await _check_usable(app.broker)
         async with Crew(url, WORKERS, logs) as crew:
-            return await Story(broker, crew, screen, jobs).tell()
+            return await Story(app, crew, screen, jobs).tell()
 
 
 async def _check_usable(broker: Broker) -> None:
@@ -49,8 +51,9 @@ async def _check_usable(broker: Broker) -> None:
 class Story:
     """Holds what one act leaves for the next."""
 
-    def __init__(self, broker: Broker, crew: Crew, screen: Screen, jobs: int) -> None:
-        self._broker = broker
+    def __init__(self, app: App, crew: Crew, screen: Screen, jobs: int) -> None:
+        self._app = app
+        self._broker = app.broker
         self._crew = crew
         self._screen = screen
         self._jobs = jobs
@@ -77,7 +80,7 @@ class Story:
 
     async def _start_workers(self) -> list[str]:
         """Each worker takes one of the long exports, so all are up once all of these run."""
-        ids = await self._accept(exports(WORKERS))
+        ids = await self._accept(exports(self._app, WORKERS))
         for id in ids:
             await self._until(partial(self._is_running, id))
         names = ", ".join(f"{name} (pid {pid})" for name, pid in self._crew.pids().items())
@@ -85,7 +88,7 @@ class Story:
         return ids
 
     async def _enqueue(self) -> None:
-        planned = plan(self._jobs - len(self._planned))
+        planned = plan(self._app, self._jobs - len(self._planned))
         begun = SYSTEM.elapsed()
         for start in range(0, len(planned), BATCH):
             await self._accept(planned[start : start + BATCH])

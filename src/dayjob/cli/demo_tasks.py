@@ -1,91 +1,86 @@
-"""What the demo's jobs do: mostly wait a little, and some of them fail."""
+"""The demo's app and its tasks: mostly they wait a little, and some of them fail."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
+from dayjob.app import App
 from dayjob.clock import SYSTEM
-from dayjob.job import Job
-from dayjob.settlement import Settlement
+from dayjob.config import BrokerConfig, QueueConfig, Retention
+from dayjob.context import Context
+from dayjob.control import DeadLetter, JobCancelled
+from dayjob.retry import Retry
 
-EXPORT_SECONDS = 300.0
+EMAIL, RESIZE, REPORT, FLAKY, POISON, REMINDER, EXPORT = QUEUES = (
+    "email", "resize", "report", "flaky", "poison", "reminder", "export",
+)  # fmt: skip
 
+KEPT = timedelta(hours=1)
+"""Longer than any demo, so that every job that ended can still be counted and looked at."""
 
-class Hopeless(Exception):
-    """A failure that trying again won't mend."""
-
-
-class Cancelled(Exception):
-    """The handler saw its cancel token fire, and gave up."""
-
-
-async def perform(job: Job) -> Settlement:
-    """Run a job's task, and say how its claim ends."""
-    try:
-        await TASKS[job.task](job)
-    except Hopeless as error:
-        return Settlement.dead_letter(job, error)
-    except Cancelled:
-        return Settlement.mark_cancelled(job)
-    except Exception as error:
-        return Settlement.nack(job, error)
-    return Settlement.ack(job)
+EXPORT_SECONDS = 300
 
 
-async def _send(job: Job) -> None:
+def make_app(url: str) -> App:
+    """The app on a store; settings for the demo's own queues only, as the store may hold others."""
+    kept = Retention(done=KEPT, dead=KEPT, cancelled=KEPT)
+    config = BrokerConfig(queues={queue: QueueConfig(retention=kept) for queue in QUEUES})
+    app = App(url, config=config, name="demo")
+    app.task(name="send", queue=EMAIL)(send)
+    app.task(name="resize", queue=RESIZE)(resize)
+    app.task(name="report", queue=REPORT)(report)
+    app.task(name="fetch", queue=FLAKY, retry=Retry.exponential(attempts=5, base=0.4, jitter="equal"))(fetch)
+    app.task(name="parse", queue=POISON, retry=Retry.fixed(attempts=3, delay=0.6))(parse)
+    app.task(name="remind", queue=REMINDER)(remind)
+    app.task(name="export", queue=EXPORT)(export)
+    return app
+
+
+async def send(address: str) -> str:
     await _work(0.03)
+    return f"sent to {address}"
 
 
-async def _resize(job: Job) -> None:
+async def resize(photo: str, width: int) -> None:
     await _work(0.06)
 
 
-async def _report(job: Job) -> None:
-    await _work(0.2)
+async def report(ctx: Context, year: int) -> None:
+    for quarter in range(1, 5):
+        await _work(0.05)
+        ctx.progress(quarter / 4, f"Q{quarter} of {year}")
 
 
-async def _fetch(job: Job) -> None:
-    """Fails as often as its payload says, then succeeds."""
+async def fetch(ctx: Context, failures: int) -> None:
+    """Fails that often, then succeeds."""
     await _work(0.03)
-    if job.attempts <= int(job.payload):
+    if ctx.attempt <= failures:
         raise ConnectionError("the other side hung up")
 
 
-async def _parse(job: Job) -> None:
+async def parse(text: str, broken: bool) -> None:
     await _work(0.01)
-    try:
-        text = job.payload.decode()
-    except UnicodeDecodeError as error:
-        raise Hopeless(error) from error
+    if broken:
+        raise DeadLetter("the file is not a table at all")
     raise ValueError(text)
 
 
-async def _remind(job: Job) -> None:
-    if SYSTEM.now() < job.run_us:
-        raise Hopeless("started before its time")
+async def remind(ctx: Context, appointment: str) -> None:
+    if SYSTEM.now() < ctx.job.run_us:
+        raise DeadLetter("started before its time")
     await _work(0.01)
 
 
-async def _export(job: Job) -> None:
+async def export(ctx: Context, archive: str) -> None:
+    """Takes minutes, unless it is cancelled."""
     try:
         async with asyncio.timeout(EXPORT_SECONDS):
-            await job.cancel_token.wait()
+            await ctx.cancelled.wait()
     except TimeoutError:
         return
-    raise Cancelled
+    raise JobCancelled
 
 
 async def _work(seconds: float) -> None:
     await SYSTEM.wait(asyncio.Event(), seconds)
-
-
-TASKS: dict[str, Callable[[Job], Awaitable[None]]] = {
-    "send": _send,
-    "resize": _resize,
-    "report": _report,
-    "fetch": _fetch,
-    "parse": _parse,
-    "remind": _remind,
-    "export": _export,
-}
