@@ -16,6 +16,8 @@ SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST = 36_500 * 86_400 * SECOND
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 
 
 def to_micros(value: Duration, name: str) -> int:
@@ -25,7 +27,7 @@ def to_micros(value: Duration, name: str) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{name}={value!r} is not finite: {_ACCEPTED}")
-        micros = round(value * SECOND)
+        micros = -1 if value < 0 else round(min(value, LONGEST) * SECOND)
     else:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: {_ACCEPTED}")
     if micros < 0:
@@ -43,7 +45,10 @@ def to_instant(value: datetime, name: str) -> int:
         raise ValueError(
             f"{name}={value!r} has no time zone: pass an aware datetime, such as datetime.now(UTC)"
         )
-    return (value - EPOCH) // _MICROSECOND
+    micros = (value - EPOCH) // _MICROSECOND
+    if not _FIRST <= micros <= _LAST:
+        raise ValueError(f"{name}={value!r} is outside the years 1 to 9999 in UTC")
+    return micros
 
 
 def to_datetime(micros: int) -> datetime:

@@ -6,6 +6,7 @@ aware UTC datetimes on access, so that a claim does not pay for ten of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -28,6 +29,9 @@ MAX_PRIORITY = 2**32 - 1
 ERRORS_KEPT = 10
 
 DedupUntil = Literal["claimed", "settled"]
+
+
+_UUID = re.compile(r"(?:urn:uuid:|\{)?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})\}?", re.I | re.A)
 
 
 class JobState(StrEnum):
@@ -218,10 +222,10 @@ def id_key(id: str | UUID) -> bytes:
         return id.bytes
     if not isinstance(id, str):
         raise ValueError(f"id={id!r} is a {type(id).__name__}: pass a UUID, as text or as uuid.UUID")
-    try:
-        return UUID(id).bytes
-    except ValueError:
-        raise ValueError(f"id={id!r} is not a UUID: leave it out to have one made") from None
+    match = _UUID.fullmatch(id)
+    if match is None:
+        raise ValueError(f"id={id!r} is not a UUID: leave it out to have one made")
+    return bytes.fromhex(match[1].replace("-", ""))
 
 
 def known_key(id: object) -> bytes | None:

@@ -20,7 +20,7 @@ KV_VALUE_BYTES = 256 * 1024
 def check_text(value: object, what: str) -> int:
     """Refuse what isn't storable text; return its size in UTF-8 bytes."""
     if not isinstance(value, str):
-        raise TypeError(f"the {what} {value!r} is a {type(value).__name__}: pass a str")
+        raise TypeError(f"the {what} {shown(value)} is a {type(value).__name__}: pass a str")
     if "\0" in value:
         raise ValueError(f"the {what} {shown(value)} holds a NUL character: remove it")
     try:
@@ -44,7 +44,7 @@ def check_queue(value: object) -> None:
 
 def check_headers(headers: object) -> None:
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers={headers!r} is a {type(headers).__name__}: pass a mapping of str to str")
+        raise TypeError(f"headers={shown(headers)} is a {type(headers).__name__}: pass a mapping of texts")
     size = 0
     for name, value in headers.items():
         check_name(name, "header name", KEY_BYTES)
@@ -55,7 +55,7 @@ def check_headers(headers: object) -> None:
 
 def check_kv_key(key: object) -> None:
     if not isinstance(key, bytes):
-        raise TypeError(f"the kv key {key!r} is a {type(key).__name__}: pass bytes")
+        raise TypeError(f"the kv key {shown(key)} is a {type(key).__name__}: pass bytes")
     if not 0 < len(key) <= KEY_BYTES:
         raise ValueError(f"the kv key has {len(key):,} bytes: pass 1 to {KEY_BYTES:,}")
 

@@ -6,6 +6,8 @@ Pure: the random number that jitter needs is passed in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
+from sys import float_info
 from typing import Literal, Self
 
 from msgspec import Struct
@@ -18,6 +20,7 @@ DelayFunction = Callable[[int, BaseException], float | None]
 """Gets the attempt that failed (from 1) and its exception; returns seconds, or None to give up."""
 
 _LONGEST_SECONDS = LONGEST / SECOND
+_MAX = float_info.max
 
 
 class Retry(Struct, frozen=True, kw_only=True):
@@ -38,7 +41,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         for name in ("base", "step", "cap"):
             _seconds(getattr(self, name), name)
         factor = self.factor
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < float("inf"):
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MAX:
             raise ConfigError(f"Retry factor={factor!r}: pass a finite number above 0")
         if self.jitter not in ("none", "full", "equal"):
             raise ConfigError(f"Retry jitter={self.jitter!r}: pass 'none', 'full' or 'equal'")
@@ -64,6 +67,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         give_up_on: tuple[type[BaseException], ...] = (),
     ) -> Self:
         """The same delay after each failure."""
+        _seconds(delay, "delay")
         return cls(attempts=attempts, base=delay, factor=1.0, cap=delay, jitter=jitter, give_up_on=give_up_on)
 
     @classmethod
@@ -131,7 +135,11 @@ class Retry(Struct, frozen=True, kw_only=True):
         if self.function is None:
             return self.delay(attempt, random)
         chosen = self.function(attempt, error)
-        return None if chosen is None else min(max(float(chosen), 0.0), _LONGEST_SECONDS)
+        if chosen is None:
+            return None
+        if isnan(min(chosen, _LONGEST_SECONDS)):
+            raise ValueError(f"the retry function returned {chosen!r}: return seconds, or None to give up")
+        return float(min(max(chosen, 0.0), _LONGEST_SECONDS))
 
 
 def as_retry(policy: Retry | DelayFunction, field: str) -> Retry:

@@ -47,7 +47,7 @@ def create_engine(url: str, clock: Clock) -> Engine:
     entry = ENGINES[location.parts.scheme]
     try:
         module = import_module(entry.module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         if entry.extra is None:
             raise
         raise ConfigError(
@@ -68,4 +68,11 @@ def parse(url: str) -> Location:
         raise ConfigError(f"the URL {url!r} can't be read ({error}): pass one of {known}") from None
     if parts.scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
         raise ConfigError(f"the URL {url!r} names no known engine: it should start with one of {known}")
-    return Location(url, parts, dict(parse_qsl(parts.query, keep_blank_values=True)))
+    if parts.fragment or any(character in url for character in "\n\r\t"):
+        raise ConfigError(f"the URL {url!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    names = [name for name, _ in options]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"the URL {url!r} has the option {name!r} twice: write it once")
+    return Location(url, parts, dict(options))

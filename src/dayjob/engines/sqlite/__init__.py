@@ -19,8 +19,6 @@ def create(location: Location, clock: Clock) -> SqliteEngine:
     url = location.url
     if location.parts.netloc:
         raise ConfigError(f"the URL {url!r} has two slashes: write three, as in sqlite:///jobs.db")
-    if location.parts.fragment:
-        raise ConfigError(f"the URL {url!r} has a '#': write it as %23 in a file name")
     path = unquote(location.parts.path[1:])
     if path in ("", ":memory:"):
         raise ConfigError(
