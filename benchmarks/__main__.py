@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import batching, flatness, importing, report, speed, waiting
+from benchmarks import batching, flatness, importing, report, speed, waiting, workers
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
-THEMES = (batching, flatness, importing, speed, waiting)
+THEMES = (batching, flatness, importing, speed, waiting, workers)
 """Importing them registers their measures."""
 
 
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = _choose(options.names, options.engine)
     if not chosen:
         parser.error(f"none of these measures is about the {options.engine} engine: leave out --engine")
+    commit = report.current_commit()  # asked before the run: somebody may commit during it
     # A handler of our own: asyncio's would wait for the next await, and a side may be asked for long.
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         print("interrupted: nothing was measured to the end", file=sys.stderr)
         return 130
     report.print_table(findings)
-    summary = report.new_report(findings, _command(options))
+    summary = report.new_report(findings, commit, _command(options))
     if options.json is not None:
         options.json.write_bytes(report.to_json(summary))
     if options.record:

@@ -59,13 +59,13 @@ class Report(msgspec.Struct, frozen=True):
     findings: Sequence[Finding]
 
 
-def new_report(findings: Sequence[Finding], command: str) -> Report:
+def new_report(findings: Sequence[Finding], commit: str, command: str) -> Report:
     machine = (
         f"{os.cpu_count()} cores, {platform.python_implementation()} "
         f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     )
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Report(date, _commit(), machine, command, findings)
+    return Report(date, commit, machine, command, findings)
 
 
 def to_json(report: Report) -> bytes:
@@ -87,7 +87,7 @@ def append_to_log(report: Report) -> None:
         log.write("\n".join(lines) + "\n")
 
 
-def _commit() -> str:
+def current_commit() -> str:
     """The commit that is checked out, and whether the package differs from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")

@@ -37,6 +37,11 @@ class Run:
             return f"memory://bench-{self._files}"
         return f"sqlite:///{self._folder}/{self._files}.db"
 
+    def file(self, name: str) -> str:
+        """The path of a new file."""
+        self._files += 1
+        return f"{self._folder}/{self._files}-{name}.db"
+
     async def in_turn(
         self, text: str, rounds: int, *sides: Callable[[], Awaitable[float]]
     ) -> list[list[float]]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dayjob.bridge import Bridge
 from dayjob.broker import Broker
 from dayjob.clock import Clock
-from dayjob.config import BrokerConfig, Retention
+from dayjob.config import BrokerConfig, QueueConfig, Retention
 from dayjob.context import Context
 from dayjob.durations import Duration
 from dayjob.engines.registry import parse
@@ -39,6 +39,7 @@ from dayjob.task import (
     Task,
     TaskConfig,
     check_config,
+    check_function,
     default_name,
     make_retry,
 )  # fmt: skip
@@ -141,8 +142,7 @@ class App:
     def _register(
         self, function: Callable[..., Any], name: str | None, options: dict[str, Any], raw: bool
     ) -> Task[Any, Any, Any]:
-        if not callable(function):
-            raise ConfigError(f"@app.task got {function!r}: put it on a function")
+        check_function(function)
         name = default_name(function) if name is None else name
         check_name(name, "task name", KEY_BYTES)
         unknown = options.keys() - set(TaskConfig.__struct_fields__)
@@ -153,13 +153,16 @@ class App:
             )
         options["retry"] = make_retry(options.get("retry"), name)
         config = check_config(TaskConfig(**options), name)
+        if config.retention is not None:
+            config = replace(config, retention=_keeping(config.retention))
         task: Task[Any, Any, Any] = Task(self, function, name, config, raw)
         known_as, registry = (config.queue, self.handlers) if raw else (name, self.tasks)
         other = registry.get(known_as)
         if other is not None and not _same_function(other.function, function):
             kind = "handler for queue" if raw else "task named"
             raise ConfigError(
-                f"there is a {kind} {known_as!r} already ({other.function!r}): give one of them another name"
+                f"there is a {kind} {known_as!r} already, {_shown(other.function)}, "
+                f"and this is {_shown(function)}: give one of them another name"
             )
         registry[known_as] = task
         return task
@@ -189,6 +192,7 @@ class App:
         """The broker of this event loop, opened on first use."""
         broker = self._broker_of(asyncio.get_running_loop())
         if not broker.is_open:
+            await self._close_left_behind()
             await broker.open()
         return broker
 
@@ -198,11 +202,17 @@ class App:
             self._pid = os.getpid()
         broker = self._brokers.get(loop)
         if broker is None:
-            for known in [known for known in self._brokers if known.is_closed()]:
-                del self._brokers[known]
             config = replace(self.config, duties=False)
-            broker = self._brokers[loop] = Broker(self.url, config=config, clock=self.clock)
+            made = Broker(self.url, config=config, clock=self.clock)
+            broker = self._brokers.setdefault(loop, made)  # Several threads may ask for the bridge's.
         return broker
+
+    async def _close_left_behind(self) -> None:
+        """Close what event loops that have ended left open."""
+        for loop in [loop for loop in list(self._brokers) if loop.is_closed()]:
+            left = self._brokers.pop(loop, None)
+            if left is not None:
+                await left.close()
 
     async def open(self) -> Self:
         """Open on this event loop now, instead of on first use."""
@@ -232,7 +242,7 @@ class App:
     def call(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Run a coroutine of this app for synchronous code, and wait for it."""
         loop = _running_loop()
-        if loop is not None and loop in self._brokers:
+        if loop is not None and (loop in self._brokers or self._bridge.is_on(loop)):
             raise InvalidState(
                 "this is the event loop that the app runs on, and a synchronous call would block it: "
                 "use aenqueue, aresult and the other async twins here"
@@ -273,23 +283,36 @@ def known_apps() -> list[App]:
 
 def _with_results(config: BrokerConfig) -> BrokerConfig:
     """Keep done jobs for an hour where nothing is said; ``Retention(done=0)`` keeps none."""
-    queues = {
-        name: replace(queue, retention=_keeping(queue.retention)) if queue.retention else queue
-        for name, queue in config.queues.items()
-    }
-    return replace(config, retention=_keeping(config.retention), queues=queues)
+
+    def keeping(queue: QueueConfig) -> QueueConfig:
+        return replace(queue, retention=_keeping(queue.retention)) if queue.retention else queue
+
+    queues = {name: keeping(queue) for name, queue in config.queues.items()}
+    return replace(
+        config, default=keeping(config.default), queues=queues, retention=_keeping(config.retention)
+    )
 
 
 def _keeping(retention: Retention) -> Retention:
     return replace(retention, done=KEPT_DONE) if retention.done is None else retention
 
 
-def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether a module was merely imported again, as by a reload or as ``__main__`` and by its name."""
-    return getattr(one, "__qualname__", one) == getattr(other, "__qualname__", other) and (
-        getattr(one, "__code__", None) is None
-        or one.__code__.co_filename == getattr(other, "__code__", one.__code__).co_filename
-    )
+def _same_function(one: Any, other: Any) -> bool:
+    """Whether a module was merely run again: reloaded, or as ``__main__`` and by its name, or typed anew."""
+    old, new = getattr(one, "__code__", None), getattr(other, "__code__", None)
+    if old is None or new is None or one.__qualname__ != other.__qualname__:
+        return one is other
+    if old.co_filename.startswith("<") and new.co_filename.startswith("<"):
+        return True
+    imported_twice = one.__globals__ is not other.__globals__
+    reloaded = old is not new and old.co_firstlineno == new.co_firstlineno
+    return old.co_filename == new.co_filename and (imported_twice or reloaded)
+
+
+def _shown(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    where = "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}{where}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -6,12 +6,16 @@ Usable from any number of threads. After a fork the child gets a loop of its own
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import weakref
 from collections.abc import Callable, Coroutine
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+
+_bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
 
 
 class Bridge:
@@ -19,10 +23,18 @@ class Bridge:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.forget()
+        _bridges.add(self)
+
+    def forget(self) -> None:
+        """Begin anew, as a child must: the thread, which may have held the lock, stayed with the parent."""
         self._lock = Lock()
-        self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
+
+    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the bridge's own loop."""
+        return loop is self._loop
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Run the coroutine on the bridge's loop and wait for it in this thread."""
@@ -33,31 +45,23 @@ class Bridge:
             future.cancel()
             raise
 
-    def stop(self) -> None:
-        """End the loop and its thread; the next ``run`` starts them again."""
-        with self._fork_safe_lock():
-            loop = self._loop if self._pid == os.getpid() else None
-            thread = self._thread
+    def stop(self, timeout: float | None = None) -> None:
+        """End the loop and its thread, in that many seconds if it can; the next ``run`` starts them again."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            thread.join(timeout)
 
     def start(self) -> asyncio.AbstractEventLoop:
         """The loop, started if it isn't running in this process."""
-        with self._fork_safe_lock():
-            if self._loop is None or self._pid != os.getpid():
+        with self._lock:
+            if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
-                self._pid = os.getpid()
                 self._thread.start()
             return self._loop
-
-    def _fork_safe_lock(self) -> Lock:
-        """The lock, made anew in a child: it may have been held by a thread that did not come along."""
-        if self._pid not in (0, os.getpid()):
-            self._lock = Lock()
-        return self._lock
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -65,5 +69,23 @@ class Bridge:
         try:
             loop.run_forever()
         finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+def _after_fork() -> None:
+    for bridge in _bridges:
+        bridge.forget()
+
+
+def _at_exit() -> None:
+    for bridge in list(_bridges):
+        bridge.stop(timeout=1)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import PurePath
 from types import UnionType
 from typing import Any
@@ -19,13 +20,16 @@ from msgspec import UNSET
 
 from dayjob.errors import BadPayload
 
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_KINDS = inspect.Parameter
+_VARIADIC = (_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD)
+_POSITIONAL = (_KINDS.POSITIONAL_ONLY, _KINDS.POSITIONAL_OR_KEYWORD)
+_NAMED = (_KINDS.POSITIONAL_OR_KEYWORD, _KINDS.KEYWORD_ONLY)
 
 
 def to_plain(value: Any) -> Any:
     """What msgspec can't encode by itself: pydantic models and paths."""
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return value.model_dump(mode="json", round_trip=True)
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError(f"{value!r} is a {type(value).__name__}, which has no JSON form")
@@ -33,16 +37,22 @@ def to_plain(value: Any) -> Any:
 
 def from_plain(wanted: Any, value: Any) -> Any:
     """The reverse of ``to_plain`` for a type that msgspec does not know."""
+    if isinstance(wanted, Choice):
+        return wanted.pick(value)
     if hasattr(wanted, "model_validate"):
-        return wanted.model_validate(value)
+        return wanted.model_validate(value, by_name=True)
     if isinstance(wanted, type) and issubclass(wanted, PurePath):
         return wanted(value)
+    if typing.get_origin(wanted) is Iterable:
+        return _convert(value, list[typing.get_args(wanted)[0]])  # type: ignore[misc]
     if isinstance(wanted, type) and isinstance(value, wanted):
         return value
     raise NotImplementedError(f"{wanted!r} can't be rebuilt from JSON")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=to_plain)
+_canonical = msgspec.json.Encoder(enc_hook=to_plain, order="deterministic")
+_convert = partial(msgspec.convert, dec_hook=from_plain, str_keys=True)
 _ERRORS = (msgspec.MsgspecError, NotImplementedError, TypeError, ValueError, RecursionError, OverflowError)
 
 
@@ -50,35 +60,68 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-class Decoder:
-    """Rebuilds values of one annotated type.
+class Choice(type):
+    """Stands, in an annotation, for a union that msgspec can't tell apart, such as ``datetime | str``.
 
-    A union that msgspec can't tell apart, such as ``datetime | str``, takes the first member that fits.
+    The value becomes the first member that gives it back unchanged, else the first that fits; ``str``,
+    which takes any text, comes last.
     """
 
-    def __init__(self, annotation: Any) -> None:
-        self._alternatives: tuple[Decoder, ...] = ()
-        self._decode: Callable[[bytes | msgspec.Raw], Any] | None = None
-        try:
-            self._decode = msgspec.json.Decoder(annotation, dec_hook=from_plain).decode
-        except TypeError:
-            if typing.get_origin(annotation) not in (typing.Union, UnionType):
-                raise
-            self._alternatives = tuple(Decoder(member) for member in typing.get_args(annotation))
+    members: tuple[Any, ...]
 
-    @property
-    def simple(self) -> bool:
-        return self._decode is not None
+    def __new__(mcs, members: Iterable[Any]) -> Choice:
+        made = super().__new__(mcs, "Choice", (), {})
+        made.members = tuple(sorted(members, key=lambda member: member is str))
+        return made
 
-    def decode(self, data: bytes | msgspec.Raw) -> Any:
-        if self._decode is not None:
-            return self._decode(data)
-        for alternative in self._alternatives:
+    def __init__(cls, members: Iterable[Any]) -> None:
+        super().__init__("Choice", (), {})
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+    def pick(cls, value: Any) -> Any:
+        fitting = []
+        for member in cls.members:
             try:
-                return alternative.decode(data)
+                rebuilt = _convert(value, member)
             except _ERRORS:
                 continue
-        raise msgspec.ValidationError("no member of the union fits")
+            if msgspec.to_builtins(rebuilt, enc_hook=to_plain, str_keys=True) == value:
+                return rebuilt
+            fitting.append(rebuilt)
+        if not fitting:
+            names = ", ".join(getattr(member, "__name__", str(member)) for member in cls.members)
+            raise ValueError(f"{value!r} is none of {names}")
+        return fitting[0]
+
+
+def rebuildable(annotation: Any) -> Any:
+    """The annotation with a ``Choice`` for each union that msgspec can't tell apart."""
+    try:
+        msgspec.json.Decoder(annotation, dec_hook=from_plain)
+    except TypeError:
+        origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin is None or origin is typing.Literal:
+            raise
+        if origin is typing.Annotated:
+            return rebuildable(members[0])
+        members = tuple(member if member is ... else rebuildable(member) for member in members)
+        if origin not in (typing.Union, UnionType):
+            return origin[members]
+        if str in members and not {bytes, bytearray}.isdisjoint(members):
+            raise TypeError("bytes and str look the same in JSON: allow one of them") from None
+        return _union(members)
+    return annotation
+
+
+def _union(members: tuple[Any, ...]) -> Any:
+    union: Any = typing.Union.__getitem__(members)
+    try:
+        msgspec.json.Decoder(union, dec_hook=from_plain)
+    except TypeError:
+        return Choice(members)
+    return union
 
 
 class Arguments:
@@ -90,37 +133,28 @@ class Arguments:
         self._parameters = list(signature.parameters.values())[skip:]
         self._signature = signature.replace(parameters=self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
-        self._plain = all(
-            parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-            for parameter in self._parameters
-        )
-        self._hints = _hints(function)
-        self._special: dict[str, Decoder] = {}
-        self._decode = msgspec.json.Decoder(self._struct(), dec_hook=from_plain).decode
+        kinds = {parameter.kind for parameter in self._parameters}
+        self._plain = kinds.issubset(_NAMED)
+        self._straight = kinds <= {_KINDS.POSITIONAL_OR_KEYWORD} and not any(map(_optional, self._parameters))
+        hints = hints_of(function)
+        annotations = {each.name: _annotation(each, hints) for each in self._parameters}
+        self._loose = [known for known, annotation in annotations.items() if _loose(annotation)]
+        self._decode = msgspec.json.Decoder(self._struct(annotations), dec_hook=from_plain).decode
 
-    def _struct(self) -> type[msgspec.Struct]:
+    def _struct(self, annotations: dict[str, Any]) -> type[msgspec.Struct]:
         """A struct with a field for each parameter, so that decoding and checking happen in one go."""
         fields: list[tuple[str, Any, Any]] = []
         rename: dict[str, str] = {}
         for place, parameter in enumerate(self._parameters):
+            try:
+                annotation = rebuildable(annotations[parameter.name])
+            except TypeError as error:
+                raise TypeError(f"task {self._name!r}, parameter {parameter.name!r}: {error}") from None
             field = f"p{place}"
             rename[field] = parameter.name
-            annotation = self._annotation(parameter)
-            optional = parameter.default is not parameter.empty or parameter.kind in _VARIADIC
-            fields.append((field, annotation, msgspec.field(default=UNSET) if optional else msgspec.field()))
+            default = msgspec.field(default=UNSET) if _optional(parameter) else msgspec.field()
+            fields.append((field, annotation, default))
         return msgspec.defstruct("Arguments", fields, rename=rename, forbid_unknown_fields=True, kw_only=True)
-
-    def _annotation(self, parameter: inspect.Parameter) -> Any:
-        annotation = self._hints.get(parameter.name, Any)
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            annotation = list[annotation]  # type: ignore[valid-type]
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            annotation = dict[str, annotation]  # type: ignore[valid-type]
-        decoder = Decoder(annotation)
-        if decoder.simple:
-            return annotation
-        self._special[parameter.name] = decoder
-        return msgspec.Raw
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """The payload of a call; a call that the task could not be made with is a ``TypeError`` here."""
@@ -128,15 +162,26 @@ class Arguments:
         try:
             payload = _encoder.encode(bound)
         except _ERRORS as error:
-            raise TypeError(f"{self._name}: an argument can't be encoded: {error}") from error
+            raise TypeError(f"{self._name}: {_unencodable(bound, error)}") from error
         try:
-            self._rebuild(payload)
+            values = msgspec.structs.astuple(self._decode(payload))
         except _ERRORS as error:
-            raise TypeError(f"{self._name}: an argument doesn't fit its annotation: {error}") from error
+            raise TypeError(f"{self._name}: {_explained(error)}") from error
+        for name in self._loose:
+            rebuilt = values[self._names.index(name)]
+            if name in bound and not _kept(bound[name], rebuilt):
+                raise TypeError(
+                    f"{self._name}: argument `{name}` would come back as {rebuilt!r}: "
+                    "annotate the parameter with the type of what is passed"
+                )
         return payload
 
+    def canonical(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+        """The same bytes for calls with equal arguments, whatever the order of sets and mappings."""
+        return _canonical.encode(self._bind(args, kwargs))
+
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if self._plain and not args and len(kwargs) == len(self._names) and kwargs.keys() == set(self._names):
+        if self._plain and not args and kwargs.keys() == set(self._names):
             return kwargs
         try:
             return self._signature.bind(*args, **kwargs).arguments
@@ -146,47 +191,70 @@ class Arguments:
     def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
         """The call that a payload stands for."""
         try:
-            values = self._rebuild(payload)
+            values = msgspec.structs.astuple(self._decode(payload or b"{}"))
+            return (list(values), {}) if self._straight else self._call(values)
         except _ERRORS as error:
             raise BadPayload(
-                f"the payload doesn't fit the task {self._name!r}: {error}; was it enqueued by other code?"
+                f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
+                "was it enqueued by other code?"
             ) from error
+
+    def _call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
+        followed = self._followed(values)
         positional = True
         for parameter, value in zip(self._parameters, values, strict=True):
             kind = parameter.kind
-            if value is UNSET:
+            if value is UNSET and followed and kind in _POSITIONAL:
+                args.append(parameter.default)
+            elif value is UNSET:
                 positional = False
-            elif kind is inspect.Parameter.VAR_POSITIONAL:
+            elif kind is _KINDS.VAR_POSITIONAL:
                 args.extend(value)
-            elif kind is inspect.Parameter.VAR_KEYWORD:
+            elif kind is _KINDS.VAR_KEYWORD:
                 kwargs.update(value)
-            elif kind is inspect.Parameter.KEYWORD_ONLY or not positional:
+            elif kind is _KINDS.KEYWORD_ONLY or not positional:
                 kwargs[parameter.name] = value
             else:
                 args.append(value)
+        if not self._plain:
+            self._signature.bind(*args, **kwargs)
         return args, kwargs
 
-    def _rebuild(self, payload: bytes) -> tuple[Any, ...]:
-        values = msgspec.structs.astuple(self._decode(payload))
-        if self._special:
-            values = tuple(
-                self._special[name].decode(value) if name in self._special and value is not UNSET else value
-                for name, value in zip(self._names, values, strict=True)
-            )
-        return values
+    def _followed(self, values: tuple[Any, ...]) -> bool:
+        """Whether there are ``*args``: then each parameter before them needs a value, the default if none."""
+        return any(
+            parameter.kind is _KINDS.VAR_POSITIONAL and value is not UNSET
+            for parameter, value in zip(self._parameters, values, strict=True)
+        )
 
 
-def result_decoder(function: Callable[..., Any]) -> Decoder:
-    """Rebuilds what the function returns."""
-    return Decoder(_hints(function).get("return", Any))
+class ResultDecoder:
+    """Rebuilds what a task returned."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._name = name
+        try:
+            annotation = rebuildable(hints_of(function).get("return", Any))
+        except TypeError:
+            annotation = Any  # A result that nobody can rebuild is no reason to refuse the task.
+        self._decode = msgspec.json.Decoder(annotation, dec_hook=from_plain).decode
+
+    def decode(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except _ERRORS as error:
+            raise BadPayload(
+                f"the result doesn't fit what the task {self._name!r} is annotated to return: {error}"
+            ) from error
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations; those of a function inside a function may name what only its closure knows."""
-    inner = inspect.unwrap(function)
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations; those of a function inside a function may name what only that scope knows."""
+    inner = underlying(function)
     known = dict(inspect.getclosurevars(inner).nonlocals) if inspect.isfunction(inner) else {}
+    known.update(_surroundings(inner))
     try:
         return typing.get_type_hints(inner, localns=known or None, include_extras=True)
     except NameError as error:
@@ -194,3 +262,76 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
             f"{inner.__qualname__}: the annotation {error.name!r} can't be resolved: "
             "define the type at the top of the module"
         ) from None
+
+
+def underlying(function: Any) -> Any:
+    """The function that has the annotations: below decorators, ``partial``, and objects with a call."""
+    while True:
+        function = inspect.unwrap(function)
+        if isinstance(function, partial):
+            function = function.func
+        elif inspect.isroutine(function):
+            return function
+        else:
+            function = type(function).__call__
+
+
+def _surroundings(function: Any) -> dict[str, Any]:
+    """The local names of the function call that is just defining this function."""
+    outer, inside, _ = function.__qualname__.rpartition(".<locals>.")
+    frame = inspect.currentframe() if inside else None
+    while frame is not None:
+        if frame.f_globals is function.__globals__ and frame.f_code.co_qualname == outer:
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
+
+
+def _annotation(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+    annotation = hints.get(parameter.name, Any)
+    if parameter.kind is _KINDS.VAR_POSITIONAL:
+        return list[annotation]  # type: ignore[valid-type]
+    if parameter.kind is _KINDS.VAR_KEYWORD:
+        if typing.get_origin(annotation) is typing.Unpack:
+            return typing.get_args(annotation)[0]
+        return dict[str, annotation]  # type: ignore[valid-type]
+    return annotation
+
+
+def _optional(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty or parameter.kind in _VARIADIC
+
+
+def _loose(annotation: Any) -> bool:
+    """Whether the annotation leaves open what is in there."""
+    if annotation in (Any, object, list, dict, tuple, set, frozenset):
+        return True
+    return typing.get_origin(annotation) is not typing.Literal and any(
+        _loose(member) for member in typing.get_args(annotation) if member is not ...
+    )
+
+
+def _kept(given: Any, rebuilt: Any) -> bool:
+    """Whether a value came through JSON as it was; a tuple may have become a list."""
+    if isinstance(given, list | tuple) and isinstance(rebuilt, list | tuple):
+        return len(given) == len(rebuilt) and all(map(_kept, given, rebuilt))
+    if isinstance(given, dict) and isinstance(rebuilt, dict):
+        return given.keys() == rebuilt.keys() and all(_kept(given[key], rebuilt[key]) for key in given)
+    if type(given) is type(rebuilt):
+        return not isinstance(given, set | frozenset) or bool(given == rebuilt)
+    return isinstance(given, type(rebuilt)) and bool(given == rebuilt)
+
+
+def _unencodable(bound: dict[str, Any], error: Exception) -> str:
+    """Which of the arguments it was."""
+    for name, value in bound.items():
+        try:
+            _encoder.encode(value)
+        except _ERRORS as found:
+            return f"argument `{name}` can't be encoded: {found}"
+    return f"the arguments can't be encoded: {error}"
+
+
+def _explained(error: Exception) -> str:
+    """The error with the place as arguments instead of as a path into JSON."""
+    return str(error).replace("- at `$.", "in argument `").replace("- at `$`", "").rstrip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,7 +60,7 @@ class Context:
         if self._log is None:
             job = self.job
             known = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
-            self._log = logging.LoggerAdapter(_log, known)
+            self._log = _JobLog(_log, known)
         return self._log
 
     def progress(self, fraction: float, message: str = "") -> None:
@@ -88,6 +88,14 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, task={self.job.task!r}, attempt={self.attempt})"
+
+
+class _JobLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds what is known of the job to what the caller passes as ``extra``."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 def _as_new_job(call: Any) -> NewJob:

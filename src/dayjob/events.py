@@ -11,9 +11,9 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from fnmatch import fnmatchcase
-from threading import Thread
-from typing import Any
+from threading import Lock, Thread
 
 from msgspec import Struct
 
@@ -82,65 +82,77 @@ class Events:
 
 
 class Delivery:
-    """One observer, its queue, and the thread or task that empties it while there is something in it."""
+    """One observer, its queue, and the thread or task that empties it while there is something in it.
+
+    Events come from several event loops: the worker's, and the bridge's for synchronous code.
+    """
 
     def __init__(self, observer: Observer, names: set[str]) -> None:
         self.names = names
         self._observer = observer
         self._is_async = inspect.iscoroutinefunction(observer)
-        self._events: deque[Event] = deque(maxlen=KEPT)
+        self._lock = Lock()
+        self._events: deque[Event] = deque()
+        self._too_slow = False
         self._running = False
-        self._idle: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._idle: list[Callable[[], object]] = []
 
     def put(self, event: Event) -> None:
         """Queue an event; called on an event loop."""
-        if len(self._events) == KEPT:
+        with self._lock:
+            self._events.append(event)
+            too_slow = len(self._events) > KEPT
+            if too_slow:
+                self._events.popleft()
+            warns, self._too_slow = too_slow and not self._too_slow, self._too_slow or too_slow
+            begins, self._running = not self._running, True
+        if warns:
             _log.warning("the observer %r is too slow: its oldest events are dropped", self._observer)
-        self._events.append(event)
-        if not self._running:
-            self._running = True
-            loop = asyncio.get_running_loop()
-            if self._is_async:
-                task = loop.create_task(self._consume_here())
-                task.add_done_callback(lambda _: self._rest())
-            else:
-                Thread(target=self._consume_in_thread, args=(loop,), daemon=True).start()
+        if begins and self._is_async:
+            self._task = asyncio.get_running_loop().create_task(self._consume_here())
+        elif begins:
+            Thread(target=self._consume_in_thread, name="dayjob-observer", daemon=True).start()
 
     async def _consume_here(self) -> None:
-        while self._events:
-            event = self._events.popleft()
+        while (event := self._next()) is not None:
             try:
                 await self._observer(event)  # type: ignore[misc]
-            except Exception:
+            except BaseException:
                 self._failed(event)
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # The loop ends; the next event begins anew.
+                    self._running = False
+                    raise
 
-    def _consume_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._events:
-            event = self._events.popleft()
+    def _consume_in_thread(self) -> None:
+        while (event := self._next()) is not None:
             try:
                 self._observer(event)
-            except Exception:
+            except BaseException:
                 self._failed(event)
-        try:
-            loop.call_soon_threadsafe(self._rest)
-        except RuntimeError:
-            self._running = False
+
+    def _next(self) -> Event | None:
+        """The next event, or None if there is none: the consumer then ends."""
+        with self._lock:
+            if self._events:
+                return self._events.popleft()
+            self._running = self._too_slow = False
+            idle, self._idle = self._idle, []
+        for tell in idle:
+            with suppress(RuntimeError):  # That loop is closed, and nobody waits on it any more.
+                tell()
+        return None
 
     def _failed(self, event: Event) -> None:
         _log.exception("the observer %r failed on %s of %s", self._observer, event.name, event.id)
 
-    def _rest(self) -> None:
-        self._running = False
-        if self._events:
-            self.put(self._events.pop())
-            return
-        waiters, self._idle = self._idle, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
     async def idle(self) -> None:
-        if self._running:
-            waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._idle.append(waiter)
-            await waiter
+        """Wait until everything queued was delivered."""
+        loop = asyncio.get_running_loop()
+        idle = asyncio.Event()
+        with self._lock:
+            if not self._running:
+                return
+            self._idle.append(lambda: loop.call_soon_threadsafe(idle.set))
+        await idle.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dayjob.codec import Decoder
+from dayjob.codec import ResultDecoder
 from dayjob.durations import Duration
 from dayjob.errors import JobFailed, ResultNotKept
 from dayjob.job import CancelOutcome, JobState, Waited
@@ -20,7 +20,7 @@ class JobHandle(Generic[R]):
 
     __slots__ = ("_app", "_result", "created", "id")
 
-    def __init__(self, app: App, id: str, created: bool, result: Decoder) -> None:
+    def __init__(self, app: App, id: str, created: bool, result: ResultDecoder) -> None:
         self._app = app
         self._result = result
         self.id = id
@@ -62,7 +62,8 @@ class JobHandle(Generic[R]):
         job = waited.job
         if job is None:
             raise ResultNotKept(
-                f"job {self.id} is gone, and with it its result: keep jobs longer with Retention(done=...)"
+                f"job {self.id} is gone, and with it its result: it was cancelled, or not kept any longer; "
+                "keep jobs longer with Retention(done=..., cancelled=...)"
             )
         if job.state is not JobState.DONE:
             why = f": {job.last_error}" if job.last_error else ""

@@ -57,6 +57,11 @@ class Stop:
                 return
         callback()
 
+    def _forget(self, callback: Callable[[], None]) -> None:
+        with Stop._guard:
+            if self._callbacks is not None:
+                self._callbacks.remove(callback)
+
     async def wait(self) -> Reason:
         """Wait for it on an event loop."""
         loop = asyncio.get_running_loop()
@@ -67,7 +72,10 @@ class Stop:
                 loop.call_soon_threadsafe(event.set)
 
         self.when_set(tell)
-        await event.wait()
+        try:
+            await event.wait()
+        finally:
+            self._forget(tell)
         assert self._reason is not None
         return self._reason
 

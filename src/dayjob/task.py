@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,7 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.codec import Arguments, result_decoder
+from dayjob.codec import Arguments, ResultDecoder, hints_of
 from dayjob.config import Retention, check_max_attempts, check_priority
 from dayjob.context import Context, current_or_none, detached
 from dayjob.durations import Duration, to_micros
@@ -98,10 +97,10 @@ class Task(Generic[P, R, C]):
         self.name = name
         self.config = config
         self.raw = raw
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = is_coroutine_function(function)
         self.wants_context = _first_is_context(function)
         self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
-        self.result = result_decoder(function)
+        self.result = ResultDecoder(function, name)
         self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
         self._plain: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
@@ -137,6 +136,16 @@ class Task(Generic[P, R, C]):
     async def aenqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
         return await self._plain.aenqueue_many(calls)
+
+    def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+        """The key that ``dedup`` of ``@app.task`` gives a call."""
+        dedup = self.config.dedup
+        if not dedup:
+            return None
+        if callable(dedup):
+            return dedup(*args, **kwargs)
+        call = payload if self.arguments is None else self.arguments.canonical(args, kwargs)
+        return hashlib.sha256(call).hexdigest()
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         if self.arguments is not None:
@@ -180,6 +189,10 @@ class Using(Generic[P, R]):
         return Using(self._task, {**self._options, **options})
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
+        if self._connection is not None:
+            raise TypeError(
+                f"{self._task.name}: a bound call has no connection: give it to using(...).enqueue_many"
+            )
         return Bound(self._new_job(args, kwargs))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -201,12 +214,12 @@ class Using(Generic[P, R]):
         return await self._store_many(self._new_jobs(calls))
 
     def _new_job(self, args: Sequence[Any], kwargs: dict[str, Any]) -> NewJob:
-        job = replace(self._template, payload=self._task.encode(args, kwargs))
-        dedup = self._task.config.dedup
-        if dedup and job.dedup_key is None:
-            key = dedup(*args, **kwargs) if callable(dedup) else hashlib.sha256(job.payload).hexdigest()
+        task = self._task
+        job = replace(self._template, payload=task.encode(args, kwargs))
+        if task.config.dedup and job.dedup_key is None:
+            key = task.dedup_key(job.payload, args, kwargs)
             if key is not None:
-                job = replace(job, dedup_key=scoped(self._task.name, key))
+                job = replace(job, dedup_key=scoped(task.name, key))
         return job
 
     def _new_jobs(self, calls: Iterable[Any]) -> list[NewJob]:
@@ -214,7 +227,10 @@ class Using(Generic[P, R]):
 
     def _from_call(self, call: Any) -> NewJob:
         if isinstance(call, Bound):
-            return call.new_job()
+            job = call.new_job()
+            if job.task != self._template.task:
+                raise TypeError(f"{job.task!r} was bound, and this is {self._task.name!r}: enqueue it there")
+            return job
         if isinstance(call, Mapping):
             return self._new_job((), dict(call))
         if isinstance(call, tuple):
@@ -292,16 +308,42 @@ def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
 
 def default_name(function: Callable[..., Any]) -> str:
     """Module and qualified name; a script's ``__main__`` is named as a worker would import it."""
+    qualname = getattr(function, "__qualname__", None)
+    if qualname is None or "<lambda>" in qualname:
+        raise ConfigError(f"{function!r} has no name of its own: give the task one with name=...")
     module = function.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
         if spec is not None and spec.name not in ("__main__", "__mp_main__"):
-            module = spec.name.removesuffix(".__main__")
+            module = spec.name
         elif file:
             module = Path(file).stem
-    return f"{module}.{function.__qualname__}"
+    return f"{module}.{qualname}"
+
+
+def check_function(function: Any) -> None:
+    """Refuse what a worker could not call."""
+    if not callable(function) or isinstance(function, type | Task):
+        raise ConfigError(f"@app.task got {function!r}: put it on a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"{function!r} is a generator, which a worker would not run: return a value instead"
+        )
+    scope = getattr(function, "__qualname__", "").rpartition(".")[0]
+    first = next(iter(inspect.signature(function).parameters), None)
+    if scope and not scope.endswith("<locals>") and first in ("self", "cls"):
+        raise ConfigError(
+            f"{function!r} is a method, and a worker has no {first!r} for it: make it a function, "
+            "or a staticmethod"
+        )
+
+
+def is_coroutine_function(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or (
+        not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
+    )
 
 
 def _max_attempts(config: TaskConfig) -> int | None:
@@ -320,8 +362,5 @@ def _first_is_context(function: Callable[..., Any]) -> bool:
         return False
     annotation = parameters[0].annotation
     if isinstance(annotation, str):
-        try:
-            annotation = typing.get_type_hints(inspect.unwrap(function)).get(parameters[0].name)
-        except NameError:
-            return str(annotation).rpartition(".")[2] == "Context"
+        annotation = hints_of(function).get(parameters[0].name)
     return annotation is Context

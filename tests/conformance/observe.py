@@ -31,10 +31,7 @@ def ids(jobs: list[Job]) -> list[str]:
 
 async def every_job(broker: Broker) -> list[Job]:
     """All jobs in id order, page by page."""
-    found: list[Job] = []
-    while page := await broker.jobs(after=found[-1].id if found else None, limit=5000):
-        found += page
-    return found
+    return await _pages(broker, None)
 
 
 async def everything(broker: Broker) -> dict[str, Any]:
@@ -63,11 +60,12 @@ async def check_counters(broker: Broker) -> None:
             else:
                 assert counter == counts[queue, state], f"{queue!r} {state}"
     for state in JobState:
-        assert [job.id for job in listed if job.state is state] == await _ids_in(broker, state)
+        assert [job.id for job in listed if job.state is state] == ids(await _pages(broker, state))
 
 
-async def _ids_in(broker: Broker, state: JobState) -> list[str]:
-    found: list[str] = []
-    while page := await broker.jobs(state=state, after=found[-1] if found else None, limit=5000):
-        found += ids(page)
+async def _pages(broker: Broker, state: JobState | None) -> list[Job]:
+    found: list[Job] = []
+    while page := await broker.jobs(state=state, after=found[-1].id if found else None, limit=5000):
+        assert not found or page[0].id > found[-1].id, "the next page begins after the last"
+        found += page
     return found

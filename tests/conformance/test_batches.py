@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dayjob import Broker, Enqueued, JobState, LeaseLost, NewJob, PayloadTooLarge, Settlement
 from tests.conformance.arrange import KEEP_ALL, OpenBroker, quiet, record, state
 from tests.conformance.observe import every_job, everything, ids
-from tests.conformance.waiting import WatchedClock, turns, within
+from tests.conformance.waiting import SAME_TURN, WatchedClock, cancel_at, within
 
 
 async def test_a_bad_enqueue_among_good_ones_fails_alone(broker: Broker) -> None:
@@ -111,13 +111,11 @@ async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -
 # --- a caller that is cancelled ---
 
 
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
 async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: int) -> None:
     ids_given = [str(UUID(int=number)) for number in range(12)]
     calls = [asyncio.create_task(broker.enqueue("q", id=id, kv={id.encode(): b"1"})) for id in ids_given]
-    await turns(turn)
-    for call in calls[::4]:
-        call.cancel()
+    await cancel_at(turn, calls[::4])
     answers = await within(asyncio.gather(*calls, return_exceptions=True))
     for number, answer in enumerate(answers):
         if isinstance(answer, Enqueued):
@@ -134,7 +132,7 @@ async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: in
         )
 
 
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
 async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(12)])
     claims = await broker.claim("q", limit=12)
@@ -142,9 +140,7 @@ async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn:
         asyncio.create_task(broker.ack(claim, enqueue=[NewJob("next", claim.id.encode())]))
         for claim in claims
     ]
-    await turns(turn)
-    for call in calls[::4]:
-        call.cancel()
+    await cancel_at(turn, calls[::4])
     answers = await within(asyncio.gather(*calls, return_exceptions=True))
     assert [answer for number, answer in enumerate(answers) if number % 4] == [None] * 9
     await broker.enqueue("q")
@@ -155,12 +151,11 @@ async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn:
         assert settled == (claim.id in followed), "the ack and its follow-up, or neither"
 
 
-@pytest.mark.parametrize("turn", range(6))
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
 async def test_a_cancelled_claim_takes_nobody_with_it(broker: Broker, turn: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(8)])
     calls = [asyncio.create_task(broker.claim("q", limit=2)) for _ in range(4)]
-    await turns(turn)
-    calls[1].cancel()
+    await cancel_at(turn, calls[1:2])
     answers = await within(asyncio.gather(*calls, return_exceptions=True))
     claimed = [job for answer in answers if isinstance(answer, list) for job in answer]
     assert len({job.id for job in claimed}) == len(claimed) >= 6

@@ -135,6 +135,20 @@ async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(
         await broker.mark_cancelled(lost)
 
 
+async def test_a_cancel_of_the_current_claim_is_not_told_to_the_lost_one(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    other = await open_broker()
+    lost = await running(broker)
+    clock.advance(30)
+    await broker.reap()
+    current = await claim_one(other)
+    await broker.cancel(current.id)
+    await within(current.cancel_token.wait())
+    await broker.check_cancels()
+    assert not lost.cancel_token.cancelled
+
+
 async def test_a_request_survives_renewals_and_a_lost_lease(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)

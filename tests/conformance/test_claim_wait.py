@@ -9,7 +9,7 @@ import pytest
 
 from dayjob import Broker, NewJob
 from tests.conformance.arrange import OpenBroker, claim_one, dead, running, state
-from tests.conformance.waiting import LONG, WatchedClock, turns, within
+from tests.conformance.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, within
 
 Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
 Scene = Callable[[Broker, WatchedClock], Awaitable[Wake]]
@@ -148,15 +148,14 @@ async def test_a_waiting_claim_that_is_cancelled_takes_nothing(broker: Broker, c
     assert (await claim_one(broker)).id == enqueued.id
 
 
-@pytest.mark.parametrize("turn", range(8))
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
 async def test_a_claim_that_is_cancelled_midway_strands_no_job(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
     """Whether it had been handed out by then or not, a later claim gets it without waiting for a lease."""
     enqueued = await broker.enqueue("q")
     claiming = asyncio.create_task(broker.claim("q"))
-    await turns(turn)
-    claiming.cancel()
+    await cancel_at(turn, [claiming])
     await within(asyncio.wait({claiming}))
     if claiming.cancelled():
         [job] = await within(broker.claim("q", wait=LONG))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from dayjob import Broker, JobState, NewJob
-from dayjob.engines.base import Engine
+from dayjob import Broker, Enqueued, JobState, NewJob
+from dayjob.engines.base import Engine, Insertion
 from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, state
 
 CALLS = 1000
@@ -65,6 +65,25 @@ async def test_concurrent_cancels_cost_a_few_commits(broker: Broker, trips: Coun
     outcomes = await asyncio.gather(*(broker.cancel(one.id) for one in enqueued))
     assert all(outcome.acted for outcome in outcomes)
     assert trips["cancel"] <= 10
+
+
+async def test_an_item_at_which_the_engine_stumbles_fails_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine: Engine = broker._engine
+    insert = engine.insert
+
+    async def stumbling(jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+        if any(job.queue == "stumble" for job in jobs):
+            raise RuntimeError("an error that nobody foresaw")
+        return await insert(jobs, now)
+
+    monkeypatch.setattr(engine, "insert", stumbling)
+    answers = await asyncio.gather(
+        *(broker.enqueue("stumble" if number == 5 else "q") for number in range(10)), return_exceptions=True
+    )
+    assert [number for number, answer in enumerate(answers) if isinstance(answer, RuntimeError)] == [5]
+    assert (await broker.stats("q")).pending == 9
 
 
 async def test_calls_of_all_kinds_at_once_keep_apart(open_broker: OpenBroker) -> None:

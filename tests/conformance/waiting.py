@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dayjob.testing import ManualClock
 
@@ -50,6 +50,21 @@ async def turns(count: int) -> None:
         turned: asyncio.Future[None] = asyncio.Future()
         asyncio.get_running_loop().call_soon(turned.set_result, None)
         await turned
+
+
+SAME_TURN = -1
+"""For ``cancel_at``: after the tasks have begun, before anything that they began."""
+
+
+async def cancel_at(turn: int, tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks that were just made: before their first step (0), in its turn, or some turns later."""
+    if turn == SAME_TURN:
+        for task in tasks:
+            asyncio.get_running_loop().call_soon(task.cancel)
+        return
+    await turns(turn)
+    for task in tasks:
+        task.cancel()
 
 
 async def within(awaitable: Awaitable[T]) -> T:

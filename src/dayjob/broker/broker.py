@@ -107,7 +107,11 @@ class Broker(Operations):
         if seconds == 0:
             return await self._claiming.submit(request)
         topics = [queue_topic(name) for name in names]
-        return await self._claim_waiting(lambda: self._claiming.submit(request), topics, seconds)
+
+        async def the_request() -> ClaimRequest:
+            return request
+
+        return await self._claim_waiting(the_request, topics, seconds)
 
     async def claim_any(
         self,
@@ -120,11 +124,10 @@ class Broker(Operations):
         """``claim`` from every queue, in name order; also from those that come into being meanwhile."""
         self._check_open()
 
-        async def attempt() -> list[Job]:
-            request = self._claim_request(await self.queues(), limit, lease, worker)
-            return await self._claiming.submit(request) if request.queues and request.limit else []
+        async def all_queues() -> ClaimRequest:
+            return self._claim_request(await self.queues(), limit, lease, worker)
 
-        return await self._claim_waiting(attempt, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
+        return await self._claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
 
     def _claim_request(
         self, names: Sequence[str], limit: int, lease: Duration | None, worker: str | None
@@ -135,18 +138,20 @@ class Broker(Operations):
         return ClaimRequest(leases, min(check_limit(limit), BATCH), worker)
 
     async def _claim_waiting(
-        self, attempt: Callable[[], Awaitable[list[Job]]], topics: Sequence[Topic], seconds: float
+        self, requested: Callable[[], Awaitable[ClaimRequest]], topics: Sequence[Topic], seconds: float
     ) -> list[Job]:
         """Try, and try again whenever something may have come, until the time is over."""
         deadline = self._clock.elapsed() + seconds
         with self._engine.signals.listen(topics) as event:
             while True:
                 event.clear()
-                jobs = await attempt()
+                request = await requested()
+                jobs = await self._claiming.submit(request) if request.queues and request.limit else []
                 left = deadline - self._clock.elapsed()
                 if jobs or left <= 0:
                     return jobs
-                await self._clock.wait(event, left)
+                if jobs := await self._offers.wait(request, event, self._clock, left):
+                    return jobs
                 self._check_open()
 
     # Settling.

@@ -11,6 +11,7 @@ from typing import Any, Self
 from dayjob.broker.claims import Claims
 from dayjob.broker.group import Group
 from dayjob.broker.intake import Intake
+from dayjob.broker.offers import Offer, Offers
 from dayjob.broker.policy import Policies
 from dayjob.clock import SYSTEM, Clock
 from dayjob.config import BrokerConfig
@@ -59,6 +60,7 @@ class Core:
 
     def _prepare(self) -> None:
         """What belongs to the event loop: made anew for each opening."""
+        self._offers = Offers(self._give_back)
         self._background: set[asyncio.Task[Any]] = set()
         self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
         self._claiming: Group[ClaimRequest, list[Job]] = Group(
@@ -182,17 +184,40 @@ class Core:
     # What the groups commit.
 
     async def _insert(self, units: list[tuple[Insertion, ...]]) -> list[list[Enqueued]]:
-        answers = iter(await self._engine.insert([job for unit in units for job in unit], self._now()))
+        jobs = [job for unit in units for job in unit]
+        offers = self._offers.take(units)
+        if offers:
+            answers = iter(await self._insert_and_claim(jobs, offers))
+        else:
+            answers = iter(await self._engine.insert(jobs, self._now()))
         return [[next(answers) for _ in unit] for unit in units]
+
+    async def _insert_and_claim(self, jobs: list[Insertion], offers: list[Offer]) -> list[Enqueued]:
+        """Store the jobs and serve the claims that wait for them, in one commit."""
+        claimed: list[list[Job]] = [[] for _ in offers]
+        checks = self._claims.checks
+        try:
+            enqueued, claimed = await self._engine.insert_and_claim(
+                jobs, [offer.request for offer in offers], self._now()
+            )
+        finally:
+            for offer, taken in zip(offers, claimed, strict=True):
+                self._hold(taken, checks)
+                self._offers.serve(offer, taken)
+        return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         checks = self._claims.checks
         claimed = await self._engine.claim(requests, self._now())
         for jobs in claimed:
-            self._claims.hold(jobs)
-        if self._claims.checks != checks:
-            self._engine.signals.publish([CANCEL])
+            self._hold(jobs, checks)
         return claimed
+
+    def _hold(self, jobs: list[Job], checks: int) -> None:
+        """Watch over new claims; look for cancels again if a look ended while they were on their way."""
+        self._claims.hold(jobs)
+        if jobs and self._claims.checks != checks:
+            self._engine.signals.publish([CANCEL])
 
     async def _settle(self, units: list[tuple[Verdict, ...]]) -> list[list[JobState | None]]:
         states = iter(await self._engine.settle([verdict for unit in units for verdict in unit], self._now()))

@@ -6,6 +6,7 @@ import click
 
 from dayjob._version import __version__
 from dayjob.cli.demo import demo
+from dayjob.cli.worker import worker
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -15,3 +16,4 @@ def main() -> None:
 
 
 main.add_command(demo)
+main.add_command(worker)

@@ -59,7 +59,9 @@ class Service:
                 event.clear()
                 try:
                     delay = await self._duty.run_once()
-                except (EngineFenced, Closed) as error:
+                except Closed:
+                    return
+                except EngineFenced as error:
                     _log.info("the %s duty stops: %s", self._duty.name, error)
                     return
                 except Exception:

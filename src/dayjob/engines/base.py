@@ -199,6 +199,12 @@ class Engine(Protocol):
         """
         ...
 
+    async def insert_and_claim(
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+    ) -> tuple[list[Enqueued], list[list[Job]]]:
+        """``insert``, then ``claim``, in one commit."""
+        ...
+
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         """Apply each verdict whose claim is current, by the rules of the lifecycle: the new state.
 

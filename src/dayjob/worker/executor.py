@@ -55,6 +55,8 @@ class Executor:
     async def execute(self, run: Run) -> Settlement | None:
         """The settlement of the run, or None if the claim was lost. To be awaited in a task of its own."""
         task = run.task
+        if run.lost:
+            return None
         if task is None:
             return self._unknown(run.job)
         run.worker_task = asyncio.current_task()
@@ -77,15 +79,16 @@ class Executor:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
             if task.config.pool == "process":
-                outcome: Settlement = await self._wrapped(
-                    context, partial(self._processes.run, task, context)
-                )
-                return outcome
+                outcome = await self._wrapped(context, partial(self._processes.run, task, context))
+                if isinstance(outcome, Settlement):
+                    return outcome
+                return succeeded(task, context, outcome, self._app.config.max_payload)
             call = partial(self._in_scope, context, self._caller(task, context))
             result = await self._wrapped(context, call)
             return succeeded(task, context, result, self._app.config.max_payload)
         except BadPayload as error:
-            return Settlement(context.job, Event.DEAD_LETTER, error=f"BadPayload: {error}")
+            reason = f"BadPayload: {error}"
+            return Settlement(context.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
         except BaseException as error:
             return self._failure(task, run, error, timeout)
 
@@ -120,7 +123,7 @@ class Executor:
         if isinstance(error, asyncio.CancelledError):
             current = asyncio.current_task()
             reason = run.interrupted
-            if reason is None and current is not None and current.cancelling():
+            if reason is None and run.context.shutting_down and current is not None and current.cancelling():
                 reason = "shutdown"
             if reason is not None and current is not None:
                 current.uncancel()
@@ -129,7 +132,8 @@ class Executor:
             if reason == "cancel":
                 return Settlement(job, Event.MARK_CANCELLED, retention=task.config.retention)
             if reason == "timeout":
-                error = TimeoutError(f"timed out after {timeout:g} s")
+                trace = error.__traceback__
+                error = TimeoutError(f"timed out after {timeout:g} s").with_traceback(trace)
         policy = task.config.retry or self._app.config.queue(job.queue).policy
         return failed(task, job, error, policy)
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from dayjob.broker import Broker
@@ -24,6 +25,7 @@ from dayjob.worker.run import Run
 _log = logging.getLogger("dayjob.worker")
 
 INTERVAL = 0.25
+SHORTEST_INTERVAL = 0.05
 BLOCKED_AFTER = 1.0
 
 
@@ -49,7 +51,8 @@ class Heartbeat:
 
     async def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        with ThreadPoolExecutor(1) as waiter:  # Stuck handlers may have filled the loop's own executor.
+            await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
         self._loop.close()
 
     def _serve(self) -> None:
@@ -57,8 +60,9 @@ class Heartbeat:
 
     async def _beat(self) -> None:
         broker: Broker | None = None
+        failing = False
         try:
-            while not await SYSTEM.wait(self._stopped, INTERVAL):
+            while not await SYSTEM.wait(self._stopped, INTERVAL if failing else self._until_next()):
                 self._check_loop()
                 now = SYSTEM.elapsed()
                 due = [run for run in self._runs() if run.renew_at <= now and not run.lost]
@@ -67,12 +71,19 @@ class Heartbeat:
                         if broker is None:
                             broker = await self._make_broker().open()
                         await self._renew(broker, due)
-                    except DayjobError as error:
-                        _log.warning("%d leases could not be renewed yet: %s", len(due), error)
+                        failing = False
+                    except Exception as error:  # Whatever it is, the next beat tries again.
+                        if not failing:
+                            _log.warning("%d leases could not be renewed yet: %r", len(due), error)
+                        failing = True
         finally:
             if broker is not None:
                 with suppress(DayjobError):
                     await broker.close()
+
+    def _until_next(self) -> float:
+        soonest = min((run.renew_at for run in self._runs() if not run.lost), default=float("inf"))
+        return min(INTERVAL, max(soonest - SYSTEM.elapsed(), SHORTEST_INTERVAL))
 
     async def _renew(self, broker: Broker, due: list[Run]) -> None:
         answers = await broker.renew_many([run.job for run in due], self._lease)

@@ -10,6 +10,7 @@ from dayjob import entropy
 from dayjob.codec import encode
 from dayjob.context import Context
 from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.durations import to_micros
 from dayjob.job import Job
 from dayjob.lifecycle import Event
 from dayjob.names import clean_error, shown
@@ -54,9 +55,9 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     """The handler raised."""
     retention = task.config.retention
     if isinstance(error, DeadLetter):
-        return Settlement(job, Event.DEAD_LETTER, error=error.reason, retention=retention)
+        return Settlement(job, Event.DEAD_LETTER, error=str(error.reason), retention=retention)
     if isinstance(error, RetryLater):
-        return Settlement(job, Event.NACK, error=error.reason, delay=error.delay, retention=retention)
+        return Settlement(job, Event.NACK, error=str(error.reason), delay=error.delay, retention=retention)
     if isinstance(error, Snooze):
         return Settlement(job, Event.SNOOZE, delay=error.delay, retention=retention)
     if isinstance(error, JobCancelled) and job.cancel_requested:
@@ -64,7 +65,8 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     text = describe(error)
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
-    except Exception as fault:
+        to_micros(0 if delay is None else delay, "the delay of a retry policy")
+    except BaseException as fault:
         text = f"{text}\n\nand its retry policy failed: {describe(fault)}"
         delay = Retry().delay(job.attempts)
     if delay is None:
@@ -76,7 +78,7 @@ def describe(error: BaseException) -> str:
     """The error in a line, then where it came from; bounded, and storable by every engine."""
     first = "".join(traceback.format_exception_only(error)).strip()
     trace = _without_dayjob(error.__traceback__)
-    if trace is None:
+    if trace is None and error.__cause__ is None:
         return clean_error(first)
     return clean_error(
         f"{first}\n\n{''.join(traceback.format_exception(type(error), error, trace)).rstrip()}"

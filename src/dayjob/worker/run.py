@@ -14,7 +14,7 @@ from dayjob.task import Task
 class Run:
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
-    __slots__ = ("context", "interrupted", "job", "lost", "renew_at", "task", "worker_task")
+    __slots__ = ("abandoned", "context", "interrupted", "job", "lost", "renew_at", "task", "worker_task")
 
     def __init__(self, job: Job, context: Context, task: Task[Any, Any, Any] | None, renew_at: float) -> None:
         self.job = job
@@ -26,9 +26,12 @@ class Run:
         self.interrupted: Reason | None = None
         """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
         self.lost = False
+        self.abandoned = False
+        """Whether it was settled without its handler, which would not end."""
 
     def cancel_requested(self) -> None:
         """Somebody asked for the job to stop."""
+        self.job.cancel_requested = True
         self.context.cancelled.set("cancel")
         if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
             self.interrupt("cancel")

@@ -18,7 +18,7 @@ from typing import Any
 class Call:
     """One function call on its way through a thread."""
 
-    __slots__ = ("abandoned", "function", "future", "variables")
+    __slots__ = ("function", "future", "variables")
 
     def __init__(
         self, function: Callable[[], Any], future: asyncio.Future[Any], variables: Variables
@@ -26,7 +26,6 @@ class Call:
         self.function = function
         self.future = future
         self.variables = variables
-        self.abandoned = False
 
 
 class ThreadPool:
@@ -48,7 +47,10 @@ class ThreadPool:
             self._started += 1
             Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
         self._calls.put(call)
-        return await call.future
+        answer, error = await call.future
+        if error is not None:
+            raise error
+        return answer
 
     def close(self) -> None:
         """Let the idle threads end; the others end with their calls."""
@@ -66,11 +68,5 @@ class ThreadPool:
 
     def _done(self, call: Call, answer: Any, error: BaseException | None) -> None:
         self._idle += 1
-        if call.future.done():
-            return
-        if error is None:
-            call.future.set_result(answer)
-        elif isinstance(error, StopIteration):
-            call.future.set_exception(RuntimeError(f"the handler raised {error!r}"))
-        else:
-            call.future.set_exception(error)
+        if not call.future.done():  # As an exception of the future, some would end the task that waits.
+            call.future.set_result((answer, error))

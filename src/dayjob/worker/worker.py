@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
@@ -34,6 +32,9 @@ from dayjob.stopping import Stop
 from dayjob.worker.executor import Executor, OnUnknown
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.interrupts import interrupts
+from dayjob.worker.opening import opened
+from dayjob.worker.outcome import describe
 from dayjob.worker.processes import ProcessPool
 from dayjob.worker.progress import ProgressReports
 from dayjob.worker.report import happened
@@ -79,6 +80,10 @@ class Worker:
         self.concurrency = concurrency
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_key().hex()[-8:]}"
         check_name(self.name, "worker name", KEY_BYTES)
+        if lease is not None and to_micros(lease, "lease") == 0:
+            raise ConfigError("lease=0: a claim needs time to run; pass some seconds")
+        if max_jobs is not None and (isinstance(max_jobs, bool) or max_jobs < 1):
+            raise ConfigError(f"max_jobs={max_jobs!r}: pass a whole number, 1 or more, or None")
         self.done = 0
         """How many runs have been settled."""
         self._job_timeout = None if job_timeout is None else to_micros(job_timeout, "job_timeout") / SECOND
@@ -87,16 +92,21 @@ class Worker:
         self._unknown_task: OnUnknown = unknown_task
         self._max_jobs = max_jobs
         self._clock = app.clock or SYSTEM
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What belongs to one run and its event loop."""
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
         self._runs: dict[bytes, Run] = {}
         self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
         self._average = 1.0
         self._started = 0
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
 
     # From outside.
 
@@ -132,24 +142,16 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         try:
             async with AsyncExitStack() as stack:
-                broker = await self._open(stack)
+                broker = await stack.enter_async_context(opened(self.app))
                 state = None
                 if self.app.lifespan is not None:
                     state = await stack.enter_async_context(self.app.lifespan(self.app))
                 await self._work(stack, broker, state, until_idle)
+            if self._failure is not None:
+                raise self._failure
         finally:
             self._loop = None
-            self._stopping.clear()
-            self._hurrying.clear()
-        if self._failure is not None:
-            raise self._failure
-
-    async def _open(self, stack: AsyncExitStack) -> Broker:
-        was_open = self.app.broker.is_open
-        broker = await self.app.opened()
-        broker.start_duties()
-        stack.push_async_callback(broker.stop_duties if was_open else self.app.close)
-        return broker
+            self._prepare()
 
     async def _work(self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool) -> None:
         self._broker = broker
@@ -159,7 +161,7 @@ class Worker:
         self._threads = ThreadPool(f"dayjob-{self.app.name}")
         self._processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
         self._progress = ProgressReports(broker)
-        self._settler = Settler(broker, self._clock, self._settled)
+        self._settler = Settler(broker, self._clock, self._settled, self._shut_out)
         self._executor = Executor(
             self.app, self._threads, self._processes, job_timeout=self._job_timeout,
             on_unknown=self._unknown_task,
@@ -167,7 +169,11 @@ class Worker:
         fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.name)
         heartbeat = Heartbeat(self._heartbeat_broker, lambda: list(self._runs.values()), self._lease)
         heartbeat.start()
-        with _signals(self._signalled):
+        stack.push_async_callback(self._processes.close)
+        stack.callback(self._threads.close)
+        stack.push_async_callback(self._progress.close)
+        stack.push_async_callback(heartbeat.stop)
+        with interrupts(self._signalled):
             self._tell("worker.started")
             _log.info(
                 "worker %s started: %s, %d slots", self.name,
@@ -176,21 +182,22 @@ class Worker:
             try:
                 await self._fetch(fetcher, until_idle)
             except EngineFenced as error:
-                _log.error("worker %s stops: %s", self.name, error)
-                self._failure = error
-                self._hurrying.set()
+                self._shut_out(error)
             finally:
                 await self._drain()
-                await heartbeat.stop()
-                await self._progress.close()
-                self._threads.close()
-                await self._processes.close()
         _log.info("worker %s stopped after %d runs", self.name, self.done)
         self._tell("worker.stopped")
         await self.app.events.flush(_GRACE)
 
     def _heartbeat_broker(self) -> Broker:
         return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock)
+
+    def _shut_out(self, error: Exception) -> None:
+        """The storage is this worker's no more: nothing can be claimed or settled."""
+        _log.error("worker %s stops: %s", self.name, error)
+        self._failure = error
+        self._stopping.set()
+        self._hurrying.set()
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
@@ -209,34 +216,43 @@ class Worker:
                 await self._sleep_until_changed()
                 continue
             alone = not self._runs
+            if until_idle and alone:
+                await self._broker.promote()
             jobs = await self._fetch_some(fetcher, room, 0 if until_idle else LONG)
-            for job in jobs:
-                self._accept(job)
-            if until_idle and not jobs:
-                if self._runs:
-                    await self._sleep_until_changed()
-                elif alone and await self._broker.promote() == 0:
-                    return
+            self._accept_all(jobs)
+            if jobs or not until_idle:
+                continue
+            if self._runs:  # They may enqueue more, and wait for it.
+                self._idle.clear()
+                self._accept_all(await self._fetch_some(fetcher, room, LONG, self._idle))
+            elif alone:
+                return
 
-    async def _fetch_some(self, fetcher: Fetcher, room: int, wait: float) -> list[Job]:
-        """Fetch, unless the worker is stopped first."""
+    async def _fetch_some(
+        self, fetcher: Fetcher, room: int, wait: float, unless: asyncio.Event | None = None
+    ) -> list[Job]:
+        """Fetch, unless the worker is stopped first, or the event is set."""
         fetching = asyncio.ensure_future(fetcher.fetch(room, wait))
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        events = [self._stopping] if unless is None else [self._stopping, unless]
+        ends = [asyncio.ensure_future(event.wait()) for event in events]
         try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if fetching.done():
-                return fetching.result()
+            await asyncio.wait({fetching, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not fetching.done():
+                fetching.cancel()
+                await asyncio.wait({fetching})
+        except asyncio.CancelledError:
             fetching.cancel()
-            with suppress(asyncio.CancelledError):
-                return await fetching
-            return []
+            raise
         finally:
-            stopping.cancel()
+            for end in ends:
+                end.cancel()
+        return [] if fetching.cancelled() else fetching.result()
 
     def _room(self) -> int:
         """How many jobs to claim now: 0 while there is no room, or while a larger batch is worth a wait."""
         if self._max_jobs is not None and self._started >= self._max_jobs:
-            self._stopping.set()
+            if not self._waiting:
+                self._stopping.set()
             return 0
         capacity = self.concurrency * (2 if self._average < SHORT else 1)
         room = max(capacity - len(self._runs), 0)
@@ -255,7 +271,14 @@ class Worker:
 
     # Running.
 
+    def _accept_all(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._accept(job)
+
     def _accept(self, job: Job) -> None:
+        earlier = self._runs.get(job.key)
+        if earlier is not None:
+            earlier.lose()
         context = Context(
             job, shutting_down=self._shutting_down, state=self._state, report=self._progress.report
         )
@@ -280,8 +303,17 @@ class Worker:
         if self.app.events.wants("job.started"):
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
         begun = SYSTEM.elapsed()
-        settlement = await self._executor.execute(run)
+        settlement: Settlement | None
+        try:
+            settlement = await self._executor.execute(run)
+        except BaseException as error:
+            if self._loop is None or self._loop.is_closed():
+                raise
+            _log.exception("the run of job %s came to an odd end", job.id)
+            settlement = Settlement.nack(job, describe(error))
         self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
+        if run.abandoned:
+            return
         if settlement is not None:
             self._settler.put(run, settlement)
         else:
@@ -290,8 +322,6 @@ class Worker:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a run ended in an error of dayjob's own", exc_info=task.exception())
         if self._waiting and not self._stopping.is_set():
             self._start(self._waiting.popleft())
         self._changed.set()
@@ -310,6 +340,8 @@ class Worker:
         if self._runs.get(run.job.key) is run:
             del self._runs[run.job.key]
         self._changed.set()
+        if not self._runs:
+            self._idle.set()
 
     def _tell(self, name: str) -> None:
         if self.app.events.wants(name):
@@ -339,6 +371,7 @@ class Worker:
             task.cancel()
         for run in list(self._runs.values()):
             if run.worker_task is not None:
+                run.abandoned = True
                 self._settler.put(run, Settlement(run.job, Event.RELEASE))
         flushing = asyncio.ensure_future(self._settler.flush())
         hurrying = asyncio.ensure_future(self._hurrying.wait())
@@ -362,26 +395,3 @@ class Worker:
         finally:
             if hurrying is not None:
                 hurrying.cancel()
-
-
-class _signals:
-    """SIGTERM and SIGINT go to the worker while it runs in the main thread."""
-
-    def __init__(self, callback: Any) -> None:
-        self._callback = callback
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                before = signal.getsignal(number)
-                with suppress(NotImplementedError):
-                    loop.add_signal_handler(number, self._callback)
-                    self._before[number] = before
-
-    def __exit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        for number, before in self._before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, before if before is not None else signal.SIG_DFL)

@@ -65,17 +65,19 @@ async def claim_and_ack(url: str, count: int, duties: bool) -> None:
             say(returned)
 
 
-async def idle(url: str, seconds: float) -> None:
-    """Wait for a job that does not come; say which part of a core that took."""
+async def idle(url: str, seconds: int) -> None:
+    """Wait for a job that does not come; say which part of a core that took in each second."""
     async with Broker(url) as broker:
         waiting = asyncio.create_task(broker.claim("q", wait=60))
         await pause(0.3)
-        begun, before = SYSTEM.elapsed(), _used()
-        await pause(seconds)
-        share = (_used() - before) / (SYSTEM.elapsed() - begun)
+        shares = []
+        for _ in range(seconds):
+            begun, before = SYSTEM.elapsed(), _used()
+            await pause(1)
+            shares.append((_used() - before) / (SYSTEM.elapsed() - begun))
         assert not waiting.done()
         waiting.cancel()
-        say(share)
+        say(shares)
 
 
 def _used() -> float:

@@ -32,8 +32,10 @@ async def test_a_waiting_claim_starts_a_job_of_another_process_within_50_ms(
 
 
 async def test_an_idle_waiting_claim_uses_less_than_a_hundredth_of_a_core(url: str, spawn: Spawn) -> None:
-    child = await spawn(idle, url, 3.0)
-    assert await child.said() < 0.01
+    """In its best second, each of which sees every duty that is not rarer: what else runs only adds to it."""
+    child = await spawn(idle, url, 4)
+    shares: list[float] = await child.said()
+    assert min(shares) < 0.01, shares
     assert await child.ended() == 0
 
 

@@ -64,6 +64,13 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return [store.claim(request, at) for request in requests]
 
+    async def insert_and_claim(
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+    ) -> tuple[list[Enqueued], list[list[Job]]]:
+        at = self._now(now)
+        with self._store.commit(self.signals) as store:
+            return store.insert(jobs, at), [store.claim(request, at) for request in requests]
+
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:

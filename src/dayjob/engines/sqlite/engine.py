@@ -134,6 +134,17 @@ class SqliteEngine:
 
         return await self._write(work)
 
+    async def insert_and_claim(
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+    ) -> tuple[list[Enqueued], list[list[Job]]]:
+        owner = self._owner
+
+        def work(store: Store) -> tuple[list[Enqueued], list[list[Job]]]:
+            at = self._now(now)
+            return store.insert(jobs, at), [store.claim(request, owner, at) for request in requests]
+
+        return await self._write(work)
+
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         return await self._write(lambda store: store.settle(verdicts, self._now(now)))
 

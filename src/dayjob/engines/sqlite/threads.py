@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -84,7 +85,8 @@ class StoreThread:
         """Finish what is waiting, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        with ThreadPoolExecutor(1) as waiter:  # The loop's own may be full of calls that never end.
+            await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
         self.disconnect()
 
     def _run(self) -> None:

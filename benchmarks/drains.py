@@ -1,0 +1,137 @@
+"""One queue's worth of no-op jobs, drained by one worker process: ``python -m benchmarks.drains KIND STORE JOBS``.
+
+Prints a line of JSON. Each kind gets a process of its own, so that nothing of one slows down another.
+The rate is from the first handler's start to the last's, as for the peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from dayjob import App, BrokerConfig, Retention, Worker
+
+starts: list[float] = []
+
+
+def note(number: int) -> None:
+    starts.append(time.perf_counter())
+
+
+async def note_async(number: int) -> None:
+    starts.append(time.perf_counter())
+
+
+def make_app(url: str) -> App:
+    """Results are not kept, as with the peers."""
+    app = App(url, config=BrokerConfig(retention=Retention(done=0)))
+    app.task(name="coroutine")(note_async)
+    app.task(name="thread")(note)
+    return app
+
+
+async def drain(url: str, jobs: int, task: str) -> dict[str, float]:
+    async with make_app(url) as app:
+        await _fill(app, jobs, task)
+        starts.clear()
+        await Worker(app).run_until_idle()
+    return {"rate": _rate(jobs)}
+
+
+async def memory_growth(url: str, jobs: int, task: str) -> dict[str, float]:
+    """How many MiB the process grew between a tenth of the jobs and all of them."""
+    async with make_app(url) as app:
+        sizes = []
+        for some in (jobs // 10, jobs - jobs // 10):
+            for _ in range(0, some, 5000):
+                await _fill(app, 5000, task)
+                await Worker(app).run_until_idle()
+            sizes.append(_rss())
+    return {"mib": sizes[1] - sizes[0]}
+
+
+async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
+    """From the call of ``aenqueue`` to the handler's start, on an idle worker in the same process."""
+    async with make_app(url) as app:
+        worker = Worker(app)
+        running = asyncio.ensure_future(worker.run())
+        waits, commits = [], []
+        for number in range(jobs + 20):
+            starts.clear()
+            begun = time.perf_counter()
+            await app.tasks[task].aenqueue(number)
+            commits.append(time.perf_counter() - begun)
+            while not starts:
+                await asyncio.sleep(0.0002)
+            waits.append(starts[0] - begun)
+            await asyncio.sleep(0.01)
+        worker.stop()
+        await running
+    return {"p50": sorted(waits[20:])[jobs // 2], "commit": sorted(commits[20:])[jobs // 2]}
+
+
+def huey(path: str, jobs: int, task: str) -> dict[str, float]:
+    """Huey's SQLite storage: one thread, polling every 10 ms; it deletes a job before it runs it."""
+    from huey import SqliteHuey
+
+    queue = SqliteHuey("bench", results=False, filename=path)
+    done = Event()
+
+    def job(number: int) -> None:
+        starts.append(time.perf_counter())
+        if len(starts) == jobs:
+            done.set()
+
+    enqueue = queue.task(name="noop")(job)
+    for number in range(jobs):
+        enqueue(number)
+    consumer = queue.create_consumer(workers=1, periodic=False, initial_delay=0.01, max_delay=0.01)
+    consumer.start()
+    done.wait(300)
+    consumer.stop(graceful=True)
+    return {"rate": _rate(jobs)}
+
+
+async def _fill(app: App, jobs: int, task: str) -> None:
+    for start in range(0, jobs, 1000):
+        await app.tasks[task].aenqueue_many([(number,) for number in range(min(1000, jobs - start))])
+
+
+def _rate(jobs: int) -> float:
+    if len(starts) != jobs:
+        raise RuntimeError(f"{len(starts)} of {jobs} jobs ran")
+    return (jobs - 1) / (max(starts) - min(starts))
+
+
+def _rss() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]]] = {
+    "drain": drain,
+    "growth": memory_growth,
+    "latency": latency,
+}
+
+
+def main(kind: str, store: str, jobs: int, task: str = "coroutine") -> dict[str, float]:
+    if kind == "huey":
+        return huey(store, jobs, task)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(KINDS[kind](store, jobs, task))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(KINDS[kind](store, jobs, task))
+
+
+if __name__ == "__main__":
+    kind, store, jobs, *rest = sys.argv[1:]
+    print(json.dumps(main(kind, store, int(jobs), *rest)))

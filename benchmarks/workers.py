@@ -1,0 +1,97 @@
+"""What a worker gets done, next to a peer in the same run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from statistics import median
+
+from benchmarks.findings import Finding, millis, paired_ratio, rate
+from benchmarks.run import Run, measure
+
+WANTED = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "coroutine"): 10.0}
+"""How many times Huey's rate must be reached."""
+
+
+@measure("worker-drain", "sqlite", "memory")
+async def worker_drain(run: Run, engine: str) -> list[Finding]:
+    """One worker process on no-op tasks, against Huey on SQLite."""
+    if find_spec("huey") is None:
+        raise SystemExit("worker-drain compares with Huey: run  make bench, or  pip install huey")
+    jobs = run.size(20_000, 4000)
+    kinds = [task for known, task in WANTED if known == engine]
+
+    def ours(task: str) -> Callable[[], Awaitable[float]]:
+        async def drain() -> float:
+            return child("drain", run.url(engine), jobs, task)["rate"]
+
+        return drain
+
+    async def theirs() -> float:
+        return child("huey", run.file("huey"), jobs // 4)["rate"]
+
+    *rates, peer = await run.in_turn(
+        f"worker-drain · {engine}", run.size(5, 3), *(ours(task) for task in kinds), theirs
+    )
+    return [
+        Finding(
+            measure="worker-drain",
+            engine=engine,
+            what=f"no-op {task} tasks vs Huey on SQLite",
+            figures=f"{rate(median(found))} vs {rate(median(peer))}",
+            value=paired_ratio(found, peer),
+            unit="×",
+            at_least=WANTED[engine, task],
+        )
+        for task, found in zip(kinds, rates, strict=True)
+    ]
+
+
+@measure("worker-latency", "sqlite", "memory")
+async def worker_latency(run: Run, engine: str) -> list[Finding]:
+    """From enqueue to start on an idle worker in the same process."""
+    jobs = run.size(200, 60)
+    found = child("latency", run.url(engine), jobs)
+    if engine == "memory":
+        value, most = found["p50"] * 1000, 1.0
+    else:
+        value, most = found["p50"] / found["commit"], 2.0
+    return [
+        Finding(
+            measure="worker-latency",
+            engine=engine,
+            what="enqueue to start, same process" + ("" if engine == "memory" else ", in enqueues"),
+            figures=f"p50 {millis(found['p50'])}, one enqueue {millis(found['commit'])}",
+            value=value,
+            unit="ms" if engine == "memory" else "×",
+            at_most=most,
+        )
+    ]
+
+
+@measure("worker-memory", "sqlite")
+async def worker_memory(run: Run, engine: str) -> list[Finding]:
+    """How much a worker grows over 100,000 jobs."""
+    jobs = run.size(100_000, 20_000)
+    grown = child("growth", run.url(engine), jobs)["mib"]
+    return [
+        Finding(
+            measure="worker-memory", engine=engine, what=f"MiB grown after the first tenth of {jobs:,} jobs",
+            figures=f"{grown:.1f} MiB", value=grown, unit="MiB", at_most=20,
+        )
+    ]  # fmt: skip
+
+
+def child(*arguments: object) -> dict[str, float]:
+    """What a process of its own measured."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.drains", *map(str, arguments)],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    if ran.returncode:
+        raise RuntimeError(ran.stderr)
+    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,115 @@
+"""Logs of a long-running command on standard error: for people, in colour on a terminal, or as JSON.
+
+Records of ``ctx.log`` carry ``job_id``, ``queue``, ``task`` and ``attempt``; both forms show them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.text import Text
+
+Format = Literal["text", "json"]
+
+LEVELS = ("debug", "info", "warning", "error")
+
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "failure"}
+
+_STYLES = {
+    logging.DEBUG: "dim",
+    logging.WARNING: "yellow",
+    logging.ERROR: "red",
+    logging.CRITICAL: "bold red",
+}
+
+
+def configure(level: str, form: Format) -> None:
+    """Send all logs to standard error. To be called before the app is imported, so that it may change it."""
+    handler: logging.Handler
+    if form == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+    elif sys.stderr.isatty():
+        handler = TerminalHandler(Console(stderr=True))
+        handler.setFormatter(TextFormatter())
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+class TextFormatter(logging.Formatter):
+    """``time LEVEL message (task, job id, attempt n)``, then the exception."""
+
+    default_msec_format = "%s.%03d"
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = [self.formatTime(record), f"{record.levelname:<7}", _message(record), _job(record)]
+        failure = _failure(self, record)
+        return " ".join(filter(None, lines)) + (f"\n{failure}" if failure else "")
+
+
+class TerminalHandler(logging.Handler):
+    """The same lines, coloured by level."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = Text(self.format(record), style=_STYLES.get(record.levelno, ""))
+            self._console.print(line, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: time, level, logger, pid, message, the job's fields, any other extra, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD | line.keys()}
+        failure = _failure(self, record)
+        if failure:
+            line["exception"] = failure
+        try:
+            return json.dumps(line, default=str, allow_nan=False)
+        except (TypeError, ValueError):  # An extra that JSON can't hold, such as a circle or a NaN.
+            return json.dumps({name: str(value) for name, value in line.items()})
+
+
+def _message(record: logging.LogRecord) -> str:
+    message = record.getMessage()
+    return message if record.name.startswith("dayjob") else f"{record.name}: {message}"
+
+
+def _job(record: logging.LogRecord) -> str:
+    job_id = getattr(record, "job_id", None)
+    if job_id is None:
+        return ""
+    task = getattr(record, "task", "") or f"queue {getattr(record, 'queue', '?')}"
+    return f"({task}, job {job_id}, attempt {getattr(record, 'attempt', '?')})"
+
+
+def _failure(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The exception or stack of the record, or the text of a job's failure."""
+    parts = [getattr(record, "failure", None) or ""]
+    if record.exc_info:
+        parts.append(formatter.formatException(record.exc_info))
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    return "\n".join(filter(None, parts))

@@ -1,0 +1,70 @@
+"""What ``dayjob worker`` was asked for, and how its supervisor asks its children for the same."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dayjob.app import App
+from dayjob.cli.logging_setup import Format
+from dayjob.worker.executor import OnUnknown
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """Names and meanings are those of the command's options."""
+
+    app: str
+    queues: tuple[str, ...] | None
+    """None: those of the app's tasks and handlers; empty: all."""
+    concurrency: int
+    processes: int
+    burst: bool
+    job_timeout: float | None
+    shutdown_timeout: float
+    lease: float | None
+    name: str | None
+    unknown_task: OnUnknown
+    max_jobs: int | None
+    max_rss: int | None
+    reload: bool
+    uvloop: bool
+    log_level: str
+    log_format: Format
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor is needed, to start several workers or one again and again."""
+        return self.processes > 1 or self.restarts or self.reload
+
+    @property
+    def restarts(self) -> bool:
+        return self.max_jobs is not None or self.max_rss is not None
+
+    def for_child(self, number: int, lifeline: int) -> list[str]:
+        """The command line of one of the children, counted from 1."""
+        arguments = ["worker", self.app, "--child", str(lifeline)]
+        values = {
+            "--concurrency": self.concurrency,
+            "--job-timeout": self.job_timeout,
+            "--shutdown-timeout": self.shutdown_timeout,
+            "--lease": self.lease,
+            "--name": None if self.name is None else f"{self.name}-{number}",
+            "--unknown-task": self.unknown_task,
+            "--max-jobs": self.max_jobs,
+            "--max-rss": self.max_rss,
+            "--log-level": self.log_level,
+            "--log-format": self.log_format,
+        }
+        for option, value in values.items():
+            if value is not None:
+                arguments += [option, str(value)]
+        flags = {"--burst": self.burst, "--reload": self.reload, "--no-uvloop": not self.uvloop}
+        arguments += [flag for flag, given in flags.items() if given]
+        for queue in ("*",) if self.queues == () else self.queues or ():
+            arguments += ["--queues", queue]
+        return arguments
+
+
+def queues_of(app: App) -> tuple[str, ...]:
+    """The queues that the app's tasks and handlers are registered for, in the order of registration."""
+    registered = [*app.tasks.values(), *app.handlers.values()]
+    return tuple(dict.fromkeys(task.config.queue for task in registered))

@@ -1,0 +1,368 @@
+"""An app opens on first use, and serves threads, event loops, and children of a fork alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dayjob import (
+    App,
+    Broker,
+    BrokerConfig,
+    ConfigError,
+    InvalidState,
+    JobState,
+    QueueConfig,
+    Retention,
+    Task,
+    Worker,
+)
+from tests.app.running import ajobs, arun, job, jobs, run
+
+
+class Adding:
+    """An app with a task that keeps what it got."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.got: list[int] = []
+        self.task: Task[[int], int, int] = app.task(name="keep")(self.keep)
+
+    def keep(self, value: int) -> int:
+        self.got.append(value)
+        return value
+
+
+@pytest.fixture
+def adding(url: str) -> Iterator[Adding]:
+    """Not opened."""
+    app = App(url)
+    yield Adding(app)
+    with app:
+        pass
+
+
+def test_it_opens_on_first_use(adding: Adding) -> None:
+    handle = adding.task.enqueue(1)
+    assert handle.status() is JobState.PENDING
+    run(adding.app)
+    assert handle.result(timeout=0) == 1
+
+
+def test_making_an_app_touches_no_storage(tmp_path: Path) -> None:
+    App(f"sqlite:///{tmp_path}/jobs.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [("nothing://x", "nothing"), ("jobs.db", "jobs.db"), ("sqlite:///x?colour=red", "colour"), (5, "5")],
+)
+def test_a_bad_url_is_refused_when_the_app_is_made(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        App(url)
+
+
+async def test_it_opens_on_first_use_on_an_event_loop(adding: Adding) -> None:
+    handle = await adding.task.aenqueue(1)
+    assert await handle.astatus() is JobState.PENDING
+    await arun(adding.app)
+    assert await handle.aresult(timeout=0) == 1
+    await adding.app.close()
+
+
+async def test_async_with_opens_and_closes(adding: Adding) -> None:
+    async with adding.app as app:
+        assert app is adding.app
+        assert app.broker.is_open
+        broker = app.broker
+        await adding.task.aenqueue(1)
+    assert not broker.is_open
+    await adding.task.aenqueue(2)  # It opens again on use.
+    assert len(await ajobs(adding.app)) == 2
+    await adding.app.close()
+
+
+def test_with_opens_and_closes(adding: Adding) -> None:
+    before = threading.active_count()
+    with adding.app as app:
+        assert app is adding.app
+        adding.task.enqueue(1)
+        broker = app.broker
+        assert broker.is_open
+    assert not broker.is_open
+    assert threading.active_count() == before
+    adding.task.enqueue(2)
+    assert len(jobs(adding.app)) == 2
+
+
+def test_the_broker_underneath_has_the_jobs(adding: Adding) -> None:
+    adding.task.enqueue(1)
+    assert isinstance(adding.app.broker, Broker)
+
+    async def look() -> int:
+        async with adding.app:
+            return (await adding.app.broker.stats("default")).pending
+
+    assert asyncio.run(look()) == 1
+
+
+def test_synchronous_and_asynchronous_code_and_the_worker_share_one_store(adding: Adding) -> None:
+    async def both() -> None:
+        await adding.task.aenqueue(2)
+
+    first = adding.task.enqueue(1)
+    asyncio.run(both())
+    run(adding.app)
+    assert adding.got == [1, 2]
+    assert first.result(timeout=0) == 1
+
+
+def test_what_was_enqueued_stays_while_nothing_is_open(adding: Adding) -> None:
+    with adding.app:
+        handle = adding.task.enqueue(1)
+    run(adding.app)
+    assert adding.got == [1]
+    assert handle.result(timeout=0) == 1
+
+
+def test_two_private_memory_apps_share_nothing() -> None:
+    with App("memory://") as one, App("memory://") as other:
+        Adding(one).task.enqueue(1)
+        assert len(jobs(one)) == 1
+        assert jobs(other) == []
+
+
+def test_many_threads_use_it_at_once_from_the_first_call(adding: Adding) -> None:
+    barrier = threading.Barrier(16)
+
+    def enqueue(number: int) -> str:
+        barrier.wait(20)
+        return [adding.task.enqueue(number * 100 + step).id for step in range(10)][-1]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(enqueue, range(16)))
+    assert len(jobs(adding.app)) == 160
+    run(adding.app)
+    assert sorted(adding.got) == sorted(number * 100 + step for number in range(16) for step in range(10))
+
+
+async def test_a_loops_thread_pool_uses_it(adding: Adding) -> None:
+    await adding.task.aenqueue(0)
+    handles = await asyncio.gather(
+        *(asyncio.to_thread(adding.task.enqueue, number) for number in range(1, 20))
+    )
+    await arun(adding.app)
+    assert sorted(adding.got) == list(range(20))
+    assert await asyncio.to_thread(handles[0].result, 5) == 1
+    await adding.app.close()
+
+
+def test_two_event_loops_in_two_threads_use_it(adding: Adding) -> None:
+    barrier = threading.Barrier(2)
+
+    async def enqueue(start: int) -> None:
+        async with adding.app:
+            barrier.wait(20)
+            await asyncio.gather(*(adding.task.aenqueue(start + step) for step in range(20)))
+
+    threads = [threading.Thread(target=lambda start=start: asyncio.run(enqueue(start))) for start in (0, 100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(jobs(adding.app)) == 40
+
+
+def test_event_loops_that_end_leave_nothing_behind(adding: Adding) -> None:
+    async def enqueue(number: int) -> None:
+        await adding.task.aenqueue(number)  # and does not close
+
+    asyncio.run(enqueue(0))
+    before = threading.active_count()
+    for number in range(1, 10):
+        asyncio.run(enqueue(number))
+    assert threading.active_count() <= before
+    assert len(jobs(adding.app)) == 10
+
+
+async def test_a_synchronous_call_on_the_apps_own_loop_says_what_to_use(adding: Adding) -> None:
+    async with adding.app:
+        with pytest.raises(InvalidState, match="use aenqueue"):
+            adding.task.enqueue(1)
+        with pytest.raises(InvalidState, match="use aenqueue"):
+            adding.task.enqueue_many([(1,)])
+        handle = await adding.task.aenqueue(1)
+        for call in (handle.status, handle.cancel, handle.wait, handle.result):
+            with pytest.raises(InvalidState, match="async twins"):
+                call()
+        with pytest.raises(InvalidState, match="async twins"), adding.app:
+            pass
+        assert len(await ajobs(adding.app)) == 1
+
+
+async def test_a_coroutine_task_that_calls_enqueue_is_told(adding: Adding) -> None:
+    @adding.app.task(max_attempts=1)
+    async def outer() -> None:
+        adding.task.enqueue(1)
+
+    @adding.app.task
+    def threaded() -> None:
+        adding.task.enqueue(2)
+
+    async with adding.app:
+        refused = await outer.aenqueue()
+        fine = await threaded.aenqueue()
+        await arun(adding.app)
+        outcome = (await refused.await_end()).job
+        assert outcome is not None
+        assert "use aenqueue" in (outcome.last_error or "")
+        assert await fine.astatus() is JobState.DONE
+    assert adding.got == [2]
+
+
+def test_a_caller_that_is_interrupted_leaves_the_app_usable(adding: Adding) -> None:
+    handle = adding.task.enqueue(1)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0)
+    assert handle.status() is JobState.PENDING
+
+
+def test_leaving_the_block_wakes_the_threads_that_wait_in_it(adding: Adding) -> None:
+    ended: list[BaseException] = []
+    waiting = threading.Event()
+
+    def wait() -> None:
+        handle = adding.task.enqueue(1)
+        waiting.set()
+        try:
+            handle.wait()
+        except BaseException as error:
+            ended.append(error)
+
+    with adding.app:
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        assert waiting.wait(20)
+    thread.join(20)
+    assert len(ended) == 1
+
+
+FORK = """\
+import os, sys
+from dayjob import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task(name="t")
+def keep(value: int) -> None: ...
+
+def children(count):
+    pids = []
+    for child in range(count):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                for step in range(10):
+                    keep.enqueue(1000 * (child + 1) + step)
+                assert keep.enqueue(1).status() == "pending"
+            except BaseException as error:
+                print("child", repr(error), file=sys.stderr)
+                os._exit(1)
+            os._exit(0)
+        pids.append(pid)
+    return pids
+
+keep.enqueue(1)
+pids = children(3)
+for step in range(10):
+    keep.enqueue(step)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+keep.enqueue(2)
+with app:
+    print(app.call(lambda: app.broker.stats("default")).pending)
+"""
+
+
+def test_parent_and_children_of_a_fork_all_enqueue(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORK], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) == 1 + 3 * 11 + 10 + 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_script_that_does_not_close_its_app_ends_quietly(tmp_path: Path) -> None:
+    script = FORK.split("def children")[0] + "keep.enqueue(1)\n"
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+KEPT = {
+    "nothing said": (None, 3600),
+    "a configuration": (BrokerConfig(max_payload=1000), 3600),
+    "a retention without done": (BrokerConfig(retention=Retention(dead=5)), 3600),
+    "a default queue": (BrokerConfig(default=QueueConfig(retention=Retention(dead=5))), 3600),
+    "a queue": (BrokerConfig(queues={"default": QueueConfig(retention=Retention(dead=5))}), 3600),
+    "done": (BrokerConfig(retention=Retention(done=60)), 60),
+    "done of the queue": (BrokerConfig(queues={"default": QueueConfig(retention=Retention(done=60))}), 60),
+}
+
+
+@pytest.mark.parametrize(("config", "seconds"), KEPT.values(), ids=KEPT.keys())
+def test_done_jobs_are_kept_for_an_hour_unless_it_says_otherwise(
+    url: str, config: BrokerConfig | None, seconds: int
+) -> None:
+    with App(url, config=config) as app:
+        Adding(app).task.enqueue(1)
+        run(app)
+        assert job(app).state is JobState.DONE
+        kept = app.config.queue("default").retention or app.config.retention
+        assert kept.done == (timedelta(hours=1) if seconds == 3600 else seconds)
+
+
+def test_done_zero_keeps_none(url: str) -> None:
+    with App(url, config=BrokerConfig(retention=Retention(done=0))) as app:
+        handle = Adding(app).task.enqueue(1)
+        run(app)
+        assert handle.status() is None
+        assert jobs(app) == []
+
+
+def test_a_task_may_keep_its_jobs_for_another_time(url: str) -> None:
+    with App(url) as app:
+        adding = Adding(app)
+        gone = app.task(name="gone", retention=Retention(done=0))(adding.keep)
+        longer = app.task(name="longer", retention=Retention(dead=None))(adding.keep)
+        first, second = gone.enqueue(1), longer.enqueue(2)
+        run(app)
+        assert first.status() is None
+        assert second.result(timeout=0) == 2
+
+
+async def test_a_producer_runs_no_duties_and_a_worker_does(adding: Adding) -> None:
+    async with adding.app:
+        await adding.task.using(delay=0.001).aenqueue(1)
+        worker = Worker(adding.app)
+        adding.app.on("job.succeeded")(lambda event: worker.stop())
+        await asyncio.wait_for(worker.run(), 20)
+    assert adding.got == [1]
+
+
+def test_its_repr_says_where_and_how_much() -> None:
+    app = App("sqlite:///some.db", name="shop")
+    Adding(app)
+    assert repr(app) == "App('sqlite:///some.db', name='shop', tasks=1)"

@@ -1,0 +1,219 @@
+"""A handle looks at its job, waits for it, cancels it, and gives what the task returned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+
+from dayjob import (
+    App,
+    BadPayload,
+    BrokerConfig,
+    CancelOutcome,
+    Context,
+    DeadLetter,
+    JobFailed,
+    JobHandle,
+    JobState,
+    ResultNotKept,
+    Retention,
+    Worker,
+)
+from tests.app.running import arun, run
+
+
+@dataclass
+class Report:
+    day: date
+    lines: tuple[int, ...]
+
+
+@pytest.fixture
+def keeping(url: str) -> Iterator[App]:
+    """Keeps cancelled jobs too."""
+    with App(url, config=BrokerConfig(retention=Retention(cancelled=60))) as app:
+        yield app
+
+
+def test_the_result_is_rebuilt_to_the_return_annotation(app: App) -> None:
+    @app.task
+    def make(day: date) -> Report:
+        return Report(day, (1, 2))
+
+    handle = make.enqueue(date(2026, 1, 2))
+    run(app)
+    assert handle.result() == Report(date(2026, 1, 2), (1, 2))
+    assert handle.status() is JobState.DONE
+
+
+async def test_the_async_twins_give_the_same(app: App) -> None:
+    @app.task
+    async def make(day: date) -> Report:
+        return Report(day, (1, 2))
+
+    async with app:
+        handle = await make.aenqueue(date(2026, 1, 2))
+        assert await handle.astatus() is JobState.PENDING
+        await arun(app)
+        assert await handle.aresult() == Report(date(2026, 1, 2), (1, 2))
+        assert await handle.astatus() is JobState.DONE
+        waited = await handle.await_end()
+        assert waited.status == "completed"
+        assert waited.job is not None
+        assert waited.job.id == handle.id
+
+
+def test_a_task_that_returns_nothing_has_a_result(app: App) -> None:
+    @app.task
+    def nothing() -> None: ...
+
+    handle = nothing.enqueue()
+    run(app)
+    handle.result(timeout=0)
+
+
+async def test_whoever_waits_gets_the_result_when_the_job_ends(app: App) -> None:
+    @app.task
+    async def answer() -> int:
+        return 42
+
+    async with app:
+        handle = await answer.aenqueue()
+        waiting = [asyncio.create_task(handle.aresult(timeout=20)) for _ in range(3)]
+        in_thread = asyncio.create_task(asyncio.to_thread(handle.result, 20))
+        await arun(app)
+        assert await asyncio.gather(*waiting, in_thread) == [42] * 4
+
+
+def test_a_dead_job_raises_with_its_error(app: App) -> None:
+    @app.task(max_attempts=1)
+    def fail() -> int:
+        raise KeyError("the reason")
+
+    @app.task
+    def give_up() -> int:
+        raise DeadLetter("no such customer")
+
+    failed, given_up = fail.enqueue(), give_up.enqueue()
+    run(app)
+    with pytest.raises(JobFailed, match=rf"(?s){failed.id} ended dead: KeyError: 'the reason'.*Traceback"):
+        failed.result(timeout=0)
+    with pytest.raises(JobFailed, match="ended dead: no such customer"):
+        given_up.result(timeout=0)
+    assert failed.status() is JobState.DEAD
+
+
+def test_a_cancelled_job_that_is_kept_raises_job_failed(keeping: App) -> None:
+    @keeping.task
+    def never() -> int:
+        raise AssertionError
+
+    handle = never.enqueue()
+    assert handle.cancel() is CancelOutcome.REMOVED
+    assert handle.status() is JobState.CANCELLED
+    with pytest.raises(JobFailed, match=f"{handle.id} ended cancelled"):
+        handle.result(timeout=0)
+    assert handle.cancel() is CancelOutcome.NOT_FOUND
+
+
+def test_a_cancelled_job_that_is_not_kept_is_gone(app: App) -> None:
+    @app.task
+    def never() -> int:
+        raise AssertionError
+
+    handle = never.enqueue()
+    assert handle.cancel().acted
+    assert handle.status() is None
+    assert handle.wait(timeout=0).status == "not_found"
+    with pytest.raises(ResultNotKept, match=rf"{handle.id} is gone.*cancelled, or not kept"):
+        handle.result(timeout=0)
+
+
+async def test_a_running_job_is_asked_to_stop(keeping: App) -> None:
+    handles: list[JobHandle[None]] = []
+
+    @keeping.task(cancel="interrupt")
+    async def long(ctx: Context) -> None:
+        assert await handles[0].acancel() is CancelOutcome.REQUESTED
+        await asyncio.Event().wait()
+
+    async with keeping:
+        handles.append(await long.aenqueue())
+        await asyncio.wait_for(arun(keeping), 20)
+        assert await handles[0].astatus() is JobState.CANCELLED
+
+
+def test_a_job_that_has_not_finished_in_time_is_a_timeout(app: App) -> None:
+    @app.task
+    def later() -> int:
+        return 1
+
+    handle = later.using(delay=3600).enqueue()
+    with pytest.raises(TimeoutError, match=rf"{handle.id} has not finished after 0.01 s"):
+        handle.result(timeout=0.01)
+    waited = handle.wait(timeout=0)
+    assert waited.status == "timed_out"
+    assert waited.job is not None
+    assert waited.job.state is JobState.SCHEDULED
+
+
+class Unencodable:
+    pass
+
+
+@pytest.mark.parametrize("value", [Unencodable(), "x" * 2000, {(1, 2): 3}], ids=["type", "size", "key"])
+def test_a_result_that_cannot_be_stored_leaves_the_job_done(
+    url: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with App(url, config=BrokerConfig(max_payload=1000)) as app:
+
+        @app.task
+        def give() -> Any:
+            return value
+
+        handle = give.enqueue()
+        with caplog.at_level(logging.WARNING):
+            run(app)
+        assert handle.status() is JobState.DONE
+        with pytest.raises(ResultNotKept, match="could not be stored; the worker's log says why"):
+            handle.result(timeout=0)
+        assert "can't be kept" in caplog.text
+
+
+def test_a_result_that_is_not_what_was_annotated_is_told(app: App) -> None:
+    @app.task
+    def wrong() -> int:
+        return "text"  # type: ignore[return-value]
+
+    handle = wrong.enqueue()
+    run(app)
+    assert handle.status() is JobState.DONE
+    with pytest.raises(BadPayload, match=r"result doesn't fit what the task .*wrong' .*Expected `int`"):
+        handle.result(timeout=0)
+
+
+def test_a_handle_shows_its_job(app: App) -> None:
+    @app.task
+    def nothing() -> None: ...
+
+    handle = nothing.enqueue()
+    assert repr(handle) == f"JobHandle(id={handle.id!r}, created=True)"
+
+
+async def test_a_worker_in_the_same_loop_serves_a_waiter(app: App) -> None:
+    @app.task
+    async def double(value: int) -> int:
+        return value * 2
+
+    async with app:
+        worker = Worker(app)
+        working = asyncio.create_task(worker.run())
+        assert await (await double.aenqueue(4)).aresult(timeout=20) == 8
+        worker.stop()
+        await asyncio.wait_for(working, 20)

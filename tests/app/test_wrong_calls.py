@@ -1,0 +1,148 @@
+"""A wrong call fails where it is made, and stores nothing; a stored one that doesn't fit is dead at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+
+from dayjob import App, BrokerConfig, JobState, PayloadTooLarge
+from tests.app.running import job, jobs, run
+
+
+@dataclass
+class Address:
+    street: str
+
+
+def make(app: App) -> Any:
+    @app.task(name="send")
+    def send(to: str, age: int = 0, *, home: Address | None = None, days: tuple[date, ...] = ()) -> None:
+        pass
+
+    return send
+
+
+def loop() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "missing": ((), {}, r"send: missing a required argument: 'to'"),
+    "unexpected": (("a",), {"frm": "b"}, r"send: got an unexpected keyword argument 'frm'"),
+    "too many": (("a", 1, 2), {}, r"send: too many positional arguments"),
+    "twice": (("a",), {"to": "b"}, r"send: multiple values for argument 'to'"),
+    "type": ((1,), {}, r"send: Expected `str`, got `int` in argument `to`"),
+    "not a number": (("a",), {"age": "old"}, r"send: Expected `int`, got `str` in argument `age`"),
+    "none": (("a", None), {}, r"send: Expected `int`, got `null` in argument `age`"),
+    "nan": (("a", float("nan")), {}, r"send: .*argument `age`"),
+    "nested": (("a",), {"days": ("x",)}, r"send: Invalid .*date.* in argument `days\[0\]`"),
+    "in a dataclass": (("a",), {"home": Address(5)}, r"send: .* in argument `home.street`"),  # type: ignore[arg-type]
+    "unencodable": (
+        ("a",),
+        {"age": object()},
+        r"send: argument `age` can't be encoded: <object .*no JSON form",
+    ),
+    "a class": (("a",), {"home": Address}, r"send: argument `home` can't be encoded"),
+    "cyclic": (("a",), {"days": loop()}, r"send: argument `days` can't be encoded"),
+    "surrogate": (("\ud800",), {}, r"send: argument `to` can't be encoded"),
+}
+
+
+@pytest.mark.parametrize(("args", "kwargs", "text"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_call_is_a_type_error_that_names_task_and_argument(
+    memory_app: App, args: tuple[Any, ...], kwargs: dict[str, Any], text: str
+) -> None:
+    send = make(memory_app)
+    with pytest.raises(TypeError, match=text):
+        send.enqueue(*args, **kwargs)
+    with pytest.raises(TypeError, match=text):
+        send.bind(*args, **kwargs)
+    with pytest.raises(TypeError, match=text):
+        send.using(priority=1).enqueue(*args, **kwargs)
+    assert jobs(memory_app) == []
+
+
+async def test_the_async_twins_refuse_the_same(app: App) -> None:
+    send = make(app)
+    with pytest.raises(TypeError, match="'to'"):
+        await send.aenqueue()
+    with pytest.raises(TypeError, match="`to`"):
+        await send.aenqueue_many([("a",), (1,)])
+    assert await (await app.opened()).jobs() == []
+
+
+def test_a_payload_over_the_limit_is_refused(url: str) -> None:
+    with App(url, config=BrokerConfig(max_payload=100)) as app:
+        send = make(app)
+        with pytest.raises(PayloadTooLarge, match="100"):
+            send.enqueue("x" * 100)
+        with pytest.raises(PayloadTooLarge):
+            send.enqueue_many([("a",), ("x" * 100,)])
+        assert jobs(app) == []
+        send.enqueue("x" * 80)
+        assert len(jobs(app)) == 1
+
+
+MISFITS = {
+    "not JSON": b"{",
+    "not an object": b"[1]",
+    "missing": b"{}",
+    "unknown": b'{"to": "a", "subject": "b"}',
+    "type": b'{"to": 1}',
+    "nested": b'{"to": "a", "home": {}}',
+    "not UTF-8": b'{"to": "\xff"}',
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("payload", MISFITS.values(), ids=MISFITS.keys())
+def test_a_stored_payload_that_does_not_fit_is_dead_after_one_attempt(app: App, payload: bytes) -> None:
+    make(app)
+
+    async def enqueue() -> None:
+        await (await app.opened()).enqueue("default", payload, task="send", max_attempts=5)
+
+    app.call(enqueue)
+    run(app)
+    dead = job(app)
+    assert (dead.state, dead.attempts) == (JobState.DEAD, 1)
+    assert dead.last_error is not None
+    assert dead.last_error.startswith("BadPayload: the payload doesn't fit the task 'send'")
+
+
+def test_a_payload_whose_arguments_now_clash_is_a_bad_one(memory_app: App) -> None:
+    @memory_app.task(name="t")
+    def before(a: int, *rest: int, **more: int) -> None: ...
+
+    before.enqueue(1, 2, b=3)
+    deployed = App(memory_app.url)
+
+    @deployed.task(name="t")
+    def after(a: int, b: int = 0, *rest: int, **more: int) -> None: ...
+
+    run(deployed)
+    dead = job(deployed)
+    assert dead.state is JobState.DEAD
+    assert "multiple values for argument 'b'" in (dead.last_error or "")
+
+
+def test_a_parameter_that_came_later_takes_nothing_from_those_after_it(memory_app: App) -> None:
+    got: list[Any] = []
+
+    @memory_app.task(name="t")
+    def before(a: int, *rest: int) -> None: ...
+
+    before.enqueue(1, 2, 3)
+    deployed = App(memory_app.url)
+
+    @deployed.task(name="t")
+    def after(a: int, b: int = 0, *rest: int) -> None:
+        got.append((a, b, rest))
+
+    run(deployed)
+    assert got == [(1, 0, (2, 3))]

@@ -1,0 +1,407 @@
+"""``dayjob worker``: what it serves and says, how it ends, and what its supervisor keeps running."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dayjob import Job, JobState, NewJob
+from dayjob.cli import logging_setup, main
+from dayjob.cli import worker as module
+from dayjob.cli.worker_health import Files, rss
+from tests.cli.commands import Command, Start, ask, eventually, is_gone, starting
+
+JOBS = """
+    import asyncio, os
+    from dayjob.app import App
+    from dayjob.context import Context
+
+    app = App(os.environ.get("URL", "sqlite:///jobs.db"))
+
+    @app.task(name="greet", queue="greetings")
+    async def greet(ctx: Context, name: str) -> str:
+        ctx.log.info("hello %s", name)
+        return f"hello {name}"
+
+    @app.task(name="fail", queue="failures", max_attempts=1)
+    async def fail() -> None:
+        raise ValueError("no luck")
+
+    @app.task(name="crash", queue="crashes", max_attempts=2)
+    async def crash() -> None:
+        os._exit(7)
+
+    @app.task(name="grow", queue="growth")
+    async def grow(mebibytes: int) -> None:
+        app.ballast = bytearray(os.urandom(1) * mebibytes * 2**20)
+
+    @app.task(name="wait", queue="waits")
+    async def wait(ctx: Context) -> None:
+        ctx.log.info("waiting")
+        await asyncio.Event().wait()
+
+    @app.handler(queue="raw")
+    async def raw(job) -> None:
+        pass
+
+    other = app
+    number = 7
+"""
+
+
+class Project:
+    """A folder with ``jobs.py``, and workers in it."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self._start = start
+        self.write("jobs.py", JOBS)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(dedent(text))
+        return path
+
+    def worker(self, *arguments: str) -> Command:
+        return self._start(*arguments)
+
+    def enqueue(self, task: str, queue: str, payload: bytes = b"[]", count: int = 1) -> list[str]:
+        jobs = [NewJob(queue, payload, task=task)] * count
+        return [answer.id for answer in ask(self.url, lambda broker: broker.enqueue_many(jobs))]
+
+    def job(self, id: str) -> Job:
+        job = ask(self.url, lambda broker: broker.get(id))
+        assert job is not None
+        return job
+
+    def done(self, queue: str) -> int:
+        return ask(self.url, lambda broker: broker.stats(queue)).done
+
+    def until_done(self, queue: str, count: int, worker: Command) -> None:
+        eventually(lambda: self.done(queue) >= count, f"{count} done on {queue}", worker.said)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    with starting(folder, tmp_path, {"PYTHONDONTWRITEBYTECODE": "1"}) as start:
+        yield Project(folder, start)
+
+
+def child_pids(worker: Command) -> list[int]:
+    return [int(pid) for pid in re.findall(r"worker process \d+ has pid (\d+)", worker.said())]
+
+
+# In one process.
+
+
+def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: Project) -> None:
+    greeting, raw = project.enqueue("greet", "greetings", b'["Ada"]') + project.enqueue("", "raw", b"\xff")
+    failing = project.enqueue("fail", "failures")[0]
+    elsewhere = project.enqueue("greet", "elsewhere", b'["Bob"]')[0]
+    worker = project.worker("jobs:app", "--burst")
+    assert worker.ended() == 0, worker.said()
+    states = [project.job(id).state for id in (greeting, raw, failing, elsewhere)]
+    assert states == [JobState.DONE, JobState.DONE, JobState.DEAD, JobState.PENDING]
+    said = worker.said()
+    assert re.search(rf"^[-\d]+ [:.\d]+ INFO    hello Ada \(greet, job {greeting}, attempt 1\)$", said, re.M)
+    assert re.search(
+        rf"^[-\d]+ [:.\d]+ ERROR   is dead: ValueError: no luck \(fail, job {failing}", said, re.M
+    )
+    assert "\nTraceback" in said
+    assert "\x1b" not in said
+
+
+def test_only_the_queues_named_are_served_and_a_star_means_all(project: Project) -> None:
+    project.enqueue("greet", "one", b'["Ada"]')
+    project.enqueue("greet", "two", b'["Ada"]')
+    project.enqueue("greet", "three", b'["Ada"]')
+    some = project.worker("./jobs.py", "-q", "one,two", "--burst", "--no-uvloop")
+    assert some.ended() == 0, some.said()
+    assert [project.done(queue) for queue in ("one", "two", "three")] == [1, 1, 0]
+    rest = project.worker("jobs", "-q", "*", "--burst")
+    assert rest.ended() == 0, rest.said()
+    assert project.done("three") == 1
+
+
+def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -> None:
+    greeting = project.enqueue("greet", "greetings", b'["Ada"]')[0]
+    failing = project.enqueue("fail", "failures")[0]
+    worker = project.worker("jobs:app", "--burst", "--log-format", "json", "--log-level", "debug")
+    assert worker.ended() == 0, worker.said()
+    lines = [json.loads(line) for line in worker.said().splitlines()]
+    hello = next(line for line in lines if line["message"] == "hello Ada")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", hello.pop("time"))
+    assert hello == {
+        "level": "info", "logger": "dayjob.job", "pid": worker.pid, "message": "hello Ada",
+        "job_id": greeting, "queue": "greetings", "task": "greet", "attempt": 1,
+    }  # fmt: skip
+    dead = next(line for line in lines if line.get("job_id") == failing and line["level"] == "error")
+    assert dead["exception"].startswith("Traceback")
+    assert any(line["message"] == "done" and line["job_id"] == greeting for line in lines)
+
+
+# What it is asked to run.
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        ("nosuch:app", "there is no module 'nosuch'"),
+        ("nosuch.deeper:app", "there is no module 'nosuch'"),
+        ("jobs:ap", "module 'jobs' has no attribute 'ap'. The apps in it: jobs:app, jobs:other"),
+        ("jobs:number", "jobs:number is a int, not an App. The apps in it: jobs:app, jobs:other"),
+        ("empty:app", "There is no App in it."),
+        ("idle:app", "has no tasks"),
+        ("./nosuch.py:app", "there is no file"),
+        ("./json.py:app", "rename the file"),
+        (":app", "names no app"),
+        ("jobs:", "names no app"),
+    ],
+)
+def test_what_is_no_app_exits_with_2_and_says_what_was_found(
+    project: Project, monkeypatch: pytest.MonkeyPatch, argument: str, reason: str
+) -> None:
+    project.write("empty.py", "")
+    project.write("json.py", "")
+    project.write("idle.py", "from dayjob.app import App\napp = App('memory://')\n")
+    result = invoke(project, monkeypatch, argument)
+    assert result.exit_code == 2, result.output
+    assert reason in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("source", ["import nosuchlibrary", "1 / 0", "def broken(:", "raise SystemExit(5)"])
+def test_a_module_that_fails_to_import_exits_with_1_and_shows_its_own_traceback(
+    project: Project, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    project.write("broken.py", source)
+    result = invoke(project, monkeypatch, "broken:app")
+    assert result.exit_code == 1
+    assert "broken.py" in result.output
+    assert "broken could not be imported" in result.output
+    assert "app_argument" not in result.output
+    assert "importlib" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["-q", "one,,two"], "empty"),
+        (["-q", "*,one"], "all queues"),
+        (["-c", "0"], "0 is not in the range"),
+        (["--name", ""], "name"),
+        (["--burst", "--reload"], "use one of them"),
+    ],
+)
+def test_bad_options_exit_with_2(
+    project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
+) -> None:
+    result = invoke(project, monkeypatch, "jobs:app", *options)
+    assert result.exit_code == 2, result.output
+    assert reason in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(["--processes", "2"], "one process at a time"), (["--max-jobs", "9"], "they would be lost")],
+)
+def test_what_the_engine_cannot_do_exits_with_2(
+    project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
+) -> None:
+    monkeypatch.setenv("URL", "memory://")
+    result = invoke(project, monkeypatch, "jobs:app", *options)
+    assert result.exit_code == 2
+    assert reason in " ".join(result.output.split())
+
+
+def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """The command in this process, which it leaves as it was; for what ends before a worker starts."""
+    import sys
+
+    known = set(sys.modules)
+    monkeypatch.setattr(module, "configure", lambda *_: None)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    try:
+        return CliRunner().invoke(main, ["worker", *arguments])
+    finally:
+        for name in set(sys.modules) - known:
+            del sys.modules[name]
+
+
+def test_every_option_is_explained() -> None:
+    result = CliRunner().invoke(main, ["worker", "--help"])
+    assert result.exit_code == 0
+    for option in module.worker.params:
+        if option.name not in ("app", "child"):
+            assert max(option.opts, key=len) in result.output
+            assert getattr(option, "help", None)
+
+
+# Exit codes of the storage.
+
+
+@pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
+def test_a_storage_that_is_not_available_exits_with_3(project: Project, supervised: bool) -> None:
+    project.write("locked.py", JOBS.replace("jobs.db", "locked.db?busy_timeout=0.1"))
+    holder = sqlite3.connect(project.folder / "locked.db", isolation_level=None)
+    try:
+        holder.execute("BEGIN EXCLUSIVE")
+        worker = project.worker("locked:app", *(["--processes", "2"] if supervised else []))
+        assert worker.ended() == 3, worker.said()
+        assert "locked for 0.1 s" in worker.said()
+    finally:
+        holder.close()
+
+
+@pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
+def test_a_storage_that_cannot_be_used_exits_with_2(project: Project, supervised: bool) -> None:
+    project.write("misplaced.py", JOBS.replace("jobs.db", "nosuch/jobs.db"))
+    worker = project.worker("misplaced:app", *(["--processes", "2"] if supervised else []))
+    assert worker.ended() == 2, worker.said()
+    assert "does not exist: create it first" in worker.said()
+
+
+# The supervisor.
+
+
+@pytest.mark.slow
+def test_a_worker_that_crashed_is_started_again_and_the_job_ends_dead(project: Project) -> None:
+    poison = project.enqueue("crash", "crashes")[0]
+    worker = project.worker("jobs:app", "--processes", "2")
+    eventually(lambda: project.job(poison).state is JobState.DEAD, "the end of the poison", worker.said)
+    worker.says("ended with exit code 7; it is started again in", times=2)
+    project.enqueue("greet", "greetings", b'["Ada"]', count=20)
+    project.until_done("greetings", 20, worker)
+    assert worker.stopped() == 0, worker.said()
+    assert all(map(is_gone, child_pids(worker)))
+
+
+@pytest.mark.slow
+def test_a_worker_is_replaced_after_so_many_jobs_without_delay(project: Project) -> None:
+    project.enqueue("greet", "greetings", b'["Ada"]', count=25)
+    worker = project.worker("jobs:app", "--max-jobs", "10", "--burst")
+    assert worker.ended() == 0, worker.said()
+    assert project.done("greetings") == 25
+    assert len(child_pids(worker)) >= 3
+    assert "stopped after 10 runs" in worker.said()
+    assert "started again in" not in worker.said()
+
+
+@pytest.mark.slow
+def test_a_worker_that_has_grown_too_big_is_replaced(project: Project) -> None:
+    limit = rss() // 2**20 + 200
+    worker = project.worker("jobs:app", "--max-rss", str(limit))
+    worker.says("slots")
+    project.enqueue("grow", "growth", f"[{limit}]".encode())
+    worker.says("over --max-rss")
+    worker.says("slots", times=2)
+    assert project.done("growth") == 1
+    assert worker.stopped() == 0, worker.said()
+
+
+@pytest.mark.slow
+def test_a_change_of_the_code_starts_the_worker_again_even_after_a_mistake(project: Project) -> None:
+    waiting = project.enqueue("wait", "waits")[0]
+    worker = project.worker("jobs:app", "--reload")
+    worker.says(f"waiting (wait, job {waiting}, attempt 1)")
+    project.write("jobs.py", "def mistake(:")
+    worker.says("SyntaxError")
+    worker.says("waiting for a change")
+    assert project.job(waiting).attempts == 0, "a reload does not count against the jobs that it cuts short"
+    project.write("jobs.py", JOBS.replace("await asyncio.Event().wait()", "ctx.log.info('mended')"))
+    worker.says(f"mended (wait, job {waiting}, attempt 1)")
+    assert worker.stopped() == 0, worker.said()
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_a_supervisor_that_was_killed(project: Project) -> None:
+    waiting = project.enqueue("wait", "waits")[0]
+    worker = project.worker("jobs:app", "--processes", "2", "--shutdown-timeout", "0.5")
+    worker.says("slots", times=2)
+    worker.says("waiting")
+    pids = child_pids(worker)
+    worker.kill()
+    eventually(lambda: all(map(is_gone, pids)), "the end of the children", worker.said)
+    job = project.job(waiting)
+    assert (job.state, job.attempts) == (JobState.PENDING, 0), "they drained"
+
+
+@pytest.mark.slow
+def test_a_signal_that_reaches_supervisor_and_children_drains_and_a_second_one_stops_at_once(
+    project: Project,
+) -> None:
+    waiting = project.enqueue("wait", "waits")[0]
+    worker = project.worker("jobs:app", "--processes", "2", "--shutdown-timeout", "600")
+    worker.says("slots", times=2)
+    worker.says("waiting")
+    for pid in (worker.pid, *child_pids(worker)):  # As systemd does by default.
+        os.kill(pid, signal.SIGTERM)
+    worker.says("stopped after 0 runs")
+    assert "at once" not in worker.said()
+    assert project.job(waiting).state is JobState.RUNNING
+    assert worker.stopped() == 0, worker.said()
+    assert "at once" in worker.said()
+    assert project.job(waiting).state is JobState.PENDING
+
+
+@pytest.mark.slow
+def test_a_worker_that_never_starts_ends_the_supervisor_with_1_and_the_reason(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write(
+        "hopeless.py",
+        JOBS.replace(
+            "import asyncio, os", "import asyncio, os, sys\nfrom contextlib import asynccontextmanager"
+        ).replace('"sqlite:///jobs.db")', '"sqlite:///jobs.db"), lifespan=lambda app: lifespan(app)')
+        + """
+    @asynccontextmanager
+    async def lifespan(app):
+        raise RuntimeError("no database today")
+        yield
+    """,
+    )
+    worker = project.worker("hopeless:app", "--processes", "1", "--max-jobs", "100")
+    assert worker.ended() == 1, worker.said()
+    assert "failed 5 times in a row at start" in worker.said()
+    assert "RuntimeError: no database today" in worker.said()
+
+
+# Its parts.
+
+
+def test_json_survives_what_json_cannot_hold() -> None:
+    circle: dict[str, object] = {}
+    circle["again"] = circle
+    for value in (circle, float("nan"), object(), {(1, 2): 3}, "\udc80", b"\xff"):
+        record = logging.makeLogRecord({"msg": "odd", "odd": value})
+        line = logging_setup.JsonFormatter().format(record)
+        assert json.loads(line)["message"] == "odd"
+        assert "\n" not in line
+
+
+def test_files_that_appear_change_or_vanish_are_noticed_below_a_folder(tmp_path: Path) -> None:
+    one = tmp_path / "one.py"
+    one.write_text("")
+    files = Files(tmp_path)
+    assert files.changed() is None
+    os.utime(one, ns=(1, 1))
+    assert files.changed() == one
+    files = Files(tmp_path)
+    one.unlink()
+    assert files.changed() == one

@@ -1,0 +1,79 @@
+"""The fixtures: one storage per test on each engine, apps on it, and a broker that looks on from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dayjob import App, Broker, BrokerConfig
+from dayjob.testing import ManualClock
+from tests.conformance.engines import ENGINES, EngineUnderTest
+from tests.worker.crew import KEEP_ALL, MakeApp, OpenBroker
+
+
+@pytest.fixture(params=ENGINES, ids=str)
+def engine(request: pytest.FixtureRequest) -> EngineUnderTest:
+    chosen: EngineUnderTest = request.param
+    return chosen
+
+
+@pytest.fixture
+def url(engine: EngineUnderTest, tmp_path: Path) -> str:
+    return engine.url(tmp_path)
+
+
+@pytest.fixture
+async def make_app(url: str) -> AsyncIterator[MakeApp]:
+    """Makes apps on the test's storage that keep every finished job; closes them afterwards."""
+    made: list[App] = []
+
+    def make(*, clock: ManualClock | None = None, **options: Any) -> App:
+        app = App(url, **{"config": BrokerConfig(retention=KEEP_ALL), **options})
+        app.clock = clock
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        await app.close()
+        await asyncio.to_thread(app.__exit__)
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> App:
+    return make_app()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def timed_app(make_app: MakeApp, clock: ManualClock) -> App:
+    """An app whose time stands still until the test moves it."""
+    return make_app(clock=clock)
+
+
+@pytest.fixture
+async def open_broker(url: str) -> AsyncIterator[OpenBroker]:
+    opened: list[Broker] = []
+
+    async def open_one(clock: ManualClock | None = None) -> Broker:
+        config = BrokerConfig(duties=False, retention=KEEP_ALL)
+        opened.append(await Broker(url, config=config, clock=clock).open())
+        return opened[-1]
+
+    yield open_one
+    for broker in opened:
+        await broker.close()
+
+
+@pytest.fixture
+async def outside(open_broker: OpenBroker) -> Broker:
+    """Another broker on the same storage, as another process would have."""
+    return await open_broker()

@@ -1,0 +1,77 @@
+"""Putting workers to work, and waiting for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from dayjob import App, Broker, Job, Retention, Worker
+from dayjob.clock import SYSTEM
+from dayjob.testing import ManualClock
+
+T = TypeVar("T")
+
+BOUND = 20.0
+"""Real seconds after which what should come is taken to be missing."""
+
+DAY = timedelta(days=1)
+KEEP_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
+
+
+class MakeApp(Protocol):
+    def __call__(self, *, clock: ManualClock | None = None, **options: Any) -> App: ...
+
+
+class OpenBroker(Protocol):
+    async def __call__(self, clock: ManualClock | None = None) -> Broker: ...
+
+
+@asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
+    """A worker that runs while the block does, and is stopped and drained after it."""
+    worker = Worker(app, **{"shutdown_timeout": 5, **options})
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await within(running)
+
+
+async def run_until_idle(app: App, **options: Any) -> Worker:
+    worker = Worker(app, **options)
+    await within(worker.run_until_idle())
+    return worker
+
+
+async def within(awaitable: Awaitable[T], seconds: float = BOUND) -> T:
+    """What it returns; it fails if that takes too long."""
+    async with asyncio.timeout(seconds):
+        return await awaitable
+
+
+async def pause(seconds: float) -> None:
+    """Let real time pass, where the test is about real time."""
+    await SYSTEM.wait(asyncio.Event(), seconds)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Return once the condition, a plain function or a coroutine function, holds."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            holds = condition()
+            if isinstance(holds, Awaitable):
+                holds = await holds
+            if holds:
+                return
+            await pause(0.005)
+
+
+async def record(broker: Broker, id: str) -> Job:
+    """The full record of a job that must be there."""
+    job = await broker.get(id)
+    assert job is not None, f"job {id} is gone"
+    return job

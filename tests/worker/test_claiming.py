@@ -1,0 +1,163 @@
+"""A worker claims what it has room for, in batches, as soon as there is something."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import App, Broker, ConfigError, NewJob, Worker
+from dayjob.clock import SYSTEM
+from tests.broker.staging import Stage
+from tests.worker.crew import MakeApp, pause, run_until_idle, until, within, working
+
+
+async def test_slow_jobs_are_claimed_as_slots_are_free_and_others_get_the_rest(
+    make_app: MakeApp, outside: Broker
+) -> None:
+    gate = asyncio.Event()
+    started: list[str] = []
+    apps = [make_app(), make_app()]
+    for app, name in zip(apps, "ab", strict=True):
+
+        @app.task(name="slow")
+        async def slow(worker: str = name) -> None:
+            started.append(worker)
+            await gate.wait()
+
+    await outside.enqueue_many([NewJob("default", b"{}", task="slow") for _ in range(50)])
+    async with working(apps[0], concurrency=5, name="a"):
+        await until(lambda: len(started) == 5)
+        await pause(0.05)
+        assert (await outside.stats("default")).running == 5
+        async with working(apps[1], concurrency=7, name="b"):
+            await until(lambda: len(started) == 12)
+            await pause(0.05)
+            assert (await outside.stats("default")).running == 12
+            holders = [job.worker for job in await outside.jobs(state="running")]
+            assert sorted(map(str, holders)) == ["a"] * 5 + ["b"] * 7
+            gate.set()
+            await until(lambda: len(started) == 50)
+
+
+async def test_while_jobs_are_short_as_many_again_are_fetched_ahead(app: App, outside: Broker) -> None:
+    gate = asyncio.Event()
+    started = 0
+
+    @app.task
+    async def work(wait: bool) -> None:
+        nonlocal started
+        started += 1
+        if wait:
+            await gate.wait()
+
+    await work.aenqueue_many([(False,)] * 400 + [(True,)] * 100)
+    async with working(app, concurrency=10):
+        await until(lambda: started == 410)
+        await pause(0.05)
+        running = (await outside.stats("default")).running
+        assert 10 <= running <= 20, running
+        gate.set()
+        await until(lambda: started == 500)
+
+
+async def test_claims_and_settlements_go_in_batches(app: App) -> None:
+    @app.task
+    async def work() -> None:
+        return
+
+    await work.aenqueue_many([()] * 2000)
+    claims, settles = Stage(app.broker, "claim"), Stage(app.broker, "settle")
+    worker = await run_until_idle(app, concurrency=100)
+    assert worker.done == 2000
+    assert sum(settles.sizes) == 2000
+    assert len(settles.calls) <= 100
+    assert len(claims.calls) <= 100
+    limits = [request.limit for (requests, _) in claims.calls for request in requests]
+    assert max(limits) <= 200
+
+
+async def test_an_idle_worker_starts_a_new_job_when_it_is_told_not_when_it_looks(app: App) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        started.set()
+
+    claims = Stage(app.broker, "claim")
+    async with working(app):
+        await until(lambda: len(claims.calls) == 1)
+        await pause(0.1)
+        assert len(claims.calls) == 1, "an idle worker polls"
+        delays = []
+        for _ in range(10):
+            started.clear()
+            asked = SYSTEM.elapsed()
+            await work.aenqueue()
+            await within(started.wait())
+            delays.append(SYSTEM.elapsed() - asked)
+        assert sorted(delays)[5] < 0.1
+
+
+async def test_a_job_from_another_broker_starts_promptly(app: App, outside: Broker) -> None:
+    started = asyncio.Event()
+
+    @app.task(name="work")
+    async def work() -> None:
+        started.set()
+
+    async with working(app):
+        await pause(0.1)
+        await outside.enqueue_job(work.bind().new_job())
+        await within(started.wait(), 2)
+
+
+async def test_all_queues_are_served_also_those_that_appear_later(app: App, outside: Broker) -> None:
+    seen: list[str] = []
+
+    @app.task(name="work")
+    async def work(n: str) -> None:
+        seen.append(n)
+
+    await work.using(queue="early").aenqueue("early")
+    async with working(app, queues=()):
+        await until(lambda: seen == ["early"])
+        await work.using(queue="a new one").aenqueue("late")
+        await until(lambda: seen == ["early", "late"])
+        await outside.enqueue_job(work.using(queue="b").bind("outside").new_job())
+        await until(lambda: seen[2:] == ["outside"])
+
+
+async def test_queues_are_served_in_the_order_given(app: App) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def work(queue: str) -> None:
+        seen.append(queue)
+
+    for queue in ("c", "a", "b"):
+        await work.using(queue=queue).aenqueue(queue)
+    await run_until_idle(app, queues=("b", "a"), concurrency=1)
+    assert seen == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queues": "default"},
+        {"queues": ("",)},
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"unknown_task": "ignore"},
+        {"lease": 0},
+        {"max_jobs": 0},
+        {"shutdown_timeout": -1},
+    ],
+    ids=str,
+)
+def test_options_that_cannot_work_are_refused_at_once(app: App, options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options)).replace("queues", "queue")) as refused:
+        Worker(app, **options)  # type: ignore[arg-type]
+    assert (
+        isinstance(refused.value, ConfigError) or "shutdown_timeout" in options or options["queues"] == ("",)
+    )

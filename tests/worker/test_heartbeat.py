@@ -1,0 +1,188 @@
+"""Leases are kept while jobs run, whatever the event loop does; a lost one is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from dayjob import App, Broker, Context, JobState, Retry
+from dayjob.clock import SYSTEM, block
+from dayjob.events import Event
+from dayjob.testing import ManualClock
+from tests.worker.crew import OpenBroker, pause, record, until, within, working
+
+LEASE = 0.5
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
+    app: App, outside: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def busy(ctx: Context) -> int:
+        holds_the_loop(3 * LEASE)
+        return ctx.epoch
+
+    ended = asyncio.Event()
+    reaped: list[int] = []
+
+    async def reap() -> None:
+        async with Broker(app.url, config=outside.config) as broker:
+            while not ended.is_set():
+                reaped.append(await broker.reap())
+                await pause(0.05)
+
+    reaping = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(reap())))
+    with caplog.at_level(logging.WARNING, "dayjob.worker"):
+        async with working(app, lease=LEASE):
+            handle = await busy.aenqueue()
+            assert await within(handle.aresult()) == 1
+    ended.set()
+    await within(reaping)
+    assert len(reaped) > 10
+    assert sum(reaped) == 0
+    assert "the event loop has been blocked" in caplog.text
+    assert "holds_the_loop" in caplog.text
+
+
+def holds_the_loop(seconds: float) -> None:
+    block(seconds)
+
+
+async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, outside: Broker) -> None:
+    started = 0
+    finish = asyncio.Event()
+
+    @app.task
+    async def work(waits: bool) -> None:
+        nonlocal started
+        started += 1
+        if waits:
+            await finish.wait()
+
+    await work.aenqueue_many([(False,)] * 200 + [(True,)] * 8)
+    async with working(app, concurrency=4, lease=LEASE):
+        await until(lambda: started == 204)
+        held = await outside.jobs(state="running")
+        assert 4 < len(held) <= 8, "none waits behind the others"
+        began = SYSTEM.elapsed()
+        while SYSTEM.elapsed() - began < 4 * LEASE:
+            assert await outside.reap() == 0
+            await pause(0.02)
+        later = {job.id: job for job in await outside.jobs(state="running")}
+        for job in held:
+            assert later[job.id].epoch == 1
+            assert (later[job.id].lease_us or 0) > (job.lease_us or 0) + 3 * LEASE * 1_000_000
+        finish.set()
+        await until(lambda: started == 208)
+    assert (await outside.stats("default")).done == 208
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_run_that_lost_its_lease_is_told_and_its_outcome_refused(
+    app: App, open_broker: OpenBroker, outside: Broker, kind: str
+) -> None:
+    contexts: list[Context] = []
+    events: list[str] = []
+
+    if kind == "coroutine":
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        async def work(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                await ctx.cancelled.wait()
+            return f"epoch {ctx.epoch}"
+
+    else:
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        def work_in_thread(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                ctx.cancelled.wait_in_thread(20)
+            return f"epoch {ctx.epoch}"
+
+    @app.on("job.lost")
+    async def lost(event: Event) -> None:
+        events.append(event.id)
+
+    later = await open_broker(ManualClock(ManualClock().time + timedelta(days=3650)))
+    async with working(app, lease=1):
+        handle = await app.tasks["work"].aenqueue()
+        await until(lambda: contexts)
+        assert await later.reap() == 1
+        assert await within(handle.aresult()) == "epoch 2"
+        await until(lambda: contexts[0].cancelled)
+        assert contexts[0].cancelled.reason == "lost"
+        assert not contexts[1].cancelled
+        await until(lambda: events == [handle.id])
+    job = await record(outside, handle.id)
+    assert (job.state, job.epoch, job.attempts) == (JobState.DONE, 2, 2)
+
+
+async def test_a_lost_claim_that_waited_behind_others_is_not_run(
+    app: App, outside: Broker, open_broker: OpenBroker
+) -> None:
+    finish = asyncio.Event()
+    started = 0
+    late: list[int] = []
+
+    @app.task
+    async def work(waits: bool) -> None:
+        nonlocal started
+        started += 1
+        if waits:
+            await finish.wait()
+
+    @app.task(queue="behind")
+    def last(ctx: Context) -> None:
+        late.append(ctx.epoch)
+
+    await work.aenqueue_many([(False,)] * 100 + [(True,)] * 2)
+    handle = await last.aenqueue()
+    async with working(app, queues=("default", "behind"), concurrency=2, lease=1):
+        await until(lambda: started == 102)
+        await until(lambda: _running(outside, handle.id))
+        assert late == []
+        job = (await outside.jobs(queue="behind"))[0]
+        await outside.release(job)
+        assert [taken.id for taken in await outside.claim("behind", worker="another")] == [handle.id]
+        await pause(1.0)
+        finish.set()
+        await until(lambda: _done(outside, 102))
+    assert late == []
+    job = await record(outside, handle.id)
+    assert (job.state, job.worker, job.epoch) == (JobState.RUNNING, "another", 2)
+
+
+async def _running(broker: Broker, id: str) -> bool:
+    return (await record(broker, id)).state is JobState.RUNNING
+
+
+async def _done(broker: Broker, count: int) -> bool:
+    return (await broker.stats("default")).done == count
+
+
+async def test_a_cancel_is_also_learned_from_a_renewal(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(self: Broker) -> None:
+        return
+
+    monkeypatch.setattr(Broker, "check_cancels", deaf)
+    started = asyncio.Event()
+
+    @app.task(cancel="interrupt")
+    async def work() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with working(app, lease=1):
+        handle = await work.aenqueue()
+        await within(started.wait())
+        await outside.cancel(handle.id)
+        await within(handle.await_end())
+    assert await handle.astatus() is JobState.CANCELLED

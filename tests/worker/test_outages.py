@@ -1,0 +1,165 @@
+"""An engine that is away for a while costs time and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from dayjob import App, Broker, DayjobError, EngineFenced, EngineUnavailable, JobState, NewJob, Worker
+from tests.broker.staging import Stage
+from tests.worker.crew import run_until_idle, until, within, working
+
+
+def away(times: int) -> list[Exception]:
+    return [EngineUnavailable("the storage is away") for _ in range(times)]
+
+
+async def test_settlements_wait_through_an_outage_and_happen_once(
+    app: App, outside: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs: Counter[int] = Counter()
+
+    @app.task
+    async def work(n: int) -> int:
+        runs[n] += 1
+        return n
+
+    handles = await work.aenqueue_many([(n,) for n in range(20)])
+    settles = Stage(app.broker, "settle")
+    settles.failures.extend(away(3))
+    with caplog.at_level(logging.WARNING, "dayjob.worker"):
+        worker = await run_until_idle(app)
+    assert runs == Counter(range(20))
+    assert worker.done == 20
+    assert not settles.failures
+    assert "wait for the storage" in caplog.text
+    for n, handle in enumerate(handles):
+        job = await outside.get(handle.id)
+        assert job is not None
+        assert (job.state, job.attempts, job.epoch) == (JobState.DONE, 1, 1)
+        assert await handle.aresult() == n
+
+
+async def test_claims_go_on_after_an_outage(app: App) -> None:
+    done = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        done.set()
+
+    claims = Stage(app.broker, "claim")
+    claims.failures.extend(away(2))
+    async with working(app):
+        await work.aenqueue()
+        await within(done.wait())
+    assert len(claims.calls) >= 3
+
+
+async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outside: Broker) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def work() -> str:
+        started.set()
+        return "kept"
+
+    handle = await work.aenqueue()
+    settles = Stage(app.broker, "settle")
+    settles.failures.extend(away(4))
+    async with working(app):
+        await within(started.wait())
+    assert not settles.failures
+    job = await outside.get(handle.id)
+    assert job is not None
+    assert job.state is JobState.DONE
+
+
+async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(app: App) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        started.set()
+
+    await work.aenqueue()
+    settles = Stage(app.broker, "settle")
+    settles.failures.extend(away(1000))
+    async with working(app) as worker:
+        await until(lambda: len(settles.calls) > 1)
+        worker.hurry()
+    settles.failures.clear()
+
+
+async def test_an_outcome_that_cannot_be_stored_fails_its_own_run_only(app: App, outside: Broker) -> None:
+    from dayjob import Context
+
+    @app.task(max_attempts=1)
+    async def bad(ctx: Context) -> None:
+        ctx.then(NewJob("", b""))
+
+    @app.task
+    async def good() -> None:
+        return
+
+    bads = [await bad.aenqueue() for _ in range(2)]
+    goods = [await good.aenqueue() for _ in range(5)]
+    worker = await run_until_idle(app)
+    assert worker.done == 7
+    for handle in goods:
+        assert await handle.astatus() is JobState.DONE
+    for handle in bads:
+        job = await outside.get(handle.id)
+        assert job is not None
+        assert job.state is JobState.DEAD
+        assert "can't be stored" in str(job.last_error)
+        assert "queue name" in str(job.last_error)
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+async def test_a_worker_whose_storage_was_taken_over_stops_with_that_error(app: App, verb: str) -> None:
+    @app.task
+    async def work() -> None:
+        return
+
+    await work.aenqueue_many([()] * 3)
+    Stage(app.broker, verb).failures.extend([EngineFenced("taken over")] * 10)
+    with pytest.raises(DayjobError, match="taken over"):
+        await within(Worker(app, concurrency=1).run())
+
+
+async def test_renewals_go_on_after_an_outage(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    finish, failures = asyncio.Event(), away(2)
+    renew_many = Broker.renew_many
+
+    async def failing(self: Broker, *arguments: object) -> object:
+        if failures:
+            raise failures.pop()
+        return await renew_many(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Broker, "renew_many", failing)
+
+    @app.task
+    async def work() -> None:
+        await finish.wait()
+
+    handle = await work.aenqueue()
+    async with working(app, lease=2):
+        await until(lambda: outside.get(handle.id))
+        await until(lambda: not failures)
+        job = await outside.get(handle.id)
+        assert job is not None
+        first = job.lease_us
+
+        async def renewed() -> bool:
+            found = await outside.get(handle.id)
+            return found is not None and (found.lease_us or 0) > (first or 0)
+
+        await until(renewed)
+        finish.set()
+    assert caplog.text.count("could not be renewed yet") == 1
+    assert await handle.astatus() is JobState.DONE

@@ -1,0 +1,157 @@
+"""How workers end: by signals, in real processes, with short jobs, long ones, and stuck ones."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dayjob import Job, JobState
+from dayjob.clock import SYSTEM
+from tests.cli.commands import ROOT, Command, Start, ask, eventually, starting
+from tests.worker.shutdown_jobs import DIARY, URL, build
+
+pytestmark = pytest.mark.slow
+
+APP = "tests.worker.shutdown_jobs:app"
+FEW = 15.0
+"""Seconds that an exit may take beyond what it waits for, on a busy machine."""
+
+
+class Scene:
+    """A store, the workers on it, and the diary that their jobs write."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.diary = folder / "diary"
+        self._start = start
+
+    def worker(self, *options: str) -> Command:
+        return self._start(APP, *options)
+
+    def enqueue(self, task: str, count: int, max_attempts: int = 3) -> list[str]:
+        async def enqueueing() -> list[str]:
+            async with build(self.url) as app:
+                using = app.tasks[task].using(max_attempts=max_attempts)
+                return [handle.id for handle in await using.aenqueue_many([()] * count)]
+
+        return asyncio.run(enqueueing())
+
+    def jobs(self, ids: list[str]) -> list[Job]:
+        async def reading(broker):
+            return [await broker.get(id) for id in ids]
+
+        return ask(self.url, reading)
+
+    def told(self, what: str, pid: int | None = None) -> list[str]:
+        """The ids of the jobs that wrote this word, in that process or in any."""
+        if not self.diary.exists():
+            return []
+        lines = [line.split() for line in self.diary.read_text().splitlines()]
+        return [id for word, id, by in lines if word == what and pid in (None, int(by))]
+
+    def until_told(self, what: str, times: int, pid: int | None = None) -> None:
+        eventually(lambda: len(self.told(what, pid)) >= times, f"{what} x {times}")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    environment = {URL: f"sqlite:///{tmp_path}/jobs.db", DIARY: str(tmp_path / "diary")}
+    with starting(ROOT, tmp_path, environment) as start:
+        yield Scene(tmp_path, start)
+
+
+def assert_released(jobs: list[Job]) -> None:
+    """Back in the queue, as if these runs had not been."""
+    assert [(job.state, job.attempts, job.epoch) for job in jobs] == [(JobState.PENDING, 0, 1)] * len(jobs)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_short_jobs_that_run_finish_and_the_others_stay(scene: Scene, number: signal.Signals) -> None:
+    ids = scene.enqueue("short", 60)
+    worker = scene.worker("-c", "5")
+    scene.until_told("finished", 5)
+    worker.signal(number)
+    assert worker.ended() == 0, worker.said()
+
+    started, finished = scene.told("started"), scene.told("finished")
+    assert sorted(started) == sorted(finished)
+    assert len(finished) < 60
+    for job in scene.jobs(ids):
+        expected = (JobState.DONE, 1) if job.id in finished else (JobState.PENDING, 0)
+        assert (job.state, job.attempts) == expected
+    stats = ask(scene.url, lambda broker: broker.stats("default"))
+    assert (stats.done, stats.pending, stats.running) == (len(finished), 60 - len(finished), 0)
+
+    assert scene.worker("--burst").ended() == 0
+    assert sorted(scene.told("finished")) == sorted(ids)
+
+
+def test_long_jobs_are_told_at_once_and_released_uncounted_after_the_timeout(scene: Scene) -> None:
+    ids = scene.enqueue("long", 3)
+    worker = scene.worker("--shutdown-timeout", "1")
+    scene.until_told("started", 3)
+    begun = SYSTEM.elapsed()
+    worker.signal(signal.SIGTERM)
+    scene.until_told("told", 3)
+    assert worker.process.poll() is None, "the jobs were told while they still had time"
+    assert worker.ended() == 0, worker.said()
+    assert 1 <= SYSTEM.elapsed() - begun < 1 + FEW
+    assert_released(scene.jobs(ids))
+
+
+def test_released_jobs_are_picked_up_by_another_worker_at_once(scene: Scene) -> None:
+    ids = scene.enqueue("long", 2)
+    first = scene.worker("--shutdown-timeout", "0.2")
+    scene.until_told("started", 2)
+    second = scene.worker("--name", "second")
+    second.says("started")
+    first.signal(signal.SIGTERM)
+    assert first.ended() == 0, first.said()
+    ended = SYSTEM.elapsed()
+    scene.until_told("started", 2, pid=second.pid)
+    assert SYSTEM.elapsed() - ended < 5, "the second worker was idle, and the jobs were there to be taken"
+    now = [(job.state, job.attempts, job.epoch, job.worker) for job in scene.jobs(ids)]
+    assert now == [(JobState.RUNNING, 1, 2, "second")] * 2
+
+
+@pytest.mark.parametrize("task", ["stuck", "leaning"])
+def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str) -> None:
+    ids = scene.enqueue(task, 40)
+    worker = scene.worker("--shutdown-timeout", "0.5")
+    scene.until_told("started", 40)
+    begun = SYSTEM.elapsed()
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0, worker.said()
+    assert SYSTEM.elapsed() - begun < 0.5 + FEW
+    assert_released(scene.jobs(ids))
+
+
+def test_a_second_signal_stops_at_once(scene: Scene) -> None:
+    ids = scene.enqueue("long", 3)
+    worker = scene.worker("--shutdown-timeout", "600")
+    scene.until_told("started", 3)
+    worker.signal(signal.SIGTERM)
+    scene.until_told("told", 3)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended() == 0, worker.said()
+    assert_released(scene.jobs(ids))
+
+
+def test_a_killed_workers_jobs_run_again_and_the_attempt_counts_until_they_are_dead(scene: Scene) -> None:
+    (id,) = scene.enqueue("long", 1, max_attempts=2)
+    for attempt in (1, 2):
+        worker = scene.worker()
+        scene.until_told("started", 1, pid=worker.pid)
+        job = scene.jobs([id])[0]
+        assert (job.state, job.attempts, job.epoch) == (JobState.RUNNING, attempt, attempt)
+        worker.kill()
+    reaper = scene.worker()
+    eventually(lambda: scene.jobs([id])[0].state is JobState.DEAD, "the job's end", reaper.said)
+    job = scene.jobs([id])[0]
+    assert (job.attempts, job.epoch, job.last_error) == (2, 2, "lease expired")
+    assert scene.told("started", reaper.pid) == []
+    assert reaper.stopped() == 0
