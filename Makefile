@@ -57,6 +57,7 @@ fmt: $(STAMP) ## Format the code and fix what the linter can fix
 
 .PHONY: bench
 bench: $(STAMP) ## Run the benchmarks (ARGS="..." is passed on)
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 .PHONY: clean

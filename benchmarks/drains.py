@@ -1,4 +1,4 @@
-"""One queue's worth of no-op jobs, drained by one worker process: ``python -m benchmarks.drains KIND STORE JOBS``.
+"""No-op jobs drained by one worker process: ``python -m benchmarks.drains KIND STORE JOBS [TASK]``.
 
 Prints a line of JSON. Each kind gets a process of its own, so that nothing of one slows down another.
 The rate is from the first handler's start to the last's, as for the peers.
@@ -65,10 +65,9 @@ async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
         for number in range(jobs + 20):
             starts.clear()
             begun = time.perf_counter()
-            await app.tasks[task].aenqueue(number)
+            handle = await app.tasks[task].aenqueue(number)
             commits.append(time.perf_counter() - begun)
-            while not starts:
-                await asyncio.sleep(0.0002)
+            await handle.await_end(10)
             waits.append(starts[0] - begun)
             await asyncio.sleep(0.01)
         worker.stop()
@@ -78,7 +77,7 @@ async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
 
 def huey(path: str, jobs: int, task: str) -> dict[str, float]:
     """Huey's SQLite storage: one thread, polling every 10 ms; it deletes a job before it runs it."""
-    from huey import SqliteHuey
+    from huey import SqliteHuey  # type: ignore[import-untyped]
 
     queue = SqliteHuey("bench", results=False, filename=path)
     done = Event()
