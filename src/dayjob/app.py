@@ -56,6 +56,13 @@ KEPT_DONE = timedelta(hours=1)
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
 
 
+class Anything:
+    """For type checkers: a function that takes this first takes anything there, a ``Context`` included.
+
+    They could not tell whether that parameter belongs to the call, so such a task's calls go unchecked.
+    """
+
+
 class App:
     """A set of tasks on one storage URL."""
 
@@ -93,6 +100,12 @@ class App:
 
     # Tasks.
 
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Anything, P], R], /) -> Task[..., R, R]: ...
     @overload
     def task(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -262,6 +275,12 @@ class App:
 class TaskDecorator(Protocol):
     """``@app.task(...)``: gives a ``Task`` with the function's own parameters, without the ``Context``."""
 
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Anything, P], Coroutine[Any, Any, R]], /
+    ) -> Task[..., R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Anything, P], R], /) -> Task[..., R, R]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /

@@ -10,7 +10,9 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import partial, reduce
+from operator import or_
 from pathlib import PurePath
 from types import UnionType
 from typing import Any
@@ -116,7 +118,7 @@ def rebuildable(annotation: Any) -> Any:
 
 
 def _union(members: tuple[Any, ...]) -> Any:
-    union: Any = typing.Union.__getitem__(members)
+    union = reduce(or_, members)
     try:
         msgspec.json.Decoder(union, dec_hook=from_plain)
     except TypeError:
@@ -253,8 +255,7 @@ class ResultDecoder:
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The annotations; those of a function inside a function may name what only that scope knows."""
     inner = underlying(function)
-    known = dict(inspect.getclosurevars(inner).nonlocals) if inspect.isfunction(inner) else {}
-    known.update(_surroundings(inner))
+    known = {**_enclosed(inner), **_surroundings(inner)}
     try:
         return typing.get_type_hints(inner, localns=known or None, include_extras=True)
     except NameError as error:
@@ -274,6 +275,16 @@ def underlying(function: Any) -> Any:
             return function
         else:
             function = type(function).__call__
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """What the function's closure holds; what is still to be assigned, such as its own name, is left out."""
+    known = {}
+    if inspect.isfunction(function):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):
+                known[name] = cell.cell_contents
+    return known
 
 
 def _surroundings(function: Any) -> dict[str, Any]:

@@ -86,6 +86,10 @@ class Bound(Generic[R]):
         return self._job
 
 
+Call = tuple[Any, ...] | Mapping[str, Any] | Bound[Any]
+"""What ``enqueue_many`` takes: positional arguments, keyword arguments, or ``task.bind(...)``."""
+
+
 class Task(Generic[P, R, C]):
     """A function registered under a name. Made by ``@app.task``."""
 
@@ -129,11 +133,11 @@ class Task(Generic[P, R, C]):
         """A checked call, for ``enqueue_many`` and ``ctx.then``."""
         return self._plain.bind(*args, **kwargs)
 
-    def enqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
         return self._plain.enqueue_many(calls)
 
-    async def aenqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
         return await self._plain.aenqueue_many(calls)
 
@@ -204,13 +208,13 @@ class Using(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return await self._store(self._new_job(args, kwargs))
 
-    def enqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+    def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         jobs = self._new_jobs(calls)
         if self._connection is not None:
             return [self._store_here(job) for job in jobs]
         return self._task.app.call(lambda: self._store_many(jobs))
 
-    async def aenqueue_many(self, calls: Iterable[Any]) -> list[JobHandle[R]]:
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         return await self._store_many(self._new_jobs(calls))
 
     def _new_job(self, args: Sequence[Any], kwargs: dict[str, Any]) -> NewJob:
@@ -222,10 +226,10 @@ class Using(Generic[P, R]):
                 job = replace(job, dedup_key=scoped(task.name, key))
         return job
 
-    def _new_jobs(self, calls: Iterable[Any]) -> list[NewJob]:
+    def _new_jobs(self, calls: Iterable[Call]) -> list[NewJob]:
         return [self._from_call(call) for call in calls]
 
-    def _from_call(self, call: Any) -> NewJob:
+    def _from_call(self, call: Call) -> NewJob:
         if isinstance(call, Bound):
             job = call.new_job()
             if job.task != self._template.task:

@@ -42,8 +42,9 @@ def test_one_wrong_call_and_none_is_stored(app: App) -> None:
 
     for wrong in (("x",), (), (1, 2), {"b": 1}):
         with pytest.raises(TypeError, match="keep"):
-            keep.enqueue_many([(1,), wrong, (2,)])  # type: ignore[list-item]
-    for strange in ([1], "text", 5, None, keep):
+            keep.enqueue_many([(1,), wrong, (2,)])
+    stranger: list[Any] = [[1], "text", 5, None, keep]
+    for strange in stranger:
         with pytest.raises(TypeError, match=r"pass a tuple, a mapping, or .*keep.bind\(\)"):
             keep.enqueue_many([(1,), strange])
     with pytest.raises(ValueError, match="10,001"):

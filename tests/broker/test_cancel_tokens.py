@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from uuid import UUID
 
 import pytest
 
@@ -51,6 +52,22 @@ async def test_the_same_with_other_claims_at_hand(broker: Broker) -> None:
     [job] = await claiming
     await fired(job)
     assert not held.cancel_token.cancelled
+
+
+async def test_the_same_for_a_waiting_claim_that_is_served_by_the_enqueue(broker: Broker) -> None:
+    both = Stage(broker, "insert_and_claim")
+    both.after = Gate()
+    claiming = asyncio.create_task(broker.claim("q", wait=60))
+    await turns()
+    id = str(UUID(int=7))
+    adding = asyncio.create_task(broker.enqueue("q", id=id))
+    await both.after.reached()
+    assert await broker.cancel(id) is CancelOutcome.REQUESTED
+    await turns()
+    both.after.open()
+    await adding
+    [job] = await claiming
+    await fired(job)
 
 
 async def test_the_same_through_another_broker(clock: ManualClock) -> None:

@@ -150,6 +150,24 @@ async def test_a_waiting_claim_that_is_at_the_engine_ends_as_well(
     assert len(claim.calls) == 1
 
 
+async def test_a_waiting_claim_that_is_being_served_gets_its_job(shared: Broker, other: Broker) -> None:
+    both = Stage(shared, "insert_and_claim")
+    both.after = Gate()
+    claiming = asyncio.create_task(shared.claim("q", wait=60))
+    await turns()
+    adding = asyncio.create_task(shared.enqueue("q"))
+    await both.after.reached()
+    closing = asyncio.create_task(shared.close())
+    await turns()
+    assert not closing.done()
+    both.after.open()
+    async with asyncio.timeout(BOUND):
+        await closing
+        [job] = await claiming
+        assert job.id == (await adding).id
+    await other.ack(job)
+
+
 async def test_an_outage_during_the_flush_reaches_the_caller_and_not_the_closer(
     shared: Broker, other: Broker
 ) -> None:

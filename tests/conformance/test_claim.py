@@ -11,7 +11,7 @@ import pytest
 from dayjob import Broker, JobState, NewJob, QueueConfig
 from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.conformance.observe import CLAIM_FIELDS, everything, fields, ids
-from tests.conformance.waiting import WatchedClock
+from tests.conformance.waiting import LONG, WatchedClock, within
 
 
 async def test_a_claim_runs_the_job(broker: Broker, clock: WatchedClock) -> None:
@@ -142,6 +142,24 @@ async def test_one_queue_does_not_get_the_jobs_of_another(broker: Broker) -> Non
     assert await broker.claim("b") == []
     assert await broker.claim(["b", "c"], limit=10) == []
     assert len(await broker.claim("a")) == 1
+
+
+async def test_claim_any_takes_every_queue_in_name_order(broker: Broker) -> None:
+    await broker.enqueue_many([NewJob(queue) for queue in ("b", "c", "a", "paused", "é", "b")])
+    await broker.pause("paused")
+    assert [job.queue for job in await broker.claim_any(limit=3)] == ["a", "b", "b"]
+    assert [job.queue for job in await broker.claim_any(limit=9)] == ["c", "é"]
+    assert await broker.claim_any() == []
+
+
+async def test_claim_any_waits_for_queues_that_are_not_there_yet(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    for enqueuer in (broker, await open_broker()):
+        waiting = asyncio.create_task(broker.claim_any(wait=LONG))
+        await clock.until_waiting()
+        enqueued = await enqueuer.enqueue(f"new {id(enqueuer)}")
+        assert ids(await within(waiting)) == [enqueued.id]
 
 
 # --- what is not handed out ---

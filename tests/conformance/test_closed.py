@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, Closed, Job, NewJob, Settlement
+from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, NewJob, Settlement
+from dayjob.engines.base import Progress
 from tests.conformance.arrange import OpenBroker, claim_one, running
 from tests.conformance.observe import every_job
 from tests.conformance.waiting import LONG, WatchedClock, turns, within
@@ -17,8 +18,10 @@ Call = Callable[[Broker, Job], Awaitable[object]]
 
 CALLS: dict[str, Call] = {
     "enqueue": lambda broker, claim: broker.enqueue("q"),
+    "enqueue_job": lambda broker, claim: broker.enqueue_job(NewJob("q")),
     "enqueue_many": lambda broker, claim: broker.enqueue_many([NewJob("q")]),
     "claim": lambda broker, claim: broker.claim("q"),
+    "claim_any": lambda broker, claim: broker.claim_any(),
     "ack": lambda broker, claim: broker.ack(claim),
     "nack": lambda broker, claim: broker.nack(claim, "x"),
     "dead_letter": lambda broker, claim: broker.dead_letter(claim, "x"),
@@ -26,6 +29,8 @@ CALLS: dict[str, Call] = {
     "snooze": lambda broker, claim: broker.snooze(claim, 1),
     "mark_cancelled": lambda broker, claim: broker.mark_cancelled(claim),
     "renew": lambda broker, claim: broker.renew(claim),
+    "renew_many": lambda broker, claim: broker.renew_many([claim]),
+    "report": lambda broker, claim: broker.report([Progress(claim.key, claim.epoch, 0.5, "half")]),
     "settle_many": lambda broker, claim: broker.settle_many([Settlement.ack(claim)]),
     "cancel": lambda broker, claim: broker.cancel(claim.id),
     "wait": lambda broker, claim: broker.wait(claim.id, 0),
@@ -60,7 +65,7 @@ def test_every_method_is_tried() -> None:
     public = {
         name
         for name, member in inspect.getmembers(Broker, inspect.iscoroutinefunction)
-        if not name.startswith("_") and name not in ("open", "close")
+        if not name.startswith("_") and name not in ("open", "close", "stop_duties")
     }
     assert public == set(CALLS)
 
@@ -131,14 +136,26 @@ async def test_close_wakes_those_who_wait(broker: Broker, clock: WatchedClock) -
 async def test_close_finishes_what_was_begun(open_broker: OpenBroker, turn: int) -> None:
     """A call that was accepted before the close is answered, and what it answered is there."""
     broker, other = await open_broker(), await open_broker()
-    calls = [asyncio.create_task(broker.enqueue("q")) for _ in range(50)]
-    await turns(turn)
+    calls: list[asyncio.Task[Enqueued]] = []
+    for _ in range(5):
+        calls += [asyncio.create_task(broker.enqueue("q")) for _ in range(10)]
+        await turns(turn)
     await within(broker.close())
     answers = await within(asyncio.gather(*calls, return_exceptions=True))
     accepted = {answer.id for answer in answers if not isinstance(answer, BaseException)}
     assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
     assert {job.id for job in await every_job(other)} == accepted
     assert turn == 0 or len(accepted) == 50
+
+
+async def test_close_answers_the_calls_whose_batch_had_not_left(broker: Broker) -> None:
+    """Claims that ask for a full batch go one by one, so the later ones still wait when the close begins."""
+    names = [f"q{number}" for number in range(6)]
+    await broker.enqueue_many([NewJob(name) for name in names])
+    calls = [asyncio.create_task(broker.claim(name, limit=10_000)) for name in names]
+    await turns(2)
+    await within(broker.close())
+    assert [len(jobs) for jobs in await within(asyncio.gather(*calls))] == [1] * 6
 
 
 async def test_other_brokers_go_on(open_broker: OpenBroker) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from msgspec.structs import replace
+
 from dayjob import Broker, JobState, NewJob, QueueConfig
 from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.conformance.observe import everything, fields
@@ -37,6 +39,24 @@ async def test_renew_keeps_and_tells_of_a_cancel_request(broker: Broker) -> None
     assert claim.cancel_requested
     assert claim.cancel_token.cancelled
     assert (await record(broker, claim.id)).cancel_requested
+
+
+async def test_renew_many_renews_the_current_and_tells_of_the_lost(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(4)])
+    first, lost, flagged, last = claims = await broker.claim("q", limit=4)
+    await broker.release(replace(lost))
+    await broker.cancel(flagged.id)
+    clock.advance(10)
+    answers = await broker.renew_many(claims, 60)
+    until = clock.time + timedelta(seconds=60)
+    assert [answer.lease_us is None for answer in answers] == [False, True, False, False]
+    assert [answer.cancel_requested for answer in answers] == [False, False, True, False]
+    for claim in (first, flagged, last):
+        assert (await record(broker, claim.id)).lease_expires_at == until
+    assert await state(broker, lost.id) is JobState.PENDING
+    assert await broker.renew_many([]) == []
 
 
 async def test_a_live_lease_is_not_reaped(broker: Broker, clock: WatchedClock) -> None:

@@ -78,6 +78,10 @@ def gone(pid: int) -> bool:
     return False
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 async def started(broker: Broker, id: str) -> Job:
     """The job, once its handler has reported progress."""
 
@@ -304,10 +308,10 @@ async def test_a_module_that_cant_be_imported_is_dead_with_the_remedy(
     ],
 )
 async def test_the_end_of_a_process_costs_that_attempt_only(app: App, way: str, reason: str) -> None:
-    handles = [await tasks.die.aenqueue(way), await tasks.pid.aenqueue(), await tasks.pid.aenqueue()]
+    ids = [(await tasks.die.aenqueue(way)).id, *[(await tasks.pid.aenqueue()).id for _ in range(2)]]
     worker = await run_until_idle(app)
     broker = await app.opened()
-    died, *others = [await record(broker, handle.id) for handle in handles]
+    died, *others = [await record(broker, id) for id in ids]
     assert (died.state, died.attempts) == (JobState.SCHEDULED, 1)
     assert str(died.last_error) == f"dayjob.worker.processes.ProcessDied: {reason}"
     assert [(job.state, job.attempts) for job in others] == [(JobState.DONE, 1)] * 2
@@ -423,7 +427,7 @@ async def test_no_descriptors_are_left_over(app: App) -> None:
         await tasks.pid.aenqueue()
         await run_until_idle(app)
         await app.close()
-        counts.append(len(list(Path("/proc/self/fd").iterdir())))
+        counts.append(descriptors())
     assert counts[1] == counts[2]
 
 

@@ -118,6 +118,11 @@ class Verdict(Struct, gc=False):
     insert: tuple[Insertion, ...] = ()
     kv: Mapping[bytes, bytes] | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is a success that leaves nothing behind."""
+        return self.event is Event.ACK and self.keep.done == 0 and not self.insert and not self.kv
+
 
 class Renewal(Struct, frozen=True, gc=False):
     """Set the lease of the claim ``(key, epoch)`` to ``lease`` microseconds from now."""

@@ -122,7 +122,12 @@ def settle(record: Record, verdict: Verdict, now: int) -> bool:
 
 
 def is_current(record: Record, epoch: int) -> bool:
-    return record.state is JobState.RUNNING and record.epoch == epoch
+    return current(record.state, record.epoch, epoch)
+
+
+def current(state: str, epoch: int, claimed: int) -> bool:
+    """The fence: whether a claim with epoch ``claimed`` is the one that a job is running under."""
+    return state == JobState.RUNNING and epoch == claimed
 
 
 def lapse(record: Record, keep: Keep, now: int) -> None:

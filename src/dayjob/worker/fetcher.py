@@ -32,10 +32,15 @@ class Fetcher:
         self._worker = worker
 
     async def fetch(self, limit: int, wait: float) -> list[Job]:
-        """Up to ``limit`` jobs; none only if none came within ``wait`` seconds."""
+        """Up to ``limit`` jobs; none only if none came within ``wait`` seconds.
+
+        Without a wait, what is due now is promoted first, so that none means none.
+        """
         pause = _FIRST_PAUSE
         while True:
             try:
+                if wait == 0:
+                    await self._broker.promote()
                 if self._queues:
                     return await self._broker.claim(
                         self._queues, limit=limit, lease=self._lease, wait=wait, worker=self._worker

@@ -47,6 +47,9 @@ _log = logging.getLogger("dayjob.worker")
 SHORT = 0.05
 """Jobs that take less than this many seconds on average are fetched ahead."""
 
+_LOOK_AGAIN = 0.1
+"""Seconds after which ``run_until_idle`` looks for jobs that the running ones enqueued."""
+
 _GRACE = 2.0
 """Seconds for interrupted handlers to end, and for observers to catch up."""
 
@@ -100,7 +103,6 @@ class Worker:
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
         self._changed = asyncio.Event()
-        self._idle = asyncio.Event()
         self._runs: dict[bytes, Run] = {}
         self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -216,27 +218,21 @@ class Worker:
                 await self._sleep_until_changed()
                 continue
             alone = not self._runs
-            if until_idle and alone:
-                await self._broker.promote()
             jobs = await self._fetch_some(fetcher, room, 0 if until_idle else LONG)
             self._accept_all(jobs)
             if jobs or not until_idle:
                 continue
             if self._runs:  # They may enqueue more, and wait for it.
-                self._idle.clear()
-                self._accept_all(await self._fetch_some(fetcher, room, LONG, self._idle))
+                await self._sleep_until_changed(_LOOK_AGAIN)
             elif alone:
                 return
 
-    async def _fetch_some(
-        self, fetcher: Fetcher, room: int, wait: float, unless: asyncio.Event | None = None
-    ) -> list[Job]:
-        """Fetch, unless the worker is stopped first, or the event is set."""
+    async def _fetch_some(self, fetcher: Fetcher, room: int, wait: float) -> list[Job]:
+        """Fetch, unless the worker is stopped first."""
         fetching = asyncio.ensure_future(fetcher.fetch(room, wait))
-        events = [self._stopping] if unless is None else [self._stopping, unless]
-        ends = [asyncio.ensure_future(event.wait()) for event in events]
+        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({fetching, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not fetching.done():
                 fetching.cancel()
                 await asyncio.wait({fetching})
@@ -244,8 +240,7 @@ class Worker:
             fetching.cancel()
             raise
         finally:
-            for end in ends:
-                end.cancel()
+            stopping.cancel()
         return [] if fetching.cancelled() else fetching.result()
 
     def _room(self) -> int:
@@ -260,11 +255,11 @@ class Worker:
             return 0
         return room if self._max_jobs is None else min(room, self._max_jobs - self._started)
 
-    async def _sleep_until_changed(self) -> None:
+    async def _sleep_until_changed(self, seconds: float | None = None) -> None:
         self._changed.clear()
         waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._stopping.wait())]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for waiter in waiting:
                 waiter.cancel()
@@ -340,8 +335,6 @@ class Worker:
         if self._runs.get(run.job.key) is run:
             del self._runs[run.job.key]
         self._changed.set()
-        if not self._runs:
-            self._idle.set()
 
     def _tell(self, name: str) -> None:
         if self.app.events.wants(name):

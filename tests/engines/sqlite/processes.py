@@ -26,7 +26,8 @@ T = TypeVar("T")
 BOUND = 30.0
 """Seconds after which what should come is taken to be missing."""
 
-_ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[3]
+"""Where ``tests`` can be imported from."""
 
 
 async def pause(seconds: float) -> None:
@@ -116,7 +117,7 @@ class Spawn:
         """A process that runs the role; the arguments go through JSON."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__, role.__module__, role.__name__, json.dumps(arguments),
-            stdin=PIPE, stdout=PIPE, cwd=_ROOT, limit=2**24,
+            stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=2**24,
         )  # fmt: skip
         child = Child(process)
         self._children.append(child)

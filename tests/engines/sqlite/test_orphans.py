@@ -12,7 +12,7 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from dayjob import Broker, Job, JobState
-from tests.engines.sqlite.processes import Spawn, until
+from tests.engines.sqlite.processes import ROOT, Spawn, until
 from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
 
 pytestmark = [
@@ -113,7 +113,7 @@ from tests.engines.sqlite.roles import hold
 asyncio.run(hold({url!r}, 1, {LEASE}))
 """
     process = subprocess.Popen(  # noqa: ASYNC220  (an asyncio child is waited for behind our back)
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     )
     try:
         assert process.stdout is not None

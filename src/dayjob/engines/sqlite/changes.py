@@ -33,6 +33,13 @@ class Changes:
         if record.expires_us is not None and record.attempts == 0 and state not in FINISHED:
             self.topics.add(DUE)
 
+    def succeed(self, key: bytes, queue: str) -> None:
+        """Remove a running job that succeeded and is not kept."""
+        self.tally.add(queue, JobState.RUNNING, -1)
+        self.tally.add(queue, JobState.DONE)
+        self.removed.append(key)
+        self.topics.add(job_topic(key))
+
     def drop(self, record: Record) -> None:
         """Remove a kept job and its count."""
         self.tally.drop(record.queue, record.state)

@@ -135,8 +135,12 @@ def text_or_bytes(value: bytes) -> str | bytes:
         return value
 
 
-def _whole(*numbers: Any) -> bool:
-    return all(type(number) is int for number in numbers)
+def _whole(priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any) -> bool:
+    return type(priority) is type(attempts) is type(max_attempts) is type(epoch) is type(run) is int
+
+
+def _int(value: Any, otherwise: int) -> int:
+    return value if type(value) is int else otherwise
 
 
 def _time(value: Any) -> int | None:
@@ -146,12 +150,9 @@ def _time(value: Any) -> int | None:
 def _replaced(
     priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any
 ) -> tuple[int, int, int, int, int]:
-    if not _whole(attempts, max_attempts):
+    if not type(attempts) is type(max_attempts) is int:
         attempts = max_attempts = 1
-    return (
-        priority if _whole(priority) else NORMAL, attempts, max_attempts, epoch if _whole(epoch) else 0,
-        run if _whole(run) else 0,
-    )  # fmt: skip
+    return (_int(priority, NORMAL), attempts, max_attempts, _int(epoch, 0), _int(run, 0))
 
 
 def _state(text: Any) -> JobState:

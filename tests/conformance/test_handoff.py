@@ -1,0 +1,183 @@
+"""A job enqueued where a claim waits for it may be stored and handed over at once; no rule bends for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from dayjob import Broker, Job, JobState, LeaseLost, NewJob
+from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, state
+from tests.conformance.observe import CLAIM_FIELDS, every_job, fields, ids
+from tests.conformance.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, turns, within
+
+
+async def waiting_claim(
+    broker: Broker, clock: WatchedClock, *queues: str, limit: int = 1
+) -> asyncio.Task[list[Job]]:
+    """A claim that has begun to wait."""
+    task = asyncio.create_task(broker.claim(queues or ("q",), limit=limit, wait=LONG, worker="w"))
+    await clock.until_waiting()
+    return task
+
+
+async def test_the_claim_is_stored_as_it_is_told(broker: Broker, clock: WatchedClock) -> None:
+    waiting = await waiting_claim(broker, clock)
+    enqueued = await broker.enqueue("q", b"data", task="t", headers={"h": "v"}, tenant="acme")
+    [job] = await within(waiting)
+    assert (job.id, job.attempts, job.epoch, job.payload) == (enqueued.id, 1, 1, b"data")
+    stored = await record(broker, enqueued.id)
+    assert fields(stored, CLAIM_FIELDS) == fields(job, CLAIM_FIELDS)
+    assert (stored.state, stored.worker, stored.claimed_at) == (JobState.RUNNING, "w", clock.time)
+    await broker.renew(job)
+    await broker.ack(job)
+    with pytest.raises(LeaseLost):
+        await broker.ack(job)
+
+
+async def test_a_batch_is_handed_over_in_order_up_to_the_limit(broker: Broker, clock: WatchedClock) -> None:
+    waiting = await waiting_claim(broker, clock, limit=3)
+    priorities = [5, 1, 4, 2, 3]
+    await broker.enqueue_many([NewJob("q", priority=priority) for priority in priorities])
+    assert [job.priority for job in await within(waiting)] == [1, 2, 3]
+    assert [job.priority for job in await broker.claim("q", limit=9)] == [4, 5]
+
+
+async def test_queues_are_taken_in_the_order_given(broker: Broker, clock: WatchedClock) -> None:
+    waiting = await waiting_claim(broker, clock, "a", "b", limit=3)
+    await broker.enqueue_many([NewJob("b"), NewJob("b"), NewJob("c"), NewJob("a")])
+    assert [job.queue for job in await within(waiting)] == ["a", "b", "b"]
+
+
+async def test_what_may_not_run_yet_is_not_handed_over(broker: Broker, clock: WatchedClock) -> None:
+    waiting = await waiting_claim(broker, clock, "q", "paused")
+    await broker.pause("paused")
+    await broker.enqueue("paused")
+    await broker.enqueue("q", delay=5)
+    await broker.enqueue("q", expires=0)
+    await broker.enqueue("other")
+    await clock.until_waiting()
+    assert not waiting.done()
+    enqueued = await broker.enqueue("q")
+    assert ids(await within(waiting)) == [enqueued.id]
+
+
+async def test_a_job_that_exists_is_not_handed_over_again(broker: Broker, clock: WatchedClock) -> None:
+    first = await broker.enqueue("q", dedup_key="k", dedup_until="settled")
+    await claim_one(broker)
+    waiting = await waiting_claim(broker, clock)
+    assert not (await broker.enqueue("q", dedup_key="k")).created
+    assert not (await broker.enqueue("q", id=first.id)).created
+    await clock.until_waiting()
+    assert not waiting.done()
+    second = await broker.enqueue("q", dedup_key="other")
+    assert ids(await within(waiting)) == [second.id]
+    assert (await broker.enqueue("q", dedup_key="other")).created, "the claim let go of the key"
+
+
+async def test_a_cancel_fires_the_token_of_a_job_handed_over(broker: Broker, clock: WatchedClock) -> None:
+    waiting = await waiting_claim(broker, clock)
+    await broker.enqueue("q")
+    [job] = await within(waiting)
+    await broker.cancel(job.id)
+    await within(job.cancel_token.wait())
+
+
+async def test_each_queues_own_lease_applies(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    broker = await open_broker(quiet())
+    waiting = asyncio.create_task(broker.claim(["a", "b"], limit=2, wait=LONG, lease=77))
+    await clock.until_waiting()
+    await broker.enqueue_many([NewJob("a"), NewJob("b")])
+    for job in await within(waiting):
+        assert job.lease_expires_at is not None
+        assert (job.lease_expires_at - clock.time).total_seconds() == 77
+
+
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
+async def test_a_claim_cancelled_during_the_handover_strands_no_job(
+    broker: Broker, clock: WatchedClock, turn: int
+) -> None:
+    waiting = await waiting_claim(broker, clock)
+    enqueueing = asyncio.create_task(broker.enqueue("q"))
+    await cancel_at(turn, [waiting])
+    enqueued = await within(enqueueing)
+    await within(asyncio.wait({waiting}))
+    if waiting.cancelled():
+        [job] = await within(broker.claim("q", wait=LONG))
+        assert (job.id, job.attempts) == (enqueued.id, 1)
+    else:
+        assert ids(waiting.result()) == [enqueued.id]
+        assert await state(broker, enqueued.id) is JobState.RUNNING
+
+
+@pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
+async def test_an_enqueue_cancelled_during_the_handover_is_whole_or_not_at_all(
+    broker: Broker, clock: WatchedClock, turn: int
+) -> None:
+    waiting = await waiting_claim(broker, clock)
+    enqueueing = asyncio.create_task(broker.enqueue("q", b"first", kv={b"k": b"v"}))
+    await cancel_at(turn, [enqueueing])
+    await within(asyncio.wait({enqueueing}))
+    await broker.enqueue("q", b"second", priority=5000)
+    [job] = await within(waiting)
+    assert (job.payload == b"first") == (await broker.kv_get(b"k") == b"v")
+    assert (await broker.stats("q")).running == 1
+
+
+@pytest.mark.parametrize("turn", range(8))
+async def test_a_claim_whose_time_ends_during_the_handover_strands_no_job(
+    broker: Broker, clock: WatchedClock, turn: int
+) -> None:
+    waiting = await waiting_claim(broker, clock)
+    enqueueing = asyncio.create_task(broker.enqueue("q"))
+    await turns(turn)
+    clock.advance(LONG)
+    enqueued = await within(enqueueing)
+    jobs = await within(waiting) or await broker.claim("q")
+    assert [(job.id, job.attempts) for job in jobs] == [(enqueued.id, 1)]
+
+
+@pytest.mark.parametrize("turn", range(6))
+async def test_a_close_during_the_handover_strands_no_job(
+    open_broker: OpenBroker, clock: WatchedClock, turn: int
+) -> None:
+    broker, other = await open_broker(), await open_broker()
+    waiting = await waiting_claim(broker, clock)
+    enqueueing = asyncio.create_task(broker.enqueue("q"))
+    await turns(turn)
+    await within(broker.close())
+    [claimed, enqueued] = await within(asyncio.gather(waiting, enqueueing, return_exceptions=True))
+    if isinstance(enqueued, BaseException):
+        assert await every_job(other) == []
+        return
+    jobs = claimed if isinstance(claimed, list) else await other.claim("q")
+    assert [(job.id, job.attempts) for job in jobs] == [(enqueued.id, 1)]
+
+
+async def test_many_enqueues_and_many_waiting_claims_meet_one_to_one(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    brokers = [broker, await open_broker()]
+    seen: Counter[str] = Counter()
+    everything_seen = asyncio.Event()
+
+    async def work(number: int) -> None:
+        mine = brokers[number % 2]
+        while not everything_seen.is_set():
+            for job in await mine.claim(["a", "b"], limit=1 + number % 3, wait=LONG):
+                seen[job.id] += 1
+                await mine.ack(job)
+                if len(seen) == 300:
+                    everything_seen.set()
+
+    workers = [asyncio.create_task(work(number)) for number in range(12)]
+    await clock.until_waiting(12)
+    enqueued = await asyncio.gather(
+        *(brokers[number % 2].enqueue("ab"[number % 3 % 2], priority=number % 7) for number in range(300))
+    )
+    await within(everything_seen.wait())
+    clock.advance(LONG)
+    await within(asyncio.gather(*workers))
+    assert seen == dict.fromkeys((one.id for one in enqueued), 1)
+    assert sum(stats.done for stats in (await broker.all_stats()).values()) == 300

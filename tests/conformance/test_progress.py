@@ -1,0 +1,52 @@
+"""Progress belongs to a claim: only the current one may report it, and a new claim starts without."""
+
+from __future__ import annotations
+
+from dayjob import Broker, BrokerConfig, Retention
+from dayjob.engines.base import Progress
+from tests.conformance.arrange import OpenBroker, claim_one, record
+from tests.conformance.waiting import WatchedClock
+
+
+def half(key: bytes, epoch: int, message: str = "half way") -> Progress:
+    return Progress(key, epoch, 0.5, message)
+
+
+async def test_progress_is_seen_by_others_while_the_job_runs(open_broker: OpenBroker) -> None:
+    broker, other = await open_broker(), await open_broker()
+    enqueued = await broker.enqueue("q")
+    claim = await claim_one(broker)
+    assert (await record(other, enqueued.id)).progress is None
+    await broker.report([half(claim.key, claim.epoch, "résumé 🎉")])
+    assert (await record(other, enqueued.id)).progress == (0.5, "résumé 🎉")
+
+
+async def test_a_lost_claim_reports_nothing(broker: Broker, clock: WatchedClock) -> None:
+    enqueued = await broker.enqueue("q")
+    lost = await claim_one(broker)
+    clock.advance(30)
+    assert await broker.reap() == 1
+    current = await claim_one(broker)
+    await broker.report([half(lost.key, lost.epoch), half(b"\0" * 16, 1)])
+    assert (await record(broker, enqueued.id)).progress is None
+    await broker.report([half(current.key, current.epoch)])
+    assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
+
+
+async def test_the_next_claim_starts_anew(broker: Broker) -> None:
+    enqueued = await broker.enqueue("q")
+    claim = await claim_one(broker)
+    await broker.report([half(claim.key, claim.epoch)])
+    await broker.nack(claim, "x", delay=0)
+    assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
+    await claim_one(broker)
+    assert (await record(broker, enqueued.id)).progress is None
+
+
+async def test_it_stays_with_a_job_that_is_done(open_broker: OpenBroker) -> None:
+    broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
+    enqueued = await broker.enqueue("q")
+    claim = await claim_one(broker)
+    await broker.report([half(claim.key, claim.epoch)])
+    await broker.ack(claim)
+    assert (await record(broker, enqueued.id)).progress == (0.5, "half way")

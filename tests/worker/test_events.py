@@ -1,0 +1,267 @@
+"""Observers are told after the fact, and can harm nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from threading import Event as ThreadEvent
+from typing import Any
+
+import pytest
+
+from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
+from dayjob.clock import SYSTEM
+from dayjob.events import Event, Events
+from tests.worker.crew import MakeApp, OpenBroker, record, run_until_idle, until, within, working
+
+
+def observing(app: App, pattern: str = "*") -> list[Event]:
+    seen: list[Event] = []
+
+    @app.on(pattern)
+    async def observe(event: Event) -> None:
+        seen.append(event)
+
+    return seen
+
+
+def told(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobState | None]]:
+    return [(event.name, event.old_state, event.new_state) for event in events if event.id == id]
+
+
+async def test_each_end_of_a_run_has_its_events(app: App, outside: Broker) -> None:
+    seen = observing(app)
+
+    @app.task(name="work", retry=Retry.fixed(attempts=2, delay=0))
+    async def work(kind: str) -> None:
+        if kind == "fail":
+            raise ValueError("failed")
+        if kind == "dead":
+            raise DeadLetter("hopeless")
+
+    handles = {kind: await work.aenqueue(kind) for kind in ("return", "fail", "dead")}
+    worker = Worker(app, name="wanda")
+    await within(worker.run_until_idle())
+    running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
+    begins = [("job.enqueued", None, None), ("job.started", None, None)]
+    assert told(seen, handles["return"].id) == [*begins, ("job.succeeded", running, done)]
+    assert told(seen, handles["fail"].id) == [
+        *begins,
+        ("job.failed", running, pending),
+        ("job.retrying", running, pending),
+        ("job.started", None, None),
+        ("job.failed", running, dead),
+        ("job.dead", running, dead),
+    ]
+    assert told(seen, handles["dead"].id) == [*begins, ("job.failed", running, dead), ("job.dead", running, dead)]
+    assert told(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
+    failed = next(event for event in seen if event.name == "job.failed")
+    assert (failed.queue, failed.task) == ("default", "work")
+    assert str(failed.error).startswith("ValueError: failed")
+    assert failed.job is not None
+
+
+async def test_a_cancelled_run_is_told(app: App, outside: Broker) -> None:
+    seen = observing(app, "job.cancelled")
+    started = asyncio.Event()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        started.set()
+        await ctx.cancelled.wait()
+        raise JobCancelled
+
+    async with working(app):
+        handle = await work.aenqueue()
+        await within(started.wait())
+        await outside.cancel(handle.id)
+        await until(lambda: seen)
+    assert told(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
+
+
+async def test_observers_see_what_is_stored_already(app: App, outside: Broker) -> None:
+    found: list[tuple[str, JobState]] = []
+
+    @app.on("job.*")
+    async def look(event: Event) -> None:
+        found.append((event.name, (await record(outside, event.id)).state))
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        await until(lambda: ("job.started", JobState.RUNNING) in found)
+
+    async with working(app):
+        await work.aenqueue()
+        await until(lambda: len(found) == 3)
+    assert found[1:] == [("job.started", JobState.RUNNING), ("job.succeeded", JobState.DONE)]
+    assert found[0][0] == "job.enqueued"
+
+
+async def test_patterns_choose_and_several_observers_all_get_theirs(app: App) -> None:
+    everything, jobs, ends = observing(app), observing(app, "job.*"), observing(app, "job.succeeded")
+    in_thread: list[Event] = []
+    app.on("job.s*")(in_thread.append)
+
+    @app.task
+    async def work() -> None:
+        return
+
+    await work.aenqueue()
+    await run_until_idle(app)
+    assert [event.name for event in jobs] == ["job.enqueued", "job.started", "job.succeeded"]
+    assert [event.name for event in ends] == ["job.succeeded"]
+    assert [event.name for event in in_thread] == ["job.started", "job.succeeded"]
+    assert len(everything) == 5
+    with pytest.raises(ConfigError, match=r"job\.exploded"):
+        app.on("job.exploded")(lambda event: None)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_an_observer_that_raises_harms_nobody(
+    app: App, caplog: pytest.LogCaptureFixture, kind: str, error: type[BaseException]
+) -> None:
+    calls: list[str] = []
+
+    if kind == "async":
+
+        @app.on("job.*")
+        async def bad(event: Event) -> None:
+            calls.append(event.name)
+            raise error
+
+    else:
+
+        @app.on("job.*")
+        def bad_in_thread(event: Event) -> None:
+            calls.append(event.name)
+            raise error
+
+    good = observing(app, "job.*")
+
+    @app.task
+    async def work() -> str:
+        return "fine"
+
+    handles = [await work.aenqueue() for _ in range(3)]
+    with caplog.at_level(logging.ERROR, "dayjob.events"):
+        await run_until_idle(app)
+    assert len(good) == len(calls) == 9
+    assert [await handle.aresult() for handle in handles] == ["fine"] * 3
+    assert "failed on job.succeeded" in caplog.text
+
+
+async def test_observers_that_block_or_are_slow_hold_up_neither_jobs_nor_others(app: App) -> None:
+    gate, slow_gate = ThreadEvent(), asyncio.Event()
+    blocked: list[str] = []
+    slow: list[str] = []
+
+    @app.on("job.*")
+    def block(event: Event) -> None:
+        assert gate.wait(20)
+        blocked.append(event.name)
+
+    @app.on("job.*")
+    async def dawdle(event: Event) -> None:
+        await slow_gate.wait()
+        slow.append(event.name)
+
+    quick = observing(app, "job.succeeded")
+
+    @app.task
+    async def work() -> None:
+        return
+
+    async with working(app):
+        handles = await work.aenqueue_many([()] * 20)
+        for handle in handles:
+            await within(handle.await_end(), 5)
+        await until(lambda: len(quick) == 20)
+        assert blocked == slow == []
+        gate.set()
+        slow_gate.set()
+    assert len(blocked) == len(slow) == 60
+
+
+async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(app: App) -> None:
+    gate = ThreadEvent()
+    app.on("worker.started")(lambda event: gate.wait(20) and None)
+    began = SYSTEM.elapsed()
+    await run_until_idle(app)
+    assert SYSTEM.elapsed() - began < 5
+    gate.set()
+
+
+async def test_what_nobody_observes_is_not_even_built(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> Event:
+        raise AssertionError(f"an event was built: {arguments}")
+
+    for place in ("dayjob.app.Event", "dayjob.worker.worker.Happening", "dayjob.worker.report.Event"):
+        monkeypatch.setattr(place, refuse)
+    app.on("job.lost")(lambda event: None)
+
+    @app.task(retry=Retry.none())
+    async def work(fails: bool) -> None:
+        if fails:
+            raise ValueError
+
+    handles = [await work.aenqueue(fails) for fails in (True, False)]
+    await run_until_idle(app)
+    assert [await handle.astatus() for handle in handles] == [JobState.DEAD, JobState.DONE]
+
+
+async def test_events_of_synchronous_enqueues_arrive_in_order_with_those_of_the_worker(app: App) -> None:
+    seen: list[Event] = []
+    app.on("job.*")(seen.append)
+
+    @app.task
+    async def work() -> None:
+        return
+
+    async with working(app):
+        for _ in range(30):
+            await asyncio.to_thread(work.enqueue)
+        await until(lambda: len(seen) == 90)
+
+
+async def test_a_slow_observer_loses_the_oldest_events_and_that_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.events.KEPT", 5)
+    events = Events()
+    gate = asyncio.Event()
+    seen: list[str] = []
+
+    async def slow(event: Event) -> None:
+        await gate.wait()
+        seen.append(event.id)
+
+    events.add("job.*", slow)
+    with caplog.at_level(logging.WARNING, "dayjob.events"):
+        for n in range(20):
+            events.emit(Event("job.started", str(n)))
+        gate.set()
+        await within(events.flush(10))
+    assert seen == ["15", "16", "17", "18", "19"]
+    assert caplog.text.count("too slow") == 1
+
+
+async def test_lost_runs_are_told_only_as_lost(make_app: MakeApp, open_broker: OpenBroker) -> None:
+    app = make_app()
+    seen = observing(app, "job.*")
+    outside = await open_broker()
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        started.set()
+        await finish.wait()
+
+    async with working(app):
+        handle = await work.aenqueue()
+        await within(started.wait())
+        await outside.dead_letter((await outside.jobs())[0], "taken away")
+        finish.set()
+        await until(lambda: len(seen) == 3)
+    assert [event.name for event in seen] == ["job.enqueued", "job.started", "job.lost"]
+    assert seen[-1].id == handle.id

@@ -1,0 +1,117 @@
+"""Progress is seen from outside while the job runs, and costs few writes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dayjob import App, Broker, Context, JobState
+from dayjob.clock import SYSTEM, block
+from tests.broker.staging import Stage
+from tests.worker.crew import pause, record, run_until_idle, until, within, working
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_progress_is_readable_from_outside_while_the_job_runs(
+    app: App, outside: Broker, kind: str
+) -> None:
+    if kind == "coroutine":
+
+        @app.task(name="work")
+        async def work(ctx: Context) -> None:
+            ctx.progress(0.4, "resizing")
+            await ctx.shutting_down.wait()
+
+    else:
+
+        @app.task(name="work")
+        def work_in_thread(ctx: Context) -> None:
+            ctx.progress(0.4, "resizing")
+            ctx.shutting_down.wait_in_thread(20)
+
+    async with working(app):
+        handle: Any = await app.tasks["work"].aenqueue()
+
+        async def seen() -> bool:
+            job = await record(outside, handle.id)
+            return (job.state, job.progress) == (JobState.RUNNING, (0.4, "resizing"))
+
+        await until(seen)
+
+
+async def test_many_reports_of_many_jobs_are_one_write_per_quarter_second(app: App, outside: Broker) -> None:
+    finish = asyncio.Event()
+    began: list[float] = []
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        began.append(SYSTEM.elapsed())
+        while not finish.is_set():
+            ctx.progress(min((SYSTEM.elapsed() - began[0]) / 2, 1))
+            await pause(0.001)
+        ctx.progress(1, "last")
+        await ctx.shutting_down.wait()
+
+    handles = await work.aenqueue_many([()] * 5)
+    reports = Stage(app.broker, "report")
+    async with working(app):
+        await until(lambda: reports.calls)
+        await pause(0.9)
+        assert 2 <= len(reports.calls) <= 1 + (SYSTEM.elapsed() - began[0]) / 0.25
+        finish.set()
+
+        async def all_last() -> bool:
+            jobs = [await record(outside, handle.id) for handle in handles]
+            return all(job.progress == (1.0, "last") for job in jobs)
+
+        await until(all_last)
+        assert len(reports.calls) <= 1 + (SYSTEM.elapsed() - began[0]) / 0.25
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf"), "half", None, True], ids=str)
+async def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
+    @app.task(max_attempts=1)
+    async def work(ctx: Context) -> str:
+        with pytest.raises(ValueError, match="fraction"):
+            ctx.progress(fraction)
+        return "refused"
+
+    handle = await work.aenqueue()
+    await run_until_idle(app)
+    assert await handle.aresult() == "refused"
+
+
+async def test_a_storage_that_takes_no_progress_harms_no_job(app: App) -> None:
+    from dayjob import EngineUnavailable
+
+    @app.task
+    async def work(ctx: Context) -> str:
+        ctx.progress(0.5, "odd \0 text \ud800")
+        await until(lambda: reports.calls)
+        return "done"
+
+    handle = await work.aenqueue()
+    reports = Stage(app.broker, "report")
+    reports.failures.extend([EngineUnavailable("away")] * 3)
+    await run_until_idle(app)
+    assert await handle.aresult() == "done"
+
+
+async def test_late_progress_of_an_abandoned_thread_changes_nothing(app: App, outside: Broker) -> None:
+    late: list[Context] = []
+
+    @app.task(timeout=0.05, max_attempts=1)
+    def work(ctx: Context) -> None:
+        ctx.cancelled.wait_in_thread(20)
+        block(0.3)
+        ctx.progress(0.9)
+        late.append(ctx)
+
+    async with working(app):
+        handle = await work.aenqueue()
+        await within(handle.await_end())
+        await until(lambda: late)
+        await pause(0.3)
+    assert (await record(outside, handle.id)).progress is None
