@@ -135,9 +135,10 @@ class Arguments:
         self._parameters = list(signature.parameters.values())[skip:]
         self._signature = signature.replace(parameters=self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
-        kinds = {parameter.kind for parameter in self._parameters}
-        self._plain = kinds.issubset(_NAMED)
-        self._straight = kinds <= {_KINDS.POSITIONAL_OR_KEYWORD} and not any(map(_optional, self._parameters))
+        self._required = {each.name for each in self._parameters if not _optional(each)}
+        self._plain = all(each.kind in _NAMED for each in self._parameters)
+        self._positional = sum(each.kind is _KINDS.POSITIONAL_OR_KEYWORD for each in self._parameters)
+        self._known = set(self._names)
         hints = hints_of(function)
         annotations = {each.name: _annotation(each, hints) for each in self._parameters}
         self._loose = [known for known, annotation in annotations.items() if _loose(annotation)]
@@ -174,17 +175,27 @@ class Arguments:
             if name in bound and not _kept(bound[name], rebuilt):
                 raise TypeError(
                     f"{self._name}: argument `{name}` would come back as {rebuilt!r}: "
-                    "annotate the parameter with the type of what is passed"
+                    "pass what JSON can hold, or annotate the parameter with the type of what is passed"
                 )
         return payload
 
     def canonical(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """The same bytes for calls with equal arguments, whatever the order of sets and mappings."""
-        return _canonical.encode(self._bind(args, kwargs))
+        try:
+            return _canonical.encode(_ordered(self._bind(args, kwargs)))
+        except TypeError as error:
+            raise TypeError(
+                f"{self._name}: equal calls can't be told by their arguments ({error}): "
+                "give dedup a function that makes the key"
+            ) from None
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if self._plain and not args and kwargs.keys() == set(self._names):
-            return kwargs
+        if self._plain and len(args) <= self._positional:  # The common case, which `bind` makes slow.
+            bound = dict(zip(self._names, args, strict=False))
+            bound.update(kwargs)
+            names = bound.keys()
+            if len(bound) == len(args) + len(kwargs) and self._required <= names <= self._known:
+                return bound
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -194,12 +205,20 @@ class Arguments:
         """The call that a payload stands for."""
         try:
             values = msgspec.structs.astuple(self._decode(payload or b"{}"))
-            return (list(values), {}) if self._straight else self._call(values)
+            return self._plain_call(values) if self._plain else self._call(values)
         except _ERRORS as error:
             raise BadPayload(
                 f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
                 "was it enqueued by other code?"
             ) from error
+
+    def _plain_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """By position up to the first that was left out, by name from there."""
+        end = 0
+        while end < self._positional and values[end] is not UNSET:
+            end += 1
+        named = zip(self._names[end:], values[end:], strict=True)
+        return list(values[:end]), {name: value for name, value in named if value is not UNSET}
 
     def _call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
@@ -220,8 +239,7 @@ class Arguments:
                 kwargs[parameter.name] = value
             else:
                 args.append(value)
-        if not self._plain:
-            self._signature.bind(*args, **kwargs)
+        self._signature.bind(*args, **kwargs)
         return args, kwargs
 
     def _followed(self, values: tuple[Any, ...]) -> bool:
@@ -314,8 +332,8 @@ def _optional(parameter: inspect.Parameter) -> bool:
 
 
 def _loose(annotation: Any) -> bool:
-    """Whether the annotation leaves open what is in there."""
-    if annotation in (Any, object, list, dict, tuple, set, frozenset):
+    """Whether the annotation leaves open what is in there, or names a model, which may hide some of it."""
+    if annotation in (Any, object, list, dict, tuple, set, frozenset) or hasattr(annotation, "model_dump"):
         return True
     return typing.get_origin(annotation) is not typing.Literal and any(
         _loose(member) for member in typing.get_args(annotation) if member is not ...
@@ -328,9 +346,20 @@ def _kept(given: Any, rebuilt: Any) -> bool:
         return len(given) == len(rebuilt) and all(map(_kept, given, rebuilt))
     if isinstance(given, dict) and isinstance(rebuilt, dict):
         return given.keys() == rebuilt.keys() and all(_kept(given[key], rebuilt[key]) for key in given)
-    if type(given) is type(rebuilt):
-        return not isinstance(given, set | frozenset) or bool(given == rebuilt)
+    if type(given) is type(rebuilt) and not isinstance(given, set | frozenset):
+        return not hasattr(given, "model_dump") or bool(given == rebuilt)
     return isinstance(given, type(rebuilt)) and bool(given == rebuilt)
+
+
+def _ordered(value: Any) -> Any:
+    """The value with its sets in the order of their encoded members, which need not be comparable."""
+    if isinstance(value, set | frozenset):
+        return sorted(_canonical.encode(_ordered(member)) for member in value)
+    if isinstance(value, dict):
+        return {key: _ordered(member) for key, member in value.items()}
+    if type(value) in (list, tuple):
+        return [_ordered(member) for member in value]
+    return value
 
 
 def _unencodable(bound: dict[str, Any], error: Exception) -> str:

@@ -384,6 +384,25 @@ def test_what_would_silently_change_without_an_annotation_is_refused(
         memory_app.task(function).enqueue(value)
 
 
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+class Draft(Inner):
+    note: str = pydantic.Field(exclude=True)
+
+
+@pytest.mark.parametrize(
+    "model", [Login(password=pydantic.SecretStr("x")), Draft(at=NOON, note="x")], ids=repr
+)
+def test_a_model_that_hides_some_of_itself_is_refused(memory_app: App, model: Any) -> None:
+    @memory_app.task
+    def take(value: list[Login | Draft]) -> None: ...
+
+    with pytest.raises(TypeError, match="`value"):
+        take.enqueue([model])
+
+
 def test_a_nested_any_is_held_to_the_same(memory_app: App) -> None:
     @memory_app.task
     def take(value: dict[str, Any], rest: list = []) -> None:  # type: ignore[type-arg]  # noqa: B006

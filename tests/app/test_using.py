@@ -6,7 +6,9 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -169,6 +171,30 @@ def test_equal_calls_have_equal_keys_in_every_process(tmp_path: Path) -> None:
         for seed in ("1", "2")
     ]  # fmt: skip
     assert created == ["True", "False"]
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Painting:
+    colours: set[Colour]
+
+
+def test_sets_need_not_be_sortable(memory_app: App) -> None:
+    @memory_app.task(dedup=True)
+    def paint(colours: dict[str, list[set[Colour]]], more: set[int | str]) -> None: ...
+
+    assert paint.enqueue({"a": [{Colour.RED, Colour.BLUE}]}, {1, "x"}).created
+    assert not paint.enqueue({"a": [{Colour.BLUE, Colour.RED}]}, {"x", 1}).created
+
+    @memory_app.task(dedup=True)
+    def hang(painting: Painting) -> None: ...
+
+    with pytest.raises(TypeError, match=r"hang: equal calls can't be told .* give dedup a function"):
+        hang.enqueue(Painting({Colour.RED, Colour.BLUE}))
 
 
 def test_settled_holds_while_the_job_runs(app: App) -> None:

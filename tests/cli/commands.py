@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from dayjob import Broker
+from dayjob import Broker, BrokerConfig
 from dayjob.clock import SYSTEM, block
 
 BOUND = 40.0
@@ -34,8 +34,6 @@ def ask(url: str, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
     """Ask a broker of this test; it runs no duties, so it changes nothing by itself."""
 
     async def asking() -> Answer:
-        from dayjob import BrokerConfig
-
         async with Broker(url, config=BrokerConfig(duties=False)) as broker:
             return await question(broker)
 

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dayjob import Job, JobState, NewJob
-from dayjob.cli import logging_setup, main
+from dayjob.cli import logging_setup, main, worker_process, worker_supervisor
 from dayjob.cli import worker as module
 from dayjob.cli.worker_health import Files, rss
 from tests.cli.commands import Command, Start, ask, eventually, is_gone, starting
@@ -33,11 +34,11 @@ JOBS = """
         ctx.log.info("hello %s", name)
         return f"hello {name}"
 
-    @app.task(name="fail", queue="failures", max_attempts=1)
+    @app.task(name="fail", queue="failures")
     async def fail() -> None:
         raise ValueError("no luck")
 
-    @app.task(name="crash", queue="crashes", max_attempts=2)
+    @app.task(name="crash", queue="crashes")
     async def crash() -> None:
         os._exit(7)
 
@@ -59,6 +60,9 @@ JOBS = """
 """
 
 
+ADA = b'{"name": "Ada"}'
+
+
 class Project:
     """A folder with ``jobs.py``, and workers in it."""
 
@@ -77,8 +81,10 @@ class Project:
     def worker(self, *arguments: str) -> Command:
         return self._start(*arguments)
 
-    def enqueue(self, task: str, queue: str, payload: bytes = b"[]", count: int = 1) -> list[str]:
-        jobs = [NewJob(queue, payload, task=task)] * count
+    def enqueue(
+        self, task: str, queue: str, payload: bytes = b"{}", count: int = 1, max_attempts: int = 3
+    ) -> list[str]:
+        jobs = [NewJob(queue, payload, task=task, max_attempts=max_attempts)] * count
         return [answer.id for answer in ask(self.url, lambda broker: broker.enqueue_many(jobs))]
 
     def job(self, id: str) -> Job:
@@ -109,9 +115,9 @@ def child_pids(worker: Command) -> list[int]:
 
 
 def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: Project) -> None:
-    greeting, raw = project.enqueue("greet", "greetings", b'["Ada"]') + project.enqueue("", "raw", b"\xff")
-    failing = project.enqueue("fail", "failures")[0]
-    elsewhere = project.enqueue("greet", "elsewhere", b'["Bob"]')[0]
+    greeting, raw = project.enqueue("greet", "greetings", ADA) + project.enqueue("", "raw", b"\xff")
+    failing = project.enqueue("fail", "failures", max_attempts=1)[0]
+    elsewhere = project.enqueue("greet", "elsewhere", ADA)[0]
     worker = project.worker("jobs:app", "--burst")
     assert worker.ended() == 0, worker.said()
     states = [project.job(id).state for id in (greeting, raw, failing, elsewhere)]
@@ -126,9 +132,9 @@ def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: P
 
 
 def test_only_the_queues_named_are_served_and_a_star_means_all(project: Project) -> None:
-    project.enqueue("greet", "one", b'["Ada"]')
-    project.enqueue("greet", "two", b'["Ada"]')
-    project.enqueue("greet", "three", b'["Ada"]')
+    project.enqueue("greet", "one", ADA)
+    project.enqueue("greet", "two", ADA)
+    project.enqueue("greet", "three", ADA)
     some = project.worker("./jobs.py", "-q", "one,two", "--burst", "--no-uvloop")
     assert some.ended() == 0, some.said()
     assert [project.done(queue) for queue in ("one", "two", "three")] == [1, 1, 0]
@@ -138,8 +144,8 @@ def test_only_the_queues_named_are_served_and_a_star_means_all(project: Project)
 
 
 def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -> None:
-    greeting = project.enqueue("greet", "greetings", b'["Ada"]')[0]
-    failing = project.enqueue("fail", "failures")[0]
+    greeting = project.enqueue("greet", "greetings", ADA)[0]
+    failing = project.enqueue("fail", "failures", max_attempts=1)[0]
     worker = project.worker("jobs:app", "--burst", "--log-format", "json", "--log-level", "debug")
     assert worker.ended() == 0, worker.said()
     lines = [json.loads(line) for line in worker.said().splitlines()]
@@ -203,7 +209,7 @@ def test_a_module_that_fails_to_import_exits_with_1_and_shows_its_own_traceback(
         (["-q", "one,,two"], "empty"),
         (["-q", "*,one"], "all queues"),
         (["-c", "0"], "0 is not in the range"),
-        (["--name", ""], "name"),
+        (["--name", "n" * 2000], "worker name"),
         (["--burst", "--reload"], "use one of them"),
     ],
 )
@@ -230,9 +236,12 @@ def test_what_the_engine_cannot_do_exits_with_2(
 
 def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
     """The command in this process, which it leaves as it was; for what ends before a worker starts."""
-    import sys
+
+    def run(*_: object) -> int:
+        raise AssertionError("a worker would have started")
 
     known = set(sys.modules)
+    monkeypatch.setattr(worker_process, "_run", run)
     monkeypatch.setattr(module, "configure", lambda *_: None)
     monkeypatch.chdir(project.folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -282,11 +291,11 @@ def test_a_storage_that_cannot_be_used_exits_with_2(project: Project, supervised
 
 @pytest.mark.slow
 def test_a_worker_that_crashed_is_started_again_and_the_job_ends_dead(project: Project) -> None:
-    poison = project.enqueue("crash", "crashes")[0]
+    poison = project.enqueue("crash", "crashes", max_attempts=2)[0]
     worker = project.worker("jobs:app", "--processes", "2")
     eventually(lambda: project.job(poison).state is JobState.DEAD, "the end of the poison", worker.said)
     worker.says("ended with exit code 7; it is started again in", times=2)
-    project.enqueue("greet", "greetings", b'["Ada"]', count=20)
+    project.enqueue("greet", "greetings", ADA, count=20)
     project.until_done("greetings", 20, worker)
     assert worker.stopped() == 0, worker.said()
     assert all(map(is_gone, child_pids(worker)))
@@ -294,7 +303,7 @@ def test_a_worker_that_crashed_is_started_again_and_the_job_ends_dead(project: P
 
 @pytest.mark.slow
 def test_a_worker_is_replaced_after_so_many_jobs_without_delay(project: Project) -> None:
-    project.enqueue("greet", "greetings", b'["Ada"]', count=25)
+    project.enqueue("greet", "greetings", ADA, count=25)
     worker = project.worker("jobs:app", "--max-jobs", "10", "--burst")
     assert worker.ended() == 0, worker.said()
     assert project.done("greetings") == 25
@@ -308,7 +317,7 @@ def test_a_worker_that_has_grown_too_big_is_replaced(project: Project) -> None:
     limit = rss() // 2**20 + 200
     worker = project.worker("jobs:app", "--max-rss", str(limit))
     worker.says("slots")
-    project.enqueue("grow", "growth", f"[{limit}]".encode())
+    project.enqueue("grow", "growth", json.dumps({"mebibytes": limit}).encode())
     worker.says("over --max-rss")
     worker.says("slots", times=2)
     assert project.done("growth") == 1
@@ -362,12 +371,16 @@ def test_a_signal_that_reaches_supervisor_and_children_drains_and_a_second_one_s
 
 @pytest.mark.slow
 def test_a_worker_that_never_starts_ends_the_supervisor_with_1_and_the_reason(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(worker_supervisor, "FIRST_DELAY", 0.01)
     project.write(
         "hopeless.py",
         JOBS.replace(
-            "import asyncio, os", "import asyncio, os, sys\nfrom contextlib import asynccontextmanager"
+            "import asyncio, os", "import asyncio, os\n    from contextlib import asynccontextmanager"
         ).replace('"sqlite:///jobs.db")', '"sqlite:///jobs.db"), lifespan=lambda app: lifespan(app)')
         + """
     @asynccontextmanager
@@ -376,10 +389,11 @@ def test_a_worker_that_never_starts_ends_the_supervisor_with_1_and_the_reason(
         yield
     """,
     )
-    worker = project.worker("hopeless:app", "--processes", "1", "--max-jobs", "100")
-    assert worker.ended() == 1, worker.said()
-    assert "failed 5 times in a row at start" in worker.said()
-    assert "RuntimeError: no database today" in worker.said()
+    with caplog.at_level(logging.ERROR):
+        result = invoke(project, monkeypatch, "hopeless:app", "--max-jobs", "100")
+    assert result.exit_code == 1
+    assert "failed 5 times in a row at start, the last time it ended with exit code 1" in caplog.text
+    assert capfd.readouterr().err.count("RuntimeError: no database today") == 5
 
 
 # Its parts.

@@ -33,14 +33,14 @@ class EngineUnderTest:
         return self.name
 
 
-# --- memory ---
+# Memory.
 
 
 def memory_url(directory: Path) -> str:
     return f"memory://{directory.name}"
 
 
-# --- SQLite ---
+# SQLite.
 
 
 def sqlite_url(directory: Path) -> str:

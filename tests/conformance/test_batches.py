@@ -108,7 +108,7 @@ async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -
     assert sorted(outcomes) == sorted(["removed", "not_found"] * 3)
 
 
-# --- a caller that is cancelled ---
+# A caller that is cancelled.
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
@@ -163,7 +163,7 @@ async def test_a_cancelled_claim_takes_nobody_with_it(broker: Broker, turn: int)
         await broker.ack(job)
 
 
-# --- enqueue_many ---
+# Enqueue_many.
 
 
 @pytest.mark.parametrize("place", [0, 50, 99])

@@ -92,7 +92,7 @@ async def test_an_id_is_found_in_any_spelling(broker: Broker) -> None:
     assert await broker.cancel(enqueued.id.upper().replace("-", "")) is CancelOutcome.REMOVED
 
 
-# --- tokens ---
+# Tokens.
 
 
 async def test_a_cancel_through_another_broker_fires_the_token(

@@ -78,7 +78,7 @@ async def test_each_queue_has_its_own_lease(open_broker: OpenBroker, clock: Watc
     assert slow.lease_expires_at == clock.time + timedelta(hours=1)
 
 
-# --- order ---
+# Order.
 
 
 async def test_lower_priority_numbers_run_first_then_lower_ids(broker: Broker) -> None:
@@ -162,7 +162,7 @@ async def test_claim_any_waits_for_queues_that_are_not_there_yet(
         assert ids(await within(waiting)) == [enqueued.id]
 
 
-# --- what is not handed out ---
+# What is not handed out.
 
 
 async def test_a_scheduled_job_waits_for_promote_even_when_due(broker: Broker, clock: WatchedClock) -> None:
@@ -190,7 +190,7 @@ async def test_claiming_from_an_unknown_queue_gives_nothing_and_leaves_it_unknow
     assert await everything(broker) == before
 
 
-# --- limits ---
+# Limits.
 
 
 async def test_a_claim_gives_at_most_its_limit(broker: Broker) -> None:
@@ -229,7 +229,7 @@ async def test_a_negative_limit_is_refused(broker: Broker, limit: int) -> None:
         await broker.claim("q", limit=limit)
 
 
-# --- concurrency ---
+# Concurrency.
 
 
 async def test_concurrent_claims_share_the_jobs_without_overlap(

@@ -26,7 +26,7 @@ from tests.conformance.waiting import WatchedClock
 UNKNOWN = "00000000-0000-0000-0000-000000000001"
 
 
-# --- requeue ---
+# Requeue.
 
 
 @pytest.mark.parametrize("verb", ["requeue", "requeue_dead"])
@@ -95,7 +95,7 @@ async def test_requeue_dead_takes_one_queue_whole(broker: Broker) -> None:
     assert ((await broker.stats("b")).dead, (await broker.stats("b")).pending) == (150, 0)
 
 
-# --- purge ---
+# Purge.
 
 
 async def test_purge_dead_removes_the_dead_of_one_queue_or_of_all(open_broker: OpenBroker) -> None:
@@ -112,7 +112,7 @@ async def test_purge_dead_removes_the_dead_of_one_queue_or_of_all(open_broker: O
     assert await broker.queues() == ["a", "b", "c"]
 
 
-# --- reschedule ---
+# Reschedule.
 
 
 async def test_a_waiting_job_gets_another_time(broker: Broker, clock: WatchedClock) -> None:
@@ -192,7 +192,7 @@ async def test_rescheduling_to_nothing_is_refused(broker: Broker) -> None:
         await broker.reschedule(enqueued.id)
 
 
-# --- rerun ---
+# Rerun.
 
 
 async def test_a_rerun_is_a_new_job_from_a_finished_one(open_broker: OpenBroker, clock: WatchedClock) -> None:

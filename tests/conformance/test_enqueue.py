@@ -173,7 +173,7 @@ async def test_a_payload_of_one_mebibyte_is_taken_by_default(broker: Broker) -> 
     assert (await claim_one(broker)).payload == payload
 
 
-# --- ids ---
+# Ids.
 
 
 async def test_made_ids_are_uuid7_in_order(broker: Broker) -> None:

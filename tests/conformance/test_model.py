@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from dayjob import JobState, NewJob, Settlement
+from dayjob.engines.base import Progress
 from dayjob.testing import ManualClock
 from tests.conformance.engines import ENGINES, EngineUnderTest
 from tests.conformance.observe import fields
@@ -111,6 +112,9 @@ class Program(RuleBasedStateMachine):
     def claim(self, queues: list[str], **options: Any) -> None:
         self.claims += self.twins.claim(queues, **options)
 
+    def claim_any(self, limit: int) -> None:
+        self.claims += self.twins.claim(None, limit=limit)
+
     def claim_anything(self, limit: int) -> None:
         self.claim(QUEUES, limit=limit, worker="w")
 
@@ -140,6 +144,15 @@ class Program(RuleBasedStateMachine):
             claim = self.claim_of(pick)
             if self.twins.ask(lambda broker, side: broker.renew(claim[side], lease)):
                 assert len({(job.lease_expires_at, job.cancel_requested) for job in claim}) == 1
+
+    def renew_many(self, picked: list[int], lease: float | None) -> None:
+        claims = [self.claim_of(pick) for pick in picked if self.claims]
+        self.twins.ask(lambda broker, side: broker.renew_many([claim[side] for claim in claims], lease))
+
+    def report(self, picked: list[int], fraction: float) -> None:
+        claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
+        reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
+        self.twins.ask(lambda broker, _: broker.report(reports))
 
     # From outside.
 

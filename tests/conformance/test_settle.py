@@ -30,7 +30,7 @@ async def keeper(open_broker: OpenBroker) -> Broker:
     return await open_broker(quiet(retention=KEEP_ALL))
 
 
-# --- ack ---
+# Ack.
 
 
 async def test_an_acked_job_that_is_not_kept_is_gone_and_counted(broker: Broker) -> None:
@@ -116,7 +116,7 @@ async def test_a_bad_follow_up_settles_nothing(broker: Broker) -> None:
     await broker.ack(claim)
 
 
-# --- nack ---
+# Nack.
 
 
 async def test_a_nack_with_a_delay_is_scheduled(broker: Broker, clock: WatchedClock) -> None:
@@ -228,7 +228,7 @@ async def test_an_error_text_is_cleaned_never_refused(broker: Broker, error: str
         job.last_error.encode()
 
 
-# --- dead_letter, release, snooze, mark_cancelled ---
+# Dead_letter, release, snooze, mark_cancelled.
 
 
 async def test_a_dead_letter_is_dead_whatever_the_attempts(broker: Broker, clock: WatchedClock) -> None:
@@ -324,7 +324,7 @@ async def test_a_released_job_keeps_its_cancel_request(broker: Broker) -> None:
     assert (await claim_one(broker)).cancel_token.cancelled
 
 
-# --- settle_many ---
+# Settle_many.
 
 
 async def test_settle_many_applies_each_and_answers_in_order(open_broker: OpenBroker) -> None:

@@ -85,9 +85,12 @@ class Twins:
         self._turn += 1
         return answers
 
-    def claim(self, queues: Sequence[str], **options: Any) -> list[Claim]:
+    def claim(self, queues: Sequence[str] | None, **options: Any) -> list[Claim]:
+        """Claim from the queues, or from all."""
         sides = self.ask(
-            lambda broker, _: broker.claim(queues, **options),
+            lambda broker, _: (
+                broker.claim_any(**options) if queues is None else broker.claim(queues, **options)
+            ),
             lambda jobs: [fields(job, CLAIM_FIELDS) for job in jobs],
         )
         return list(zip(*sides, strict=True))

@@ -24,6 +24,7 @@ from dayjob import (
     DeadLetter,
     Job,
     JobCancelled,
+    QueueConfig,
     Retention,
     Retry,
     RetryLater,
@@ -58,7 +59,10 @@ async def tenant_scope(name: str) -> AsyncIterator[None]:
 
 app = App(
     os.environ.get("PROCESS_TASKS_URL", "memory://"),
-    config=BrokerConfig(retention=Retention(done=DAY, dead=DAY, cancelled=DAY)),
+    config=BrokerConfig(
+        default=QueueConfig(retry=Retry.fixed(attempts=3, delay=3600)),  # No retry comes due within a test.
+        retention=Retention(done=DAY, dead=DAY, cancelled=DAY),
+    ),
     lifespan=lifespan,
     tenant_scope=tenant_scope,
     name="process-tasks",

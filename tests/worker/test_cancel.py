@@ -9,7 +9,7 @@ import pytest
 
 from dayjob import App, Broker, CancelOutcome, Context, JobCancelled, JobState, Retry, Snooze
 from dayjob.clock import SYSTEM
-from tests.broker.staging import Stage
+from tests.broker.staging import Gate, Stage
 from tests.worker.crew import record, run_until_idle, until, within, working
 
 PROMPT = 1.0
@@ -124,9 +124,6 @@ async def test_a_cancel_between_the_claim_and_the_start_is_not_lost(
 
     handle = await work.aenqueue()
     claims = Stage(app.broker, "claim")
-
-    from tests.broker.staging import Gate
-
     claims.after = Gate()
     async with working(app):
         await claims.after.reached()
@@ -154,9 +151,7 @@ async def test_a_handler_that_ignores_a_cancel_and_returns_is_done(app: App, out
 
 
 @pytest.mark.parametrize("error", [ValueError("failed"), Snooze(60)], ids=["failure", "snooze"])
-async def test_a_cancelled_job_that_fails_is_not_retried(
-    app: App, outside: Broker, error: Exception
-) -> None:
+async def test_a_cancelled_job_that_fails_is_not_retried(app: App, outside: Broker, error: Exception) -> None:
     started = asyncio.Event()
 
     @app.task(retry=Retry.fixed(attempts=9, delay=0))

@@ -11,8 +11,20 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, Broker, Context, DeadLetter, InvalidState, JobState, NewJob, Retry, Snooze, Worker, current
-from tests.worker.crew import MakeApp, record, run_until_idle, until, within, working
+from dayjob import (
+    App,
+    Broker,
+    Context,
+    DeadLetter,
+    InvalidState,
+    JobState,
+    NewJob,
+    Retry,
+    Snooze,
+    Worker,
+    current,
+)
+from tests.worker.crew import MakeApp, record, run_until_idle, within, working
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")
 
@@ -43,7 +55,9 @@ async def test_follow_ups_and_values_commit_with_success(app: App, outside: Brok
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError(), DeadLetter("no"), Snooze(60), SystemExit()], ids=lambda error: type(error).__name__
+    "error",
+    [ValueError(), DeadLetter("no"), Snooze(60), SystemExit()],
+    ids=lambda error: type(error).__name__,
 )
 async def test_follow_ups_of_a_run_that_does_not_succeed_are_dropped(
     app: App, outside: Broker, error: BaseException
@@ -159,7 +173,7 @@ async def test_what_a_job_sets_in_its_context_is_not_seen_by_the_next(app: App) 
     assert variable.get() == "the worker's"
 
 
-async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App) -> None:
+async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App, outside: Broker) -> None:
     @app.task
     async def child(n: int) -> int:
         return n * 2
@@ -181,8 +195,7 @@ async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App) -> No
     handles = [await task.aenqueue() for task in (from_coroutine, from_thread)]
     wrong = await wrong_way.aenqueue()
     await run_until_idle(app)
-    jobs = [await record(app.broker if app.broker.is_open else await app.opened(), await handle.aresult())
-            for handle in handles]  # fmt: skip
+    jobs = [await record(outside, await handle.aresult()) for handle in handles]
     assert [job.result for job in jobs] == [b"2", b"4"]
     assert await wrong.aresult() == "told"
 
@@ -234,7 +247,7 @@ async def test_the_state_of_the_lifespan_is_there_for_every_job(make_app: MakeAp
     async with working(app):
         handles = [await slow.aenqueue(), await in_thread.aenqueue()]
         await within(started.wait())
-        await until(lambda: handles[1].astatus())
+        await within(handles[1].await_end())
     assert story == ["entered", "finished", "left"]
     assert {await handle.aresult() for handle in handles} == {"a pool"}
 

@@ -53,7 +53,11 @@ async def test_each_end_of_a_run_has_its_events(app: App, outside: Broker) -> No
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]
-    assert told(seen, handles["dead"].id) == [*begins, ("job.failed", running, dead), ("job.dead", running, dead)]
+    assert told(seen, handles["dead"].id) == [
+        *begins,
+        ("job.failed", running, dead),
+        ("job.dead", running, dead),
+    ]
     assert told(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
     failed = next(event for event in seen if event.name == "job.failed")
     assert (failed.queue, failed.task) == ("default", "work")
@@ -183,9 +187,16 @@ async def test_observers_that_block_or_are_slow_hold_up_neither_jobs_nor_others(
     assert len(blocked) == len(slow) == 60
 
 
-async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(app: App) -> None:
+async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.2)
     gate = ThreadEvent()
-    app.on("worker.started")(lambda event: gate.wait(20) and None)
+
+    @app.on("worker.started")
+    def never_ends(event: Event) -> None:
+        gate.wait(20)
+
     began = SYSTEM.elapsed()
     await run_until_idle(app)
     assert SYSTEM.elapsed() - began < 5

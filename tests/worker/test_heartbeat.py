@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from dayjob import App, Broker, Context, JobState, Retry
+from dayjob import App, Broker, Context, Job, JobState, Retry
 from dayjob.clock import SYSTEM, block
 from dayjob.events import Event
 from dayjob.testing import ManualClock
@@ -36,11 +36,13 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
 
     reaping = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(reap())))
     with caplog.at_level(logging.WARNING, "dayjob.worker"):
-        async with working(app, lease=LEASE):
-            handle = await busy.aenqueue()
-            assert await within(handle.aresult()) == 1
-    ended.set()
-    await within(reaping)
+        try:
+            async with working(app, lease=LEASE):
+                handle = await busy.aenqueue()
+                assert await within(handle.aresult()) == 1
+        finally:
+            ended.set()
+            await within(reaping)
     assert len(reaped) > 10
     assert sum(reaped) == 0
     assert "the event loop has been blocked" in caplog.text
@@ -65,8 +67,13 @@ async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, o
     await work.aenqueue_many([(False,)] * 200 + [(True,)] * 8)
     async with working(app, concurrency=4, lease=LEASE):
         await until(lambda: started == 204)
-        held = await outside.jobs(state="running")
-        assert 4 < len(held) <= 8, "none waits behind the others"
+        held: list[Job] = []
+
+        async def some_wait() -> bool:
+            held[:] = await outside.jobs(state="running")
+            return 4 < len(held) <= 8
+
+        await until(some_wait)
         began = SYSTEM.elapsed()
         while SYSTEM.elapsed() - began < 4 * LEASE:
             assert await outside.reap() == 0

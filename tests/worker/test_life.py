@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from threading import Thread
 
 import pytest
@@ -145,6 +147,22 @@ async def test_two_workers_of_one_app_share_the_work_and_neither_stops_the_other
         await within(handle.aresult(5))
 
 
+async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_left(
+    app: App, make_app: MakeApp
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    up: list[str] = []
+    app.on("worker.started")(lambda event: up.append(event.id))
+    workers = [Worker(app, name=name) for name in ("one", "two", "three")]
+    running = [asyncio.create_task(worker.run()) for worker in workers]
+    await until(lambda: len(up) == 3)
+    workers[2].stop()
+    await within(running[2])
+    os.kill(os.getpid(), signal.SIGTERM)
+    await within(asyncio.gather(*running), 5)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 async def test_an_open_app_stays_open_and_a_closed_one_is_closed_again(make_app: MakeApp) -> None:
     app = make_app()
     await run_until_idle(app)
@@ -195,8 +213,9 @@ async def test_a_drain_lets_short_jobs_finish_and_leaves_the_rest(app: App, outs
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "stubborn"])
 async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
-    app: App, outside: Broker, kind: str
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.3)
     told: list[float] = []
     reasons: list[str | None] = []
     started: list[bool] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, Broker, Context, JobState, Retry, TenantNotFound, current
+from dayjob import Broker, Context, JobState, Retry, TenantNotFound, current
 from dayjob.testing import ManualClock
 from tests.worker.crew import MakeApp, record, run_until_idle
 

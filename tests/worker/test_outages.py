@@ -8,7 +8,17 @@ from collections import Counter
 
 import pytest
 
-from dayjob import App, Broker, DayjobError, EngineFenced, EngineUnavailable, JobState, NewJob, Worker
+from dayjob import (
+    App,
+    Broker,
+    Context,
+    DayjobError,
+    EngineFenced,
+    EngineUnavailable,
+    JobState,
+    NewJob,
+    Worker,
+)
 from tests.broker.staging import Stage
 from tests.worker.crew import run_until_idle, until, within, working
 
@@ -77,7 +87,10 @@ async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outs
     assert job.state is JobState.DONE
 
 
-async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(app: App) -> None:
+async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.2)
     started = asyncio.Event()
 
     @app.task
@@ -94,8 +107,6 @@ async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(app: App) ->
 
 
 async def test_an_outcome_that_cannot_be_stored_fails_its_own_run_only(app: App, outside: Broker) -> None:
-    from dayjob import Context
-
     @app.task(max_attempts=1)
     async def bad(ctx: Context) -> None:
         ctx.then(NewJob("", b""))

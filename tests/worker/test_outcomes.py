@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from threading import Event as ThreadEvent
 from typing import Any
 
 import pytest
@@ -53,13 +54,13 @@ async def test_whatever_a_handler_raises_is_its_own_failure(
 ) -> None:
     if kind == "coroutine":
 
-        @app.task(name="bad", max_attempts=1)
+        @app.task(name="bad", retry=Retry.fixed(attempts=2, delay=0))
         async def bad() -> None:
             raise RAISED[name]()
 
     else:
 
-        @app.task(name="bad", max_attempts=1)
+        @app.task(name="bad", retry=Retry.fixed(attempts=2, delay=0))
         def bad_in_thread() -> None:
             raise RAISED[name]()
 
@@ -70,14 +71,33 @@ async def test_whatever_a_handler_raises_is_its_own_failure(
     broken = await app.tasks["bad"].aenqueue()
     fine = await good.aenqueue()
     worker = await run_until_idle(app)
-    assert worker.done == 2
+    assert worker.done == 3
     assert await fine.aresult() == "fine"
     job = await record(outside, broken.id)
-    assert (job.state, job.attempts) == (JobState.DEAD, 1)
+    assert (job.state, job.attempts) == (JobState.DEAD, 2)
     text = str(job.last_error)
     assert name in text
     assert "raise RAISED[name]()" in text
     assert "dayjob/worker/executor" not in text
+
+
+async def test_an_exception_that_closes_coroutines_on_its_way_is_a_failure_too(
+    app: App, outside: Broker
+) -> None:
+    """A future that ends in GeneratorExit closes the coroutines that wait for it, up to the outermost."""
+
+    @app.task(max_attempts=1)
+    async def bad() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(GeneratorExit("odd"))
+        await asyncio.wait_for(asyncio.shield(future), 10)
+
+    handle = await bad.aenqueue()
+    worker = await run_until_idle(app)
+    assert worker.done == 1
+    job = await record(outside, handle.id)
+    assert job.state is JobState.DEAD
+    assert "GeneratorExit" in str(job.last_error)
 
 
 async def test_the_result_is_kept(app: App, outside: Broker) -> None:
@@ -271,7 +291,7 @@ async def test_a_tasks_own_retention_goes_for_every_end(make_app: MakeApp) -> No
 
 async def delays(app: App, clock: ManualClock, outside: Broker, handle: Any) -> list[float]:
     """Run the job to its end; the seconds that it waited after each failure."""
-    seen = []
+    seen: list[float] = []
     while True:
         await run_until_idle(app, queues=())
         job = await record(outside, handle.id)
@@ -543,13 +563,15 @@ async def test_a_coroutine_may_clean_up_after_its_timeout(app: App, outside: Bro
 
 
 async def test_a_thread_past_its_timeout_is_abandoned_and_replaced(app: App, outside: Broker) -> None:
-    gate, reasons, ended = _ThreadGate(), [], []
+    gate = ThreadEvent()
+    reasons: list[str | None] = []
+    ended: list[bool] = []
 
     @app.task(timeout=0.05, max_attempts=1)
     def stuck(ctx: Context) -> str:
         ctx.cancelled.wait_in_thread(10)
         reasons.append(ctx.cancelled.reason)
-        gate.wait()
+        gate.wait(20)
         ended.append(True)
         return "late"
 
@@ -566,7 +588,7 @@ async def test_a_thread_past_its_timeout_is_abandoned_and_replaced(app: App, out
         quicks = [await quick.aenqueue() for _ in range(4)]
         for handle in quicks:
             assert await within(handle.aresult()) == "done"
-        gate.open()
+        gate.set()
         await until(lambda: len(ended) == 4)
         again = await quick.aenqueue()
         assert await within(again.aresult()) == "done"
@@ -574,16 +596,3 @@ async def test_a_thread_past_its_timeout_is_abandoned_and_replaced(app: App, out
     for handle in stucks:
         job = await record(outside, handle.id)
         assert (job.state, job.result) == (JobState.DEAD, None)
-
-
-class _ThreadGate:
-    def __init__(self) -> None:
-        from threading import Event
-
-        self._event = Event()
-
-    def wait(self) -> None:
-        assert self._event.wait(20)
-
-    def open(self) -> None:
-        self._event.set()

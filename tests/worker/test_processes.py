@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,12 +21,18 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from dayjob import App, Broker, Job, JobState, NewJob
+from dayjob import App, Broker, Context, Job, JobState, NewJob
+from dayjob.lifecycle import Event
+from dayjob.stopping import Stop
+from dayjob.worker.processes import ProcessPool
 from tests.worker import process_tasks as tasks
 from tests.worker.crew import record, run_until_idle, until, within, working
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LONG = "x" * 300_000
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -78,6 +86,12 @@ def gone(pid: int) -> bool:
     return False
 
 
+def kill_and_wait(pid: int) -> None:
+    """Return when the process has ended, leaving it to its parent to reap."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -97,7 +111,7 @@ async def started(broker: Broker, id: str) -> Job:
 
 async def test_arguments_are_rebuilt_and_the_context_is_there(app: App) -> None:
     id = UUID(int=5)
-    handle = await tasks.describe.aenqueue(datetime.now(UTC), id, tasks.Place("Bern"), note="é")  # noqa: TID251
+    handle = await tasks.describe.aenqueue(NOON, id, tasks.Place("Bern"), note="é")
     [told] = await done(app, handle.id)
     assert told.pop("pid") != os.getpid()
     assert told == {
@@ -200,7 +214,7 @@ async def test_middleware_runs_in_the_worker(app: App, monkeypatch: pytest.Monke
 
 
 async def test_large_arguments_and_results_pass(app: App) -> None:
-    note = await tasks.describe.aenqueue(datetime.now(UTC), UUID(int=1), tasks.Place(LONG))  # noqa: TID251
+    note = await tasks.describe.aenqueue(NOON, UUID(int=1), tasks.Place(LONG))
     big = await tasks.big.aenqueue(900_000)
     told, text = await done(app, note.id, big.id)
     assert (told["city"], len(text)) == (LONG, 900_000)
@@ -338,18 +352,17 @@ async def test_a_child_shrugs_off_the_workers_signals(app: App) -> None:
 
 
 async def test_a_timeout_kills_the_process(app: App) -> None:
-    handle = await tasks.limited.aenqueue()
-    broker = await app.opened()
-    async with working(app):
-        job = await started(broker, handle.id)
-        child = int((job.progress or (0, "0"))[1])
+    async with working(app, concurrency=1):
+        child = await (await tasks.pid.aenqueue()).aresult(timeout=20)
+        id = (await tasks.limited.aenqueue()).id
+        broker = await app.opened()
 
         async def failed() -> bool:
-            return (await record(broker, handle.id)).last_error is not None
+            return (await record(broker, id)).last_error is not None
 
         await until(failed)
         await until(lambda: gone(child))
-        job = await record(broker, handle.id)
+        job = await record(broker, id)
         assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
         assert str(job.last_error) == "TimeoutError: timed out after 0.5 s"
         assert await (await tasks.pid.aenqueue()).aresult(timeout=20) != child
@@ -359,8 +372,10 @@ async def test_what_a_killed_process_has_started_ends_with_it(app: App, tmp_path
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reading = asyncio.create_task(asyncio.to_thread(fifo.read_bytes))
-    job = await after(app, (await tasks.leave_a_process.aenqueue(str(fifo))).id)
-    assert "timed out" in str(job.last_error)
+    await tasks.pid.aenqueue()  # So that the next one finds a warm child.
+    id = (await tasks.leave_a_process.aenqueue(str(fifo))).id
+    await run_until_idle(app, concurrency=1)
+    assert "timed out" in str((await record(await app.opened(), id)).last_error)
     assert await within(reading) == b""
 
 
@@ -394,6 +409,61 @@ async def test_progress_logs_and_a_cancel_pass_between_worker_and_child(
     assert logged.__dict__["job_id"] == handle.id
 
 
+@asynccontextmanager
+async def pool_of_one(app: App) -> AsyncIterator[ProcessPool]:
+    pool = ProcessPool(app, 1)
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
+async def claimed(app: App, task: Any) -> Context:
+    await task.aenqueue()
+    [job] = await (await app.opened()).claim(["default"])
+    return Context(job, shutting_down=Stop())
+
+
+async def test_a_child_may_die_at_any_moment_between_two_jobs(app: App) -> None:
+    loop = asyncio.get_running_loop()
+    async with pool_of_one(app) as pool:
+        context = await claimed(app, tasks.pid)
+        for steps in range(6):
+            settlement = await within(pool.run(tasks.pid, context))
+            child = int(settlement.result or b"0")
+            kill_and_wait(child)
+            for _ in range(steps):
+                step = loop.create_future()
+                loop.call_soon(step.set_result, None)
+                await step
+        assert (await within(pool.run(tasks.pid, context))).event is Event.ACK
+
+
+async def test_a_cancel_during_the_wait_for_a_child_reaches_the_handler(app: App) -> None:
+    async with pool_of_one(app) as pool:
+        first, second = await claimed(app, tasks.report), await claimed(app, tasks.report)
+        running = [asyncio.create_task(pool.run(tasks.report, context)) for context in (first, second)]
+        await until(lambda: not running[0].done())
+        second.cancelled.set("lost")
+        first.cancelled.set("lost")
+        for run in running:
+            assert (await within(run)).result == b'"lost"'
+
+
+async def test_the_wait_for_a_child_is_told_from_the_run(app: App) -> None:
+    told: list[str] = []
+    async with pool_of_one(app) as pool:
+        running = []
+        for task in (tasks.pid, tasks.whose):
+            run = pool.run(task, await claimed(app, task), partial(told.append, task.name))
+            running.append(asyncio.create_task(run))
+        assert told == []
+        await within(running[0])
+        assert told == [tasks.pid.name]
+        await within(running[1])
+        assert told == [tasks.pid.name, tasks.whose.name]
+
+
 # Stopping.
 
 
@@ -422,9 +492,8 @@ async def test_a_worker_without_process_tasks_starts_none(app: App, monkeypatch:
 async def test_no_descriptors_are_left_over(app: App) -> None:
     counts = []
     for _ in range(3):
-        for way in ("exit", "SIGKILL"):
-            await tasks.die.aenqueue(way)
-        await tasks.pid.aenqueue()
+        for task in (tasks.die_for_good, tasks.die_for_good, tasks.pid):
+            await task.aenqueue()
         await run_until_idle(app)
         await app.close()
         counts.append(descriptors())
@@ -470,6 +539,16 @@ if __name__ == "__main__":
     asyncio.run(Worker(app).run())
 """
 
+IDLING = """
+@app.on("job.succeeded")
+def tell(event):
+    print(event, flush=True)
+
+if __name__ == "__main__":
+    double.enqueue(1)
+    asyncio.run(Worker(app).run())
+"""
+
 
 def script(tmp_path: Path, text: str, url: str) -> list[str]:
     file = tmp_path / "errands.py"
@@ -500,13 +579,8 @@ async def test_a_script_without_a_guard_is_told(tmp_path: Path, url: str) -> Non
     assert 'put `if __name__ == "__main__":` before' in told
 
 
-@pytest.mark.parametrize("busy", [True, False])
-async def test_no_child_outlives_a_killed_worker(tmp_path: Path, url: str, busy: bool) -> None:
-    text = STALLING if busy else STALLING.replace("stall.enqueue()", "double.enqueue(1)")
-    if not busy:
-        text = text.replace(
-            "asyncio.run(", "app.on('job.succeeded')(lambda _: print(1, flush=True))\n    asyncio.run("
-        )
+@pytest.mark.parametrize("text", [STALLING, IDLING], ids=["busy", "idle"])
+async def test_no_child_outlives_a_killed_worker(tmp_path: Path, url: str, text: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *script(tmp_path, text, url), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )

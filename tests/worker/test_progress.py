@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, Broker, Context, JobState
+from dayjob import App, Broker, Context, EngineUnavailable, JobState
 from dayjob.clock import SYSTEM, block
 from tests.broker.staging import Stage
 from tests.worker.crew import pause, record, run_until_idle, until, within, working
@@ -84,8 +84,6 @@ async def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> No
 
 
 async def test_a_storage_that_takes_no_progress_harms_no_job(app: App) -> None:
-    from dayjob import EngineUnavailable
-
     @app.task
     async def work(ctx: Context) -> str:
         ctx.progress(0.5, "odd \0 text \ud800")

@@ -24,6 +24,7 @@ from dayjob.cli.worker_news import log_outcomes
 from dayjob.cli.worker_options import WorkerOptions, queues_of
 from dayjob.clock import block
 from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
+from dayjob.events import Event
 from dayjob.worker import Worker
 
 _log = logging.getLogger("dayjob.worker")
@@ -56,7 +57,14 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
         Files(Path.cwd()).wait_for_change()
         return REPLACE
     health = Health(worker, max_rss=options.max_rss, reload=options.reload)
-    worker.app.events.add("worker.started", lambda _: lifeline.ready())
+
+    async def started(_: Event) -> None:
+        # A service manager may signal this process too, and that is not the second signal: the word is.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+        lifeline.ready()
+
+    worker.app.events.add("worker.started", started)
     lifeline.attach(worker)
     health.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")

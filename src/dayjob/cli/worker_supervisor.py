@@ -210,5 +210,6 @@ class Supervisor:
 
 def _how(code: int) -> str:
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
+        name = next((number.name for number in signal.Signals if number == -code), f"signal {-code}")
+        return f"was killed by {name}"
     return f"ended with exit code {code}"

@@ -153,8 +153,9 @@ class Child:
 
     # In the main thread.
 
-    def _report_progress(self, _: Context, fraction: float, message: str) -> None:
-        self._line.send(Progressed(fraction, clean_error(message)))
+    def _report_progress(self, context: Context, fraction: float, message: str) -> None:
+        if context is self._running:
+            self._line.send(Progressed(fraction, clean_error(message)))
 
     def _perform(self, start: Start, context: Context) -> Ended:
         logging.getLogger("dayjob.job").setLevel(max(start.log_level, 1))

@@ -10,7 +10,6 @@ from dayjob import entropy
 from dayjob.codec import encode
 from dayjob.context import Context
 from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.durations import to_micros
 from dayjob.job import Job
 from dayjob.lifecycle import Event
 from dayjob.names import clean_error, shown
@@ -65,7 +64,6 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     text = describe(error)
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
-        to_micros(0 if delay is None else delay, "the delay of a retry policy")
     except BaseException as fault:
         text = f"{text}\n\nand its retry policy failed: {describe(fault)}"
         delay = Retry().delay(job.attempts)

@@ -67,14 +67,19 @@ class ProcessPool:
         self._watched: Stop | None = None
         self._closed = False
 
-    async def run(self, task: AnyTask, context: Context) -> Settlement:
-        """What came of the job. If the caller is cancelled, the process is killed at once."""
+    async def run(
+        self, task: AnyTask, context: Context, begun: Callable[[], None] | None = None
+    ) -> Settlement:
+        """What came of the job; ``begun`` is called when the wait for a child is over.
+
+        If the caller is cancelled, the process is killed at once.
+        """
         self._watch(context.shutting_down)
-        start = self._start_message(task, context)
         while True:
             child = await self._take()
             try:
-                return unpacked(await child.run(start, context), task, context.job)
+                start = self._start_message(task, context)
+                return unpacked(await child.run(start, context, begun), task, context.job)
             except NotTaken:
                 continue
             except ProcessDied as error:
@@ -103,8 +108,10 @@ class ProcessPool:
         try:
             if self._closed:
                 raise InvalidState("the worker has stopped, and its child processes with it")
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                child = self._idle.pop()
+                if child.usable:  # One that has just died is forgotten a moment later.
+                    return child
             child = await ChildProcess.start(f"dayjob-{self._app.name}")
         except BaseException:
             self._slots.release()
@@ -160,6 +167,7 @@ class ChildProcess(asyncio.Protocol):
         self._frames = Frames()
         self._context: Context | None = None
         self._answer: asyncio.Future[Ended] | None = None
+        self._begun: Callable[[], None] | None = None
         self._began = False
         self._proven = False
         self._doomed = False
@@ -194,16 +202,15 @@ class ChildProcess(asyncio.Protocol):
     def usable(self) -> bool:
         return not self._doomed and self._answer is None
 
-    async def run(self, start: Start, context: Context) -> Ended:
+    async def run(self, start: Start, context: Context, begun: Callable[[], None] | None) -> Ended:
         """What the child says came of a job; ``ProcessDied`` if it can't say any more."""
-        self._context, self._began = context, False
+        self._context, self._began, self._begun = context, False, begun
         self._answer = self._loop.create_future()
         self.tell(start)
-        if not context.cancelled:
-            tell = partial(self._tell_cancelled, context)
-            context.cancelled.when_set(partial(_call_on, self._loop, tell))
+        tell = partial(self._tell_cancelled, context)
+        context.cancelled.when_set(partial(_call_on, self._loop, tell))
         ended = await self._answer
-        self._context = self._answer = None
+        self._context = self._answer = self._begun = None
         return ended
 
     def tell(self, message: Message) -> None:
@@ -257,6 +264,8 @@ class ChildProcess(asyncio.Protocol):
             return
         if isinstance(message, Began):
             self._began = True
+            if self._begun is not None:
+                self._begun()
         elif isinstance(message, Progressed):
             context.progress(message.fraction, message.text)
         elif isinstance(message, Logged):
@@ -288,6 +297,7 @@ class ChildProcess(asyncio.Protocol):
         self._popen.close()
         if unfinished and self._answer is not None:
             self._answer.set_exception(self._death(code))
+            self._answer.exception()  # It counts as seen: whoever waited may have been cancelled meanwhile.
         if self._connected:
             self._transport.abort()
         else:
@@ -304,10 +314,11 @@ class ChildProcess(asyncio.Protocol):
             return NotTaken()
         text = f"the process running it {_end(code)}"
         if not self._began:
-            text += (
-                f" before it could take the job: its standard error says why. Is `{GUARD}` missing in the "
-                "script that runs the worker?"
-            )
+            text += " before it could take the job"
+            if code is not None and code >= 0:
+                text += (
+                    f": its standard error says why. Is `{GUARD}` missing in the script that runs the worker?"
+                )
         return ProcessDied(text)
 
 

@@ -197,6 +197,8 @@ class SqliteEngine:
         return await self._read(Store.paused)
 
     async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+        if await self.next_due(now) != 0:
+            return 0, 0
         return await self._write(lambda store: store.promote(limit, keeps, self._now(now)))
 
     async def next_due(self, now: int | None = None) -> int | None:
