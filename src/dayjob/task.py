@@ -24,7 +24,7 @@ from dayjob.context import Context, current_or_none, detached
 from dayjob.durations import Duration, to_micros
 from dayjob.errors import ConfigError
 from dayjob.handle import JobHandle
-from dayjob.job import DedupUntil, NewJob
+from dayjob.job import DedupUntil, Enqueued, NewJob
 from dayjob.names import KEY_BYTES, check_name, check_queue
 from dayjob.retry import DelayFunction, Retry, as_retry
 
@@ -202,7 +202,7 @@ class Using(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         job = self._new_job(args, kwargs)
         if self._connection is not None:
-            return self._store_here(job)
+            return self._store_here([job])[0]
         return self._task.app.call(lambda: self._store(job))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -211,7 +211,7 @@ class Using(Generic[P, R]):
     def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         jobs = self._new_jobs(calls)
         if self._connection is not None:
-            return [self._store_here(job) for job in jobs]
+            return self._store_here(jobs)
         return self._task.app.call(lambda: self._store_many(jobs))
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
@@ -243,34 +243,31 @@ class Using(Generic[P, R]):
             f"{call!r} is a {type(call).__name__}: pass a tuple, a mapping, or {self._task.name}.bind()"
         )
 
-    def _store_here(self, job: NewJob) -> JobHandle[R]:
+    def _store_here(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         """Store within a transaction of the caller's connection, which belongs to the caller's thread."""
         app = self._task.app
         broker = app.call(app.opened)
-        enqueued = broker.enqueue_within(job, self._connection)
-        return JobHandle(app, enqueued.id, enqueued.created, self._task.result)
+        return self._handles(broker.enqueue_within(jobs, self._connection))
 
     async def _store(self, job: NewJob) -> JobHandle[R]:
-        task = self._task
-        app = task.app
-        if app.runner is not None:
-            enqueued = await app.runner(job)
-        else:
-            broker = await app.opened()
-            enqueued = await broker.enqueue_job(job, connection=self._connection)
-        app.told_enqueued(job, enqueued)
-        return JobHandle(app, enqueued.id, enqueued.created, task.result)
+        return (await self._store_many([job]))[0]
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        task = self._task
-        app = task.app
-        if self._connection is not None or app.runner is not None:
-            return [await self._store(job) for job in jobs]
+        """Store on this event loop. What is not committed yet, in a caller's transaction, is no event."""
+        app = self._task.app
+        if app.runner is not None:
+            return self._handles([await app.runner(job) for job in jobs])
         broker = await app.opened()
+        if self._connection is not None:
+            return self._handles(await broker.enqueue_many(jobs, connection=self._connection))
         answers = await broker.enqueue_many(jobs)
         for job, enqueued in zip(jobs, answers, strict=True):
             app.told_enqueued(job, enqueued)
-        return [JobHandle(app, enqueued.id, enqueued.created, task.result) for enqueued in answers]
+        return self._handles(answers)
+
+    def _handles(self, answers: list[Enqueued]) -> list[JobHandle[R]]:
+        task = self._task
+        return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in answers]
 
 
 def scoped(task: str, key: str) -> str:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from dayjob.broker.operations import Operations, check_limit
 from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.engines.base import BATCH, ClaimRequest, Progress, Renewal, Renewed
+from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed
 from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
 from dayjob.names import KEY_BYTES, check_name
@@ -66,24 +66,32 @@ class Broker(Operations):
             return (await self._engine.insert_within(connection, unit, self._now()))[0]
         return (await self._inserting.submit(unit))[0]
 
-    def enqueue_within(self, job: NewJob, connection: Any) -> Enqueued:
-        """``enqueue_job`` for a synchronous connection, in the thread that the connection belongs to."""
-        work = self._engine.insert_within(connection, (self._intake.insertion(job),), self._now())
+    def enqueue_within(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
+        """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
+        work = self._engine.insert_within(connection, self._unit(jobs), self._now())
         try:
             work.send(None)
         except StopIteration as stop:
             answers: list[Enqueued] = stop.value
-            return answers[0]
+            return answers
         work.close()
         raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
 
-    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Enqueued]:
         """Store up to 10,000 jobs, all or none; answers in their order."""
         self._check_open()
+        unit = self._unit(jobs)
+        if not unit:
+            return []
+        if connection is not None:
+            return await self._engine.insert_within(connection, unit, self._now())
+        return await self._inserting.submit(unit)
+
+    def _unit(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
+        """The checked jobs of one atomic batch."""
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
-        unit = tuple(self._intake.insertion(job) for job in jobs)
-        return await self._inserting.submit(unit) if unit else []
+        return tuple(self._intake.insertion(job) for job in jobs)
 
     async def claim(
         self,
