@@ -51,6 +51,12 @@ def build(url: str) -> App:
         tell("started", ctx)
         await asyncio.to_thread(threading.Event().wait)
 
+    @app.task(name="littering")
+    async def littering(ctx: Context) -> None:
+        """Leaves a thread behind that never ends, and that an interpreter waits for when it exits."""
+        threading.Thread(target=threading.Event().wait).start()
+        tell("finished", ctx)
+
     return app
 
 

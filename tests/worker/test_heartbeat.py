@@ -17,6 +17,7 @@ from tests.worker.crew import OpenBroker, pause, record, until, within, working
 LEASE = 0.5
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
     app: App, outside: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,6 +54,7 @@ def holds_the_loop(seconds: float) -> None:
     block(seconds)
 
 
+@pytest.mark.slow
 async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, outside: Broker) -> None:
     started = 0
     finish = asyncio.Event()
@@ -130,6 +132,7 @@ async def test_a_run_that_lost_its_lease_is_told_and_its_outcome_refused(
     assert (job.state, job.epoch, job.attempts) == (JobState.DONE, 2, 2)
 
 
+@pytest.mark.slow
 async def test_a_lost_claim_that_waited_behind_others_is_not_run(app: App, outside: Broker) -> None:
     finish = asyncio.Event()
     started = 0

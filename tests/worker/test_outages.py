@@ -141,6 +141,7 @@ async def test_a_worker_whose_storage_was_taken_over_stops_with_that_error(app: 
         await within(Worker(app, concurrency=1).run())
 
 
+@pytest.mark.slow
 async def test_renewals_go_on_after_an_outage(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

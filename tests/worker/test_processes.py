@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 from dayjob import App, Broker, Context, Job, JobState, NewJob
+from dayjob.clock import SYSTEM
 from dayjob.lifecycle import Event
 from dayjob.stopping import Stop
 from dayjob.worker.processes import ProcessPool
@@ -211,6 +212,60 @@ async def test_middleware_runs_in_the_worker(app: App, monkeypatch: pytest.Monke
     handle = await tasks.pid.aenqueue()
     await done(app, handle.id)
     assert ran == [(handle.id, os.getpid())]
+
+
+async def test_middleware_sees_results_and_failures_of_children(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    async def middleware(ctx: Any, call_next: Any) -> Any:
+        try:
+            seen.append(await call_next())
+        except Exception as error:
+            seen.append(str(error))
+            raise
+
+    monkeypatch.setattr(app, "middleware", (middleware,))
+    succeeding, failing = await tasks.pid.aenqueue(), await tasks.explode.aenqueue()
+    assert await done(app, succeeding.id) == [None], "what the middleware returns is the result"
+    job = await record(await app.opened(), failing.id)
+    assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
+    number, text = sorted(seen, key=str)
+    assert isinstance(number, int)
+    assert "the boiler is dry" in text
+
+
+async def test_follow_ups_survive_the_middleware(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def middleware(ctx: Any, call_next: Any) -> Any:
+        await call_next()
+
+    monkeypatch.setattr(app, "middleware", (middleware,))
+    await done(app, (await tasks.lead.aenqueue(True)).id)
+    assert await (await app.opened()).kv_get(b"led") == b"\xff"
+
+
+async def test_the_time_limit_counts_from_when_a_child_has_the_job(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one child, the first job's time is up before the others' begins; they come to the same end."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    handles = [await tasks.limited.aenqueue() for _ in range(3)]
+    started: list[float] = []
+    take = ProcessPool.run
+
+    async def noting(pool: ProcessPool, task: Any, context: Context, begun: Any = None) -> Any:
+        def noted() -> None:
+            started.append(SYSTEM.elapsed())
+            begun()
+
+        return await take(pool, task, context, noted)
+
+    monkeypatch.setattr(ProcessPool, "run", noting)
+    await run_until_idle(app)
+    jobs = [await record(await app.opened(), handle.id) for handle in handles]
+    assert all(str(job.last_error).startswith("TimeoutError: timed out after 0.5 s") for job in jobs)
+    assert len(started) == 3, "each had its turn in a child"
 
 
 async def test_large_arguments_and_results_pass(app: App) -> None:

@@ -130,6 +130,14 @@ def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str)
     assert_released(scene.jobs(ids))
 
 
+def test_a_thread_that_a_job_left_behind_does_not_hold_up_the_exit(scene: Scene) -> None:
+    (id,) = scene.enqueue("littering", 1)
+    worker = scene.worker("--burst")
+    assert worker.ended() == 0, worker.said()
+    assert "left behind" in worker.said()
+    assert scene.jobs([id])[0].state is JobState.DONE
+
+
 def test_a_second_signal_stops_at_once(scene: Scene) -> None:
     ids = scene.enqueue("long", 3)
     worker = scene.worker("--shutdown-timeout", "600")

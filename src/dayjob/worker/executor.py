@@ -7,10 +7,13 @@ job's failure and nobody else's.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Literal, Protocol
+
+import msgspec
 
 from dayjob.app import App
 from dayjob.context import Context, enter
@@ -29,9 +32,23 @@ UNKNOWN_TRIES = 100
 
 
 class ProcessRunner(Protocol):
-    """Runs a job in a child process."""
+    """Runs a job in a child process; ``begun`` is called when a child has taken it."""
 
-    async def run(self, task: AnyTask, context: Context) -> Settlement: ...
+    async def run(
+        self, task: AnyTask, context: Context, begun: Callable[[], None] | None = None
+    ) -> Settlement: ...
+
+
+class ChildFailed(Exception):
+    """A run in a child process did not succeed; what it came to is settled as the child said."""
+
+    def __init__(self, settlement: Settlement) -> None:
+        super().__init__(settlement.error or settlement.event.value)
+        self.settlement = settlement
+
+
+class NotEncodable:
+    """Stands for a result that the child could not encode."""
 
 
 class Executor:
@@ -61,14 +78,10 @@ class Executor:
             return self._unknown(run.job)
         run.worker_task = asyncio.current_task()
         timeout = task.timeout if task.timeout is not None else self._job_timeout
-        alarm = None
-        if timeout is not None:
-            alarm = asyncio.get_running_loop().call_later(timeout, run.interrupt, "timeout")
         try:
             settlement = await self._settle(task, run, timeout)
         finally:
-            if alarm is not None:
-                alarm.cancel()
+            run.stop_alarm()
             run.worker_task = None
         return None if run.lost else settlement
 
@@ -79,13 +92,14 @@ class Executor:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
             if task.config.pool == "process":
-                outcome = await self._wrapped(context, partial(self._processes.run, task, context))
-                if isinstance(outcome, Settlement):
-                    return outcome
-                return succeeded(task, context, outcome, self._app.config.max_payload)
-            call = partial(self._in_scope, context, self._caller(task, context))
+                call = partial(self._in_child, task, context, partial(run.start_alarm, timeout))
+            else:
+                run.start_alarm(timeout)
+                call = partial(self._in_scope, context, self._caller(task, context))
             result = await self._wrapped(context, call)
             return succeeded(task, context, result, self._app.config.max_payload)
+        except ChildFailed as error:
+            return error.settlement
         except BadPayload as error:
             reason = f"BadPayload: {error}"
             return Settlement(context.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
@@ -101,7 +115,20 @@ class Executor:
         if task.wants_context:
             args = [context, *args]
         function = partial(task.function, *args, **kwargs)
-        return function if task.is_async else partial(self._threads.run, function)
+        return function if task.is_async else partial(self._in_thread, function)
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        """A plain function's result; a wrapper around a coroutine function returns what is to be awaited."""
+        result = await self._threads.run(function)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _in_child(self, task: AnyTask, context: Context, begun: Callable[[], None]) -> Any:
+        """The result from a child process; the time that the job may take counts from when it has one."""
+        outcome = await self._processes.run(task, context, begun)
+        if outcome.event is not Event.ACK:
+            raise ChildFailed(outcome)
+        context.then(*outcome.enqueue, kv=outcome.kv)
+        return msgspec.json.decode(outcome.result) if outcome.result else NotEncodable()
 
     async def _in_scope(self, context: Context, call: Callable[[], Awaitable[Any]]) -> Any:
         """The call within the tenant's scope, if the job has a tenant and the app a scope."""

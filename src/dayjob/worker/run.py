@@ -14,7 +14,9 @@ from dayjob.task import Task
 class Run:
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
-    __slots__ = ("abandoned", "context", "interrupted", "job", "lost", "renew_at", "task", "worker_task")
+    __slots__ = (
+        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "renew_at", "task", "worker_task",
+    )  # fmt: skip
 
     def __init__(self, job: Job, context: Context, task: Task[Any, Any, Any] | None, renew_at: float) -> None:
         self.job = job
@@ -26,6 +28,7 @@ class Run:
         self.interrupted: Reason | None = None
         """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
         self.lost = False
+        self._alarm: asyncio.TimerHandle | None = None
         self.abandoned = False
         """Whether it was settled without its handler, which would not end."""
 
@@ -50,6 +53,17 @@ class Run:
             self.context.cancelled.set(reason)
             if self.worker_task is not None:
                 self.worker_task.cancel()
+
+    def start_alarm(self, seconds: float | None) -> None:
+        """Interrupt the run when it has taken that long from now."""
+        self.stop_alarm()
+        if seconds is not None:
+            self._alarm = asyncio.get_running_loop().call_later(seconds, self.interrupt, "timeout")
+
+    def stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def _in_thread(self) -> bool:
         task = self.task
