@@ -12,6 +12,9 @@ SOURCES := $(wildcard src tests benchmarks)
 # Extra arguments for pytest: make test ARGS="-k dedup -x"
 ARGS ?=
 
+# How many processes share the tests. Many of them wait for processes of their own, so more than cores.
+JOBS ?= 4
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -37,11 +40,11 @@ demo: $(STAMP) ## Run the ten-second demonstration on a fresh SQLite file
 
 .PHONY: test
 test: check ## Run the checks, then the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(STAMP) ## Run the tests that are not marked slow, without the checks
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## Check format, lint, types and import contracts

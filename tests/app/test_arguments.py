@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dayjob import App, Context, JobState
-from tests.app.running import arun, job, run
+from tests.app.running import arun, job, run, steady_id
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class Received:
         return value
 
 
-@pytest.mark.parametrize(("annotation", "value"), CASES + AMBIGUOUS, ids=ascii)
+@pytest.mark.parametrize(("annotation", "value"), CASES + AMBIGUOUS, ids=steady_id)
 async def test_a_value_is_rebuilt_to_its_annotated_type(memory_app: App, annotation: Any, value: Any) -> None:
     function = echo(annotation)
     handle = await memory_app.task(function).aenqueue(value)

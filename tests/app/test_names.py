@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dayjob import App, Broker, ConfigError, Context
-from tests.app.running import run
+from tests.app.running import run, steady_id
 
 SCRIPT = """\
 from dayjob import App
@@ -198,7 +198,7 @@ def numbers() -> Iterator[int]:
         (numbers, r"numbers.* is a generator"),
         (ticks, r"ticks.* is a generator"),
     ],
-    ids=ascii,
+    ids=steady_id,
 )
 def test_what_a_worker_could_not_call_is_refused(memory_app: App, function: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import pytest
 
@@ -40,35 +41,38 @@ async def advance_until(clock: WatchedClock, step: float, condition: Callable[[]
     return passed
 
 
-async def test_a_due_job_is_claimable_promptly_and_not_before(busy: Broker, clock: WatchedClock) -> None:
+async def test_a_due_job_is_claimable_at_its_time_and_not_before(busy: Broker, clock: WatchedClock) -> None:
     enqueued = await busy.enqueue("q", delay=0.25)
-    due = clock.time
     waiting = asyncio.create_task(busy.claim("q", wait=LONG))
     await clock.until_waiting()
-
-    async def claimed() -> bool:
-        await busy.queues()
-        return waiting.done()
-
+    await clock.until_waiting_for(0.25)
     clock.advance(0.2)
-    await busy.queues()
+    await clock.until_waiting_for(0.05)
     assert not waiting.done()
     clock.advance(0.05)
-    await until(claimed)
-    [job] = waiting.result()
+    [job] = await within(waiting)
     assert job.id == enqueued.id
-    assert job.claimed_at is not None
-    assert (job.claimed_at - due).total_seconds() == 0.25, "woken at its time, not at the next interval"
+    assert job.claimed_at == job.enqueued_at + timedelta(seconds=0.25), "not at the next interval"
 
 
 async def test_an_earlier_arrival_wakes_the_promote_duty(busy: Broker, clock: WatchedClock) -> None:
     await busy.enqueue("q", delay=0.9)
-    await busy.enqueue("q", delay=0.3)
+    await clock.until_waiting_for(0.9)
+    sooner = await busy.enqueue("q", delay=0.3)
+    await clock.until_waiting_for(0.3)
     waiting = asyncio.create_task(busy.claim("q", wait=LONG))
     await clock.until_waiting()
+    await clock.until_waiting_for(0.3)
     clock.advance(0.3)
-    [job] = await within(waiting)
-    assert (job.run_at - job.enqueued_at).total_seconds() == 0.3
+    assert [job.id for job in await within(waiting)] == [sooner.id]
+
+
+async def test_an_arrival_through_another_broker_wakes_the_promote_duty(
+    busy: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    other = await open_broker()
+    await other.enqueue("q", delay=0.3)
+    await clock.until_waiting_for(0.3)
 
 
 async def test_an_expired_job_is_ended_by_itself(busy: Broker, clock: WatchedClock) -> None:

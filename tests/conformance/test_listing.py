@@ -65,6 +65,18 @@ async def test_a_cursor_need_not_be_a_job(twenty: Broker) -> None:
     assert numbers(await twenty.jobs(after=id_of(10**30), limit=1, newest_first=True)) == [190]
 
 
+@pytest.mark.parametrize("after", MALFORMED)
+async def test_nothing_comes_after_a_malformed_cursor(twenty: Broker, after: str) -> None:
+    assert await twenty.jobs(after=after) == []
+    assert await twenty.jobs(after=after, newest_first=True) == []
+    assert await twenty.dead_jobs(after=after) == []
+
+
+async def test_a_state_may_be_given_as_text(twenty: Broker) -> None:
+    assert len(await twenty.jobs(state="pending")) == 20
+    assert await twenty.jobs(state="dead") == []
+
+
 async def test_a_cursor_is_read_in_any_spelling(twenty: Broker) -> None:
     spelled = f"{{{id_of(0xA0).upper()}}}"
     assert numbers(await twenty.jobs(after=spelled, limit=1)) == [170]

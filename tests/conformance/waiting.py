@@ -19,27 +19,33 @@ LONG = 1000.0
 
 
 class WatchedClock(ManualClock):
-    """A manual clock that tells when somebody began a ``LONG`` wait on it."""
+    """A manual clock that tells who waits on it."""
 
     def __init__(self, start: datetime | None = None) -> None:
         super().__init__(start)
-        self._waiting = 0
+        self._waits: list[tuple[float, asyncio.Event]] = []
         self._began = asyncio.Event()
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
-        if timeout is None or timeout < LONG / 2:
-            return await super().wait(event, timeout)
-        self._waiting += 1
+        wait = (float("inf") if timeout is None else self.elapsed() + timeout, event)
+        self._waits.append(wait)
         self._began.set()
         try:
             return await super().wait(event, timeout)
         finally:
-            self._waiting -= 1
+            self._waits.remove(wait)
 
     async def until_waiting(self, count: int = 1) -> None:
-        """Return as soon as ``count`` waits are under way."""
+        """Return as soon as ``count`` waits for a ``LONG`` time are under way."""
+        await self._until(lambda left: LONG / 2 < left < float("inf"), count)
+
+    async def until_waiting_for(self, seconds: float) -> None:
+        """Return as soon as somebody rests for exactly that long: it has done all that it had to before."""
+        await self._until(lambda left: abs(left - seconds) < 0.001, 1)
+
+    async def _until(self, fits: Callable[[float], bool], count: int) -> None:
         async with asyncio.timeout(BOUND):
-            while self._waiting < count:
+            while sum(fits(end - self.elapsed()) for end, event in self._waits if not event.is_set()) < count:
                 self._began.clear()
                 await self._began.wait()
 
@@ -47,9 +53,9 @@ class WatchedClock(ManualClock):
 async def turns(count: int) -> None:
     """Let the event loop go round that many times."""
     for _ in range(count):
-        turned: asyncio.Future[None] = asyncio.Future()
-        asyncio.get_running_loop().call_soon(turned.set_result, None)
-        await turned
+        turned = asyncio.Event()
+        asyncio.get_running_loop().call_soon(turned.set)
+        await turned.wait()
 
 
 SAME_TURN = -1
