@@ -25,6 +25,8 @@ class Settlement(Struct, frozen=True):
     kv: Mapping[bytes, bytes] | None = None
     retention: Retention | None = None
     """How long the job is kept, where that is not the queue's affair."""
+    progress: tuple[float, str] | None = None
+    """What the run last said of its progress, if that is not stored yet."""
 
     @classmethod
     def ack(

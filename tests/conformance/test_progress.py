@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dayjob import Broker, BrokerConfig, Retention
+from dayjob import Broker, BrokerConfig, Retention, Settlement
 from dayjob.engines.base import Progress
+from dayjob.lifecycle import Event
 from tests.conformance.arrange import OpenBroker, claim_one, record
 from tests.conformance.waiting import WatchedClock
 
@@ -50,3 +51,12 @@ async def test_it_stays_with_a_job_that_is_done(open_broker: OpenBroker) -> None
     await broker.report([half(claim.key, claim.epoch)])
     await broker.ack(claim)
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
+
+
+async def test_the_last_of_it_may_come_with_the_outcome(open_broker: OpenBroker) -> None:
+    broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
+    enqueued = await broker.enqueue("q")
+    claim = await claim_one(broker)
+    await broker.report([half(claim.key, claim.epoch)])
+    await broker.settle_many([Settlement(claim, Event.ACK, progress=(1.0, "all of it"))])
+    assert (await record(broker, enqueued.id)).progress == (1.0, "all of it")

@@ -14,6 +14,30 @@ from tests.worker.crew import pause, record, run_until_idle, until, within, work
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_what_is_reported_last_is_stored_with_the_outcome(app: App, outside: Broker, kind: str) -> None:
+    if kind == "coroutine":
+
+        @app.task(name="work")
+        async def work(ctx: Context) -> None:
+            ctx.progress(0.5, "half")
+            ctx.progress(1.0, "all of it")
+
+    else:
+
+        @app.task(name="work")
+        def work_in_thread(ctx: Context) -> None:
+            ctx.progress(0.5, "half")
+            ctx.progress(1.0, "all of it")
+
+    handles = await app.tasks["work"].aenqueue_many([()] * 3)
+    reports = Stage(app.broker, "report")
+    await run_until_idle(app)
+    jobs = [await record(outside, handle.id) for handle in handles]
+    assert [(job.state, job.progress) for job in jobs] == [(JobState.DONE, (1.0, "all of it"))] * 3
+    assert len(reports.calls) <= 1, "the outcome carried it"
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_progress_is_readable_from_outside_while_the_job_runs(
     app: App, outside: Broker, kind: str
 ) -> None:

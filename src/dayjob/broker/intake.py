@@ -76,7 +76,7 @@ class Intake:
             raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
         policy = self._policies.of(job.queue)
         keep = policy.keep if settlement.retention is None else to_keep(settlement.retention)
-        verdict = Verdict(job.key, job.epoch, event, keep)
+        verdict = Verdict(job.key, job.epoch, event, keep, progress=settlement.progress)
         if event is Event.ACK:
             if settlement.result is not None:
                 self.check_bytes(settlement.result, "result")

@@ -117,6 +117,7 @@ class Verdict(Struct, gc=False):
     result: bytes | None = None
     insert: tuple[Insertion, ...] = ()
     kv: Mapping[bytes, bytes] | None = None
+    progress: tuple[float, str] | None = None
 
     @property
     def plain(self) -> bool:

@@ -108,6 +108,8 @@ def settle(record: Record, verdict: Verdict, now: int) -> bool:
     if not is_current(record, verdict.epoch):
         return False
     event = verdict.event
+    if verdict.progress is not None:
+        record.progress = verdict.progress
     if event is Event.NACK or event is Event.DEAD_LETTER:
         _fail(record, verdict.error or "", now)
     _change(record, event, verdict.delay)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from contextlib import suppress
 
 from dayjob.broker import Broker
@@ -24,6 +25,7 @@ class ProgressReports:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._latest: dict[bytes, Progress] = {}
         self._stored_at = -INTERVAL
         self._timer: asyncio.TimerHandle | None = None
@@ -33,6 +35,9 @@ class ProgressReports:
         """Note the progress of a run; from any thread."""
         job = context.job
         report = Progress(job.key, job.epoch, fraction, clean_error(message))
+        if threading.get_ident() == self._thread:
+            self._note(report)
+            return
         with suppress(RuntimeError):  # The loop is closed: the run is no longer watched.
             self._loop.call_soon_threadsafe(self._note, report)
 
@@ -41,6 +46,11 @@ class ProgressReports:
         if self._timer is None and self._storing is None:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
             self._timer = self._loop.call_later(delay, self._flush)
+
+    def take(self, key: bytes) -> tuple[float, str] | None:
+        """What a run that ends has reported and is not stored yet, to be stored with its outcome."""
+        report = self._latest.pop(key, None)
+        return None if report is None else (report.fraction, report.message)
 
     def _flush(self) -> None:
         self._timer = None

@@ -16,6 +16,8 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
 
+from msgspec.structs import replace
+
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.clock import SYSTEM
@@ -309,7 +311,10 @@ class Worker:
         self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
         if run.abandoned:
             return
+        progress = self._progress.take(job.key)
         if settlement is not None:
+            if progress is not None:
+                settlement = replace(settlement, progress=progress)
             self._settler.put(run, settlement)
         else:
             self._forget(run)

@@ -75,7 +75,7 @@ def record_row(record: Record) -> Row:
         record.state._value_, record.priority, record.attempts, record.run_us, record.claimed_us,
         record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
         _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
-        record.worker, record.result, record.key,
+        record.worker, record.result, _encode(record.progress) if record.progress else None, record.key,
     )  # fmt: skip
 
 
