@@ -7,7 +7,7 @@ aware UTC datetimes on access, so that a claim does not pay for ten of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -118,6 +118,8 @@ class Job(Struct, weakref=True):
     progress: tuple[float, str] | None = None
     _tokens: TokenSource | None = None
     _token: CancelToken | None = None
+    _watcher: Callable[[], None] | None = None
+    """Called when a cancel is requested: what a worker has instead of a token for each of its jobs."""
 
     @property
     def id(self) -> str:

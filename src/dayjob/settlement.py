@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dayjob.config import Retention
 from dayjob.durations import Duration
-from dayjob.job import Job, JobState, NewJob
+from dayjob.job import Job, JobState, NewJob, id_text
 from dayjob.lifecycle import Event
 
 
@@ -72,9 +72,13 @@ class SettleResult(Struct, frozen=True, gc=False):
     ``applied`` is false when the claim was no longer current: it was lost, and nothing changed.
     """
 
-    id: str
+    key: bytes
     applied: bool
     state: JobState | None = None
+
+    @property
+    def id(self) -> str:
+        return id_text(self.key)
 
     @property
     def lost(self) -> bool:

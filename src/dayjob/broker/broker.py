@@ -205,7 +205,7 @@ class Broker(Operations):
         results = []
         for settlement, state in zip(settlements, states, strict=True):
             self._claims.let_go(settlement.job)
-            results.append(SettleResult(settlement.job.id, state is not None, state))
+            results.append(SettleResult(settlement.job.key, state is not None, state))
         return results
 
     async def _settle_one(self, settlement: Settlement) -> JobState:

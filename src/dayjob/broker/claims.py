@@ -71,6 +71,8 @@ class Claims:
         job.cancel_requested = True
         if job._token is not None:
             job._token.fire()
+        if job._watcher is not None:
+            job._watcher()
 
     async def check(self) -> None:
         """Look for cancel requests and fire the tokens that they are meant for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -91,12 +91,17 @@ class Executor:
         try:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
+            call: Callable[[], Awaitable[Any]]
             if task.config.pool == "process":
                 call = partial(self._in_child, task, context, partial(run.start_alarm, timeout))
             else:
                 run.start_alarm(timeout)
-                call = partial(self._in_scope, context, self._caller(task, context))
-            result = await self._wrapped(context, call)
+                call = self._caller(task, context)
+                if context.job.tenant is not None and self._app.tenant_scope is not None:
+                    call = partial(self._in_scope, self._app.tenant_scope(context.job.tenant), call)
+            for middleware in reversed(self._app.middleware):
+                call = partial(middleware, context, call)
+            result = await call()
             return succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
             return error.settlement
@@ -130,20 +135,12 @@ class Executor:
         context.then(*outcome.enqueue, kv=outcome.kv)
         return msgspec.json.decode(outcome.result) if outcome.result else NotEncodable()
 
-    async def _in_scope(self, context: Context, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The call within the tenant's scope, if the job has a tenant and the app a scope."""
-        tenant, scope = context.job.tenant, self._app.tenant_scope
-        if tenant is None or scope is None:
+    async def _in_scope(
+        self, scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """The call within the tenant's scope."""
+        async with scope:
             return await call()
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(scope(tenant))
-            return await call()
-
-    async def _wrapped(self, context: Context, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The call inside the app's middleware, the first of them outermost."""
-        for middleware in reversed(self._app.middleware):
-            call = partial(middleware, context, call)
-        return await call()
 
     def _failure(self, task: AnyTask, run: Run, error: BaseException, timeout: float | None) -> Settlement:
         job = run.job

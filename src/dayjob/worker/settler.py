@@ -91,7 +91,7 @@ class Settler:
         run, settlement = batch[0]
         if isinstance(settlement.error, _Refused):
             _log.error("job %s can't be settled and is left to its lease", run.job.id, exc_info=error)
-            self._settled(run, settlement, SettleResult(run.job.id, applied=False))
+            self._settled(run, settlement, SettleResult(run.job.key, applied=False))
         else:
             reason = _Refused(f"the outcome can't be stored: {describe(error)}")
             await self._store([(run, Settlement.nack(run.job, reason))])

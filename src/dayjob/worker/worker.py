@@ -269,19 +269,25 @@ class Worker:
     # Running.
 
     def _accept_all(self, jobs: Sequence[Job]) -> None:
+        now = SYSTEM.elapsed()
+        renew_at = {
+            queue: now + self._broker.lease_of(queue, self._lease) / 2
+            for queue in {job.queue for job in jobs}
+        }
         for job in jobs:
-            self._accept(job)
+            self._accept(job, renew_at[job.queue])
 
-    def _accept(self, job: Job) -> None:
+    def _accept(self, job: Job, renew_at: float) -> None:
         earlier = self._runs.get(job.key)
         if earlier is not None:
             earlier.lose()
         context = Context(
             job, shutting_down=self._shutting_down, state=self._state, report=self._progress.report
         )
-        renew_at = SYSTEM.elapsed() + self._broker.lease_of(job.queue, self._lease) / 2
         run = Run(job, context, self.app.find(job), renew_at)
-        job.cancel_token.when_fired(run.cancel_requested)
+        job._watcher = run.cancel_requested
+        if job.cancel_requested:
+            run.cancel_requested()
         self._runs[job.key] = run
         self._started += 1
         if len(self._tasks) < self.concurrency:
@@ -291,9 +297,20 @@ class Worker:
 
     def _start(self, run: Run) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._perform(run), context=self._variables.copy())
+        task = self._loop.create_task(self._run_to_the_end(run), context=self._variables.copy())
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        run.own_task = task
+
+    async def _run_to_the_end(self, run: Run) -> None:
+        """Perform a run, and start the next one that waits."""
+        try:
+            await self._perform(run)
+        finally:
+            assert run.own_task is not None
+            self._tasks.discard(run.own_task)
+            if self._waiting and not self._stopping.is_set():
+                self._start(self._waiting.popleft())
+            self._changed.set()
 
     async def _perform(self, run: Run) -> None:
         job = run.job
@@ -319,12 +336,6 @@ class Worker:
         else:
             self._forget(run)
             self._tell_lost(job)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if self._waiting and not self._stopping.is_set():
-            self._start(self._waiting.popleft())
-        self._changed.set()
 
     # Settling.
 
