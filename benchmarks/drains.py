@@ -16,6 +16,7 @@ from threading import Event
 from typing import Any
 
 from dayjob import App, BrokerConfig, Retention, Worker
+from dayjob.worker.garbage import collect_less_often
 
 starts: list[float] = []
 
@@ -123,6 +124,7 @@ KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]
 def main(kind: str, store: str, jobs: int, task: str = "coroutine") -> dict[str, float]:
     if kind == "huey":
         return huey(store, jobs, task)
+    collect_less_often()  # As ``dayjob worker`` does.
     try:
         import uvloop
     except ImportError:

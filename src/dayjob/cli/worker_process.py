@@ -26,6 +26,7 @@ from dayjob.clock import block
 from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
 from dayjob.events import Event
 from dayjob.worker import Worker
+from dayjob.worker.garbage import collect_less_often
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -98,6 +99,7 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
 
 def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
     code = FAILED
+    collect_less_often()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(options.uvloop)) as runner:
             runner.run(_serve(worker, options.burst, threads))
