@@ -94,7 +94,7 @@ _BY_EVENT: dict[tuple[JobState, Event], tuple[Rule, ...]] = {
 }
 
 
-class Change(Struct, frozen=True):
+class Change(Struct, frozen=True, gc=False):
     """The outcome of an event: the new state and the new count of attempts."""
 
     state: JobState
@@ -119,13 +119,12 @@ def transition(
             or (when is When.EXHAUSTED and attempts >= max_attempts)
             or (when is When.DELAYED and delay > 0)
         ):
-            return Change(rule.target, _count(rule.attempts, attempts))
+            effect = rule.attempts
+            return Change(rule.target, attempts if effect is Attempts.KEEP else _count(effect, attempts))
     return None
 
 
 def _count(effect: Attempts, attempts: int) -> int:
-    if effect is Attempts.KEEP:
-        return attempts
     if effect is Attempts.COUNT:
         return attempts + 1
     if effect is Attempts.UNCOUNT:

@@ -46,7 +46,7 @@ class Entry(Struct, gc=False):
     def to_job(self) -> Job:
         facts = self.facts
         return self.record.to_job(
-            facts.task, facts.payload, dict(facts.headers), facts.tenant, self.enqueued_us, facts.dedup_key
+            facts.task, facts.payload, facts.headers.copy(), facts.tenant, self.enqueued_us, facts.dedup_key
         )
 
 
@@ -119,7 +119,10 @@ class Store:
         return entry is not None and entry.record.remove_us == item[0]
 
     def _file(self, entry: Entry, before: JobState | None) -> None:
-        """Put a changed record where it now belongs, count it, and note who may want to know."""
+        """Put a changed record where it now belongs, and note who may want to know.
+
+        It is counted as well, unless ``before`` is None: then the caller has counted it.
+        """
         record = entry.record
         state = record.state
         if before is not None:
@@ -215,8 +218,11 @@ class Store:
                 expired.append(item)
                 continue
             records.claim(entry.record, now, lease, worker)
-            self._file(entry, JobState.PENDING)
+            self._file(entry, None)
             claimed.append(entry.to_job())
+        stats = self.stats[queue]
+        stats.pending -= len(claimed)
+        stats.running += len(claimed)
         for item in expired:
             line.push(item)
         return claimed
