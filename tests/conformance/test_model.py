@@ -227,7 +227,7 @@ def test_every_action_has_a_method() -> None:
     assert all(callable(getattr(Program, name)) for name in ACTIONS)
 
 
-@pytest.mark.timeout(420)  # a failing program is made smaller for up to five minutes
+@pytest.mark.timeout(360 + PROGRAMS)  # a failing program is made smaller for up to five minutes
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_random_programs(engine: EngineUnderTest, tmp_path: Path) -> None:
     numbers = count()
