@@ -11,6 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -78,9 +80,7 @@ async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
 
 def huey(path: str, jobs: int, task: str) -> dict[str, float]:
     """Huey's SQLite storage: one thread, polling every 10 ms; it deletes a job before it runs it."""
-    from huey import SqliteHuey  # type: ignore[import-untyped]
-
-    queue = SqliteHuey("bench", results=False, filename=path)
+    queue = import_module("huey").SqliteHuey("bench", results=False, filename=path)
     done = Event()
 
     def job(number: int) -> None:
@@ -125,11 +125,8 @@ def main(kind: str, store: str, jobs: int, task: str = "coroutine") -> dict[str,
     if kind == "huey":
         return huey(store, jobs, task)
     collect_less_often()  # As ``dayjob worker`` does.
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(KINDS[kind](store, jobs, task))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    factory = import_module("uvloop").new_event_loop if find_spec("uvloop") else None
+    with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(KINDS[kind](store, jobs, task))
 
 
