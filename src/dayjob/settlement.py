@@ -56,9 +56,9 @@ class Settlement(Struct, frozen=True):
         return cls(job, Event.RELEASE)
 
     @classmethod
-    def snooze(cls, job: Job, delay: Duration) -> Self:
-        """Back to the queue after ``delay``, as if this run had not been."""
-        return cls(job, Event.SNOOZE, delay=delay)
+    def snooze(cls, job: Job, delay: Duration, *, reason: str | None = None) -> Self:
+        """Back to the queue after ``delay``, as if this run had not been, with ``reason`` as last error."""
+        return cls(job, Event.SNOOZE, delay=delay, error=reason)
 
     @classmethod
     def mark_cancelled(cls, job: Job) -> Self:

@@ -282,6 +282,14 @@ async def test_a_run_that_gave_up_because_of_a_cancel_is_cancelled(
         assert (job.state, job.finished_at, job.attempts) == (JobState.CANCELLED, clock.time, 1)
 
 
+async def test_a_snooze_with_a_reason_says_so_and_is_no_failure(broker: Broker) -> None:
+    enqueued = await broker.enqueue("q")
+    await broker.settle_many([Settlement.snooze(await claim_one(broker), 5, reason="not here\0")])
+    job = await record(broker, enqueued.id)
+    assert (job.state, job.attempts, job.errors) == (JobState.SCHEDULED, 0, ())
+    assert job.last_error == "not here\N{REPLACEMENT CHARACTER}"
+
+
 async def test_a_nack_or_snooze_while_a_cancel_is_requested_is_cancelled(
     keeper: Broker, clock: WatchedClock
 ) -> None:

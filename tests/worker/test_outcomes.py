@@ -502,6 +502,27 @@ async def test_a_task_that_nobody_knows_is_dead_in_the_end(
     assert "no handler" in str((await record(outside, raw.id)).last_error)
 
 
+async def test_runs_that_were_put_back_before_do_not_count_as_unknown(
+    make_app: MakeApp, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that polls by snoozing is not dead at the first worker of a deploy that doesn't know it."""
+    monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 3)
+    old, new = make_app(clock=clock), make_app(clock=clock)
+
+    @new.task(name="poll")
+    async def poll() -> None:
+        raise Snooze(1)
+
+    handle = await poll.aenqueue()
+    for _ in range(5):
+        await run_until_idle(new)
+        clock.advance(1)
+    await run_until_idle(old)
+    job = await record(outside, handle.id)
+    assert (job.state, job.attempts, job.epoch) == (JobState.SCHEDULED, 0, 6)
+    assert str(job.last_error).startswith("UnknownTask: try 1 of 3: no task 'poll'")
+
+
 async def test_an_unknown_task_may_be_dead_at_once(app: App, outside: Broker) -> None:
     enqueued = await outside.enqueue("default", task="nobody's")
     await run_until_idle(app, unknown_task="dead")

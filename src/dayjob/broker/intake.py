@@ -93,6 +93,8 @@ class Intake:
             if settlement.delay is None:
                 raise ValueError("delay=None: a snooze needs a delay in seconds")
             verdict.delay = to_micros(settlement.delay, "delay")
+            if settlement.error is not None:
+                verdict.error = error_text(settlement.error)
         return verdict
 
     def keep(self, queue: str) -> Keep:

@@ -112,6 +112,8 @@ def settle(record: Record, verdict: Verdict, now: int) -> bool:
         record.progress = verdict.progress
     if event is Event.NACK or event is Event.DEAD_LETTER:
         _fail(record, verdict.error or "", now)
+    elif event is Event.SNOOZE and verdict.error is not None:
+        record.last_error = verdict.error
     _change(record, event, verdict.delay)
     if record.state in FINISHED:
         record.result = verdict.result

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -17,18 +18,21 @@ import msgspec
 
 from dayjob.app import App
 from dayjob.context import Context, enter
-from dayjob.errors import BadPayload, UnknownTask
+from dayjob.errors import BadPayload
 from dayjob.job import Job
 from dayjob.lifecycle import Event
 from dayjob.settlement import Settlement
-from dayjob.worker.outcome import AnyTask, describe, failed, succeeded
+from dayjob.worker.outcome import AnyTask, failed, succeeded
 from dayjob.worker.run import Run
 from dayjob.worker.threads import ThreadPool
 
 OnUnknown = Literal["release", "dead"]
 
 UNKNOWN_TRIES = 100
-"""How often a job whose task nobody knew is put back before it is dead: about an hour and a half."""
+"""How often in a row a job whose task nobody knew is put back before it is dead: about an hour and a half."""
+
+_TRIES = re.compile(r"UnknownTask: try (\d+) of ")
+"""The last error of such a job says how often it was tried, to people and to the next worker."""
 
 
 class ProcessRunner(Protocol):
@@ -163,12 +167,12 @@ class Executor:
 
     def _unknown(self, job: Job) -> Settlement:
         """No task of that name here: others may know it, so put it back, for a while."""
-        error = UnknownTask(
-            f"no task {job.task!r} is registered in this worker"
-            if job.task
-            else f"no handler is registered for queue {job.queue!r}"
-        )
-        tries = job.epoch - job.attempts + 1
-        if self._on_unknown == "dead" or tries >= UNKNOWN_TRIES:
-            return Settlement(job, Event.DEAD_LETTER, error=describe(error))
-        return Settlement(job, Event.SNOOZE, delay=min(2.0 ** min(tries - 1, 6), 60.0))
+        missing = f"task {job.task!r}" if job.task else f"handler for queue {job.queue!r}"
+        if self._on_unknown == "dead":
+            return Settlement.dead_letter(job, f"UnknownTask: no {missing} is registered in this worker")
+        said = _TRIES.match(job.last_error or "")
+        tries = int(said[1]) + 1 if said else 1
+        error = f"UnknownTask: try {tries} of {UNKNOWN_TRIES}: no {missing} is registered in this worker"
+        if tries >= UNKNOWN_TRIES:
+            return Settlement.dead_letter(job, error)
+        return Settlement.snooze(job, min(2.0 ** min(tries - 1, 6), 60.0), reason=error)
