@@ -8,8 +8,8 @@ from dayjob import App, Job, Worker
 
 
 async def arun(app: App, *queues: str) -> None:
-    """Run jobs until none can run, of all queues unless some are named."""
-    await Worker(app, queues).run_until_idle()
+    """Run jobs one by one, in order, until none can run; of all queues unless some are named."""
+    await Worker(app, queues, concurrency=1).run_until_idle()
 
 
 def run(app: App, *queues: str) -> None:

@@ -247,6 +247,23 @@ async def test_the_id_of_a_job_that_is_gone_is_free(broker: Broker) -> None:
     assert (await claim_one(broker)).epoch == 1
 
 
+@pytest.mark.parametrize("way", ["acked", "cancelled", "moved before it was due"])
+async def test_the_id_of_a_job_that_is_gone_is_free_on_another_queue(
+    broker: Broker, clock: WatchedClock, way: str
+) -> None:
+    """Nothing that the first job left behind brings the second one to the first one's queue."""
+    await broker.enqueue("first", id=CANONICAL, delay=5 if way.startswith("moved") else 0)
+    if way == "acked":
+        await broker.ack(await claim_one(broker, "first"))
+    else:
+        await broker.cancel(CANONICAL)
+    assert (await broker.enqueue("second", id=CANONICAL)).created
+    clock.advance(60)
+    assert (await broker.promote(), await broker.reap()) == (0, 0)
+    assert await broker.claim("first") == []
+    assert (await claim_one(broker, "second")).id == CANONICAL
+
+
 async def test_two_of_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
     first, second = await broker.enqueue_many(
         [NewJob("q", b"1", id=CANONICAL, kv={b"k": b"1"}), NewJob("r", b"2", id=SPELLED, kv={b"k": b"2"})]
