@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_the_jobs_done() -> None:
 
 @pytest.mark.slow
 def test_an_idle_worker_costs_less_than_a_hundredth_of_a_core(tmp_path: Path) -> None:
-    """In its best second, each of which sees every chore that is not rarer: what else runs only adds to it."""
+    """In its best second, each of which sees all but rare chores: what else runs only adds to it."""
     share = outcome(
         """
         import asyncio, sys, time
