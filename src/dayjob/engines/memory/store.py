@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from threading import Lock
 
@@ -60,7 +61,7 @@ class Store:
         self.stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
         self.paused: set[str] = set()
         self._keys = SortedKeys(self.jobs.__contains__)
-        self._pending: defaultdict[str, Line[Place]] = defaultdict(lambda: Line(self._is_pending, self.jobs))
+        self._pending: dict[str, Line[Place]] = {}
         self._due: Line[Place] = Line(self._is_due, self.jobs)
         self._expiries: Line[Place] = Line(self._is_expiry, self.jobs)
         self._leases: Line[Place] = Line(self._is_lease, self.jobs)
@@ -94,9 +95,13 @@ class Store:
 
     # Which entries of the lines still hold.
 
-    def _is_pending(self, item: Place) -> bool:
+    def _is_pending(self, queue: str, item: Place) -> bool:
+        """An id may come back on another queue, so the queue counts."""
         entry = self.jobs.get(item[1])
-        return entry is not None and entry.record.claimable and entry.record.priority == item[0]
+        if entry is None:
+            return False
+        record = entry.record
+        return record.claimable and record.priority == item[0] and record.queue == queue
 
     def _is_due(self, item: Place) -> bool:
         entry = self.jobs.get(item[1])
@@ -133,7 +138,11 @@ class Store:
             if self.held.get(holding) == record.key:
                 del self.held[holding]
         if state is JobState.PENDING:
-            self._pending[record.queue].push((record.priority, record.key))
+            line = self._pending.get(record.queue)
+            if line is None:
+                line = Line(partial(self._is_pending, record.queue), self.jobs)
+                self._pending[record.queue] = line
+            line.push((record.priority, record.key))
             self._topics.add(queue_topic(record.queue))
         elif state is JobState.SCHEDULED:
             self._due.push((record.run_us, record.key))
