@@ -64,7 +64,7 @@ class Broker(Operations):
         unit = (self._intake.insertion(job),)
         if connection is not None:
             return (await self._engine.insert_within(connection, unit, self._now()))[0]
-        return (await self._inserting.submit(unit))[0]
+        return (await self._enqueue(unit))[0]
 
     def enqueue_within(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
@@ -85,7 +85,7 @@ class Broker(Operations):
             return []
         if connection is not None:
             return await self._engine.insert_within(connection, unit, self._now())
-        return await self._inserting.submit(unit)
+        return await self._enqueue(unit)
 
     def _unit(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
         """The checked jobs of one atomic batch."""

@@ -26,7 +26,7 @@ from dayjob.engines.base import (
     Renewed,
     Verdict,
 )
-from dayjob.engines.registry import create_engine
+from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState
 from dayjob.lifecycle import Event
@@ -49,6 +49,7 @@ class Core:
         self._clock = clock or SYSTEM
         self._engine: Engine = create_engine(url, self._clock)
         self._url = url
+        self._shown = without_password(url)
         self._policies = Policies(self.config)
         self._intake = Intake(self._policies, self.config.max_payload)
         self._claims = Claims(self._engine.cancel_requests)
@@ -63,6 +64,7 @@ class Core:
         self._offers = Offers(self._give_back)
         self._background: set[asyncio.Task[Any]] = set()
         self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
+        self._inserting_keyed: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
         self._claiming: Group[ClaimRequest, list[Job]] = Group(
             self._claim, weigh=lambda request: request.limit, undelivered=self._give_back
         )
@@ -71,7 +73,8 @@ class Core:
         self._cancelling: Group[bytes, CancelOutcome] = Group(self._cancel)
         self._reading: Group[bytes, Job | None] = Group(self._read)
         self._groups: tuple[Group[Any, Any], ...] = (
-            self._inserting, self._claiming, self._settling, self._renewing, self._cancelling, self._reading,
+            self._inserting, self._inserting_keyed, self._claiming, self._settling, self._renewing,
+            self._cancelling, self._reading,
         )  # fmt: skip
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
@@ -120,7 +123,6 @@ class Core:
                 await self._engine.open()
                 self._loop = asyncio.get_running_loop()
                 self._pid = os.getpid()
-                self._watch.start()
                 if self.config.duties:
                     self.start_duties()
             else:
@@ -162,18 +164,18 @@ class Core:
 
     def _check_open(self) -> None:
         if self._loop is None or self._closing:
-            raise Closed(f"the broker on {self._url!r} is not open: use 'async with Broker(...)' or open()")
+            raise Closed(f"the broker on {self._shown!r} is not open: use 'async with Broker(...)' or open()")
         self._check_here()
 
     def _check_here(self) -> None:
         if self._pid != os.getpid():
             raise Closed(
-                f"the broker on {self._url!r} was opened by process {self._pid} and this is its child "
+                f"the broker on {self._shown!r} was opened by process {self._pid} and this is its child "
                 f"{os.getpid()}: open a broker of its own here"
             )
         if self._loop is not asyncio.get_running_loop():
             raise Closed(
-                f"the broker on {self._url!r} was opened on another event loop: use it there, "
+                f"the broker on {self._shown!r} was opened on another event loop: use it there, "
                 "or open a broker of its own here"
             )
 
@@ -182,6 +184,11 @@ class Core:
         return None if self._injected_clock is None else self._injected_clock.now()
 
     # What the groups commit.
+
+    async def _enqueue(self, unit: tuple[Insertion, ...]) -> list[Enqueued]:
+        """Store an atomic batch. What has dedup keys may have to wait for others, and goes by itself."""
+        keyed = any(job.dedup_key is not None for job in unit)
+        return await (self._inserting_keyed if keyed else self._inserting).submit(unit)
 
     async def _insert(self, units: list[tuple[Insertion, ...]]) -> list[list[Enqueued]]:
         jobs = [job for unit in units for job in unit]
@@ -215,6 +222,8 @@ class Core:
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch over new claims; look for cancels again if a look ended while they were on their way."""
+        if jobs:
+            self._watch.start()
         self._claims.hold(jobs)
         if jobs and self._claims.checks != checks:
             self._engine.signals.publish([CANCEL])

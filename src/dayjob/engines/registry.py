@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -11,6 +12,9 @@ from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.errors import ConfigError
 
+_PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):[^?#]*@")
+_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&#]*")
+
 
 class Entry(Struct, frozen=True):
     module: str
@@ -19,6 +23,8 @@ class Entry(Struct, frozen=True):
 
 ENGINES: dict[str, Entry] = {
     "memory": Entry("dayjob.engines.memory"),
+    "postgres": Entry("dayjob.engines.postgres", "postgres"),
+    "postgresql": Entry("dayjob.engines.postgres", "postgres"),
     "sqlite": Entry("dayjob.engines.sqlite"),
 }
 """Each module has ``create(url: Location, clock: Clock) -> Engine``."""
@@ -31,6 +37,11 @@ class Location(Struct, frozen=True):
     parts: SplitResult
     options: dict[str, str]
 
+    @property
+    def shown(self) -> str:
+        """The URL for messages."""
+        return without_password(self.url)
+
     def take(self, name: str, default: str) -> str:
         return self.options.pop(name, default)
 
@@ -38,7 +49,12 @@ class Location(Struct, frozen=True):
         """Refuse the options that nobody took."""
         if self.options:
             name = next(iter(self.options))
-            raise ConfigError(f"the URL {self.url!r} has an unknown option {name!r}: {known}")
+            raise ConfigError(f"the URL {self.shown!r} has an unknown option {name!r}: {known}")
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def create_engine(url: str, clock: Clock) -> Engine:
@@ -61,18 +77,21 @@ def create_engine(url: str, clock: Clock) -> Engine:
 def parse(url: str) -> Location:
     if not isinstance(url, str):
         raise ConfigError(f"the URL {url!r} is a {type(url).__name__}: pass text such as 'sqlite:///jobs.db'")
+    shown = without_password(url)
     known = ", ".join(f"{scheme}://" for scheme in sorted(ENGINES))
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"the URL {url!r} can't be read ({error}): pass one of {known}") from None
+        raise ConfigError(f"the URL {shown!r} can't be read ({error}): pass one of {known}") from None
     if parts.scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
-        raise ConfigError(f"the URL {url!r} names no known engine: it should start with one of {known}")
+        raise ConfigError(f"the URL {shown!r} names no known engine: it should start with one of {known}")
     if parts.fragment or any(character in url for character in "\n\r\t"):
-        raise ConfigError(f"the URL {url!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A")
+        raise ConfigError(
+            f"the URL {shown!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A"
+        )
     options = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in options]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"the URL {url!r} has the option {name!r} twice: write it once")
+            raise ConfigError(f"the URL {shown!r} has the option {name!r} twice: write it once")
     return Location(url, parts, dict(options))

@@ -1,0 +1,96 @@
+"""Creating the schema and bringing its layout up to date, safely with many processes starting at once."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from dayjob.engines.postgres.place import Place
+from dayjob.engines.postgres.pool import Connection, connect
+from dayjob.engines.postgres.statements import Statements, migrations, quoted
+from dayjob.errors import ConfigError
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('dayjob migrations of ' || $1, 0))"
+
+
+def script(place: Place, since: int = 0) -> str:
+    """The SQL that brings a schema from a layout to the newest, as one transaction."""
+    statements = Statements(place.schema)
+    parts = ["BEGIN;"]
+    if since == 0:
+        parts.append(f"CREATE SCHEMA IF NOT EXISTS {quoted(place.schema)};")
+    for number, sql in migrations():
+        if number > since:
+            parts += [f"-- Layout {number}", statements.placed(sql).strip(), _mark(statements, number)]
+    return "\n\n".join([*parts, "COMMIT;", ""])
+
+
+async def migrate(place: Place) -> tuple[int, int]:
+    """Bring the schema up to date; the layouts that it had and has."""
+    connection = await connect(place, place.timeout)
+    try:
+        return await prepare(connection, place)
+    finally:
+        await connection.close(timeout=place.timeout)
+
+
+async def prepare(connection: Connection, place: Place) -> tuple[int, int]:
+    """Refuse what can't be used; create or migrate what is missing or old; the layouts before and after."""
+    encoding = await connection.fetchval("SELECT current_setting('server_encoding')")
+    if encoding != "UTF8":
+        raise ConfigError(
+            f"{place.url}: the database is encoded in {encoding}: jobs may hold any text, "
+            "so create one in UTF8"
+        )
+    newest = migrations()[-1][0]
+    version = await _version(connection, place)
+    if version != newest:
+        async with connection.transaction():
+            await connection.execute(_LOCK, place.schema)
+            version = await _version(connection, place)
+            await _apply(connection, place, version, newest)
+    return version, newest
+
+
+async def _version(connection: Connection, place: Place) -> int:
+    """The layout that the schema has; 0 if it has none."""
+    table = f"{quoted(place.schema)}.meta"
+    if await connection.fetchval("SELECT to_regclass($1)::text", table) is None:
+        return 0
+    found = await connection.fetchval(f"SELECT value FROM {table} WHERE key = 'layout'")
+    return int(found) if found is not None else 0
+
+
+async def _apply(connection: Connection, place: Place, version: int, newest: int) -> None:
+    if version > newest:
+        raise ConfigError(
+            f"{place.url}: the schema {place.schema!r} has layout {version} and this dayjob knows up to "
+            f"{newest}: upgrade dayjob, or name another ?schema="
+        )
+    statements = Statements(place.schema)
+    try:
+        if version == 0 and not await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", place.schema
+        ):
+            await connection.execute(f"CREATE SCHEMA {quoted(place.schema)}")
+        for number, sql in migrations():
+            if number > version:
+                await connection.execute(statements.placed(sql))
+                await connection.execute(_mark(statements, number))
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigError(
+            f"{place.url}: the role may not create the tables ({error}): create the schema for it, as in  "
+            f"CREATE SCHEMA {quoted(place.schema)} AUTHORIZATION role,  or apply what  dayjob migrate --sql  "
+            "prints as a role that may"
+        ) from error
+    except asyncpg.DuplicateTableError as error:
+        raise ConfigError(
+            f"{place.url}: the schema {place.schema!r} holds tables of somebody else ({error}): "
+            "name another ?schema="
+        ) from error
+
+
+def _mark(statements: Statements, number: int) -> str:
+    return statements.placed(
+        f"INSERT INTO dayjob.meta (key, value) VALUES ('layout', '{number}') "
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value;"
+    )

@@ -1,0 +1,119 @@
+"""Settling claims: successes that leave nothing behind in one statement, any others in another.
+
+With follow-up jobs or values it is a transaction: they are written only for the verdicts that were
+applied, and the whole batch commits at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from dayjob.engines.base import Insertion, Verdict
+from dayjob.engines.postgres.inserts import Fetch, insert
+from dayjob.engines.postgres.rows import verdict_columns
+from dayjob.engines.postgres.statements import Statements
+from dayjob.job import JobState, id_key
+
+Claim = tuple[bytes, int]
+Settled = dict[Claim, tuple[JobState, str]]
+"""The new state and the queue of each job whose claim was current, by that claim."""
+
+_STATES = {state.value: state for state in JobState}
+_LOST: tuple[JobState | None, str] = (None, "")
+_DONE = (JobState.DONE, "")
+
+
+def once(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """The first verdict on each claim, which is settled once."""
+    if len({verdict.key for verdict in verdicts}) == len(verdicts):
+        return verdicts
+    return list({(verdict.key, verdict.epoch): verdict for verdict in reversed(verdicts)}.values())[::-1]
+
+
+def states(verdicts: Sequence[Verdict], settled: Settled) -> list[JobState | None]:
+    """The answers, in order; of two verdicts on one claim, the second is late."""
+    left = dict(settled)
+    return [left.pop((verdict.key, verdict.epoch), _LOST)[0] for verdict in verdicts]
+
+
+def told(answer: Sequence[str]) -> Settled:
+    """What ``settle.sql`` answers."""
+    settled = {}
+    for text in answer:
+        id, epoch, state, queue = text.split(" ", 3)
+        settled[id_key(id), int(epoch)] = (_STATES[state], queue)
+    return settled
+
+
+def succeeded(verdicts: Sequence[Verdict], answer: Sequence[str] | None) -> Settled:
+    """What ``succeed.sql`` answers: None is all of them."""
+    if answer is None:
+        return {(verdict.key, verdict.epoch): _DONE for verdict in verdicts}
+    return told(answer)
+
+
+async def settle(
+    fetch: Fetch, statements: Statements, verdicts: Sequence[Verdict], now: int | None, token: bytes | None
+) -> list[str]:
+    """Apply verdicts without effects, in one statement."""
+    found = await fetch(statements["settle"], now, token, *verdict_columns(verdicts))
+    answer: list[str] = found[0][0]
+    return answer
+
+
+async def settle_with_effects(
+    fetch: Fetch, statements: Statements, verdicts: Sequence[Verdict], now: int | None, token: bytes,
+    channel: str, news: str | None,
+) -> list[str]:  # fmt: skip
+    """Apply verdicts and their effects, as part of a transaction that is open."""
+    answer: list[str] = []
+    for some in _in_steps(verdicts):
+        applied = await settle(fetch, statements, some, now, None)
+        answer += applied
+        settled = told(applied)
+        effective = [verdict for verdict in some if (verdict.key, verdict.epoch) in settled]
+        await _write(fetch, statements, effective, now, channel, news)
+    await fetch(statements["note"], token, answer)
+    return answer
+
+
+async def _write(
+    fetch: Fetch, statements: Statements, verdicts: Sequence[Verdict], now: int | None, channel: str,
+    news: str | None,
+) -> None:  # fmt: skip
+    jobs = list(chain.from_iterable(verdict.insert for verdict in verdicts))
+    if any(job.kv for job in jobs):
+        for verdict in verdicts:
+            await _write_values_and_jobs(fetch, statements, verdict.insert, [verdict], now, channel, news)
+    else:
+        await _write_values_and_jobs(fetch, statements, jobs, verdicts, now, channel, news)
+
+
+async def _write_values_and_jobs(
+    fetch: Fetch, statements: Statements, jobs: Sequence[Insertion], verdicts: Sequence[Verdict],
+    now: int | None, channel: str, news: str | None,
+) -> None:  # fmt: skip
+    if jobs:
+        await insert(fetch, statements, jobs, now, channel, news)
+    values: dict[bytes, bytes] = {}
+    for verdict in verdicts:
+        values |= verdict.kv or {}
+    if values:
+        await fetch(statements["kv_put"], list(values), list(values.values()))
+
+
+def _in_steps(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """The verdicts in groups such that the order between them does not show.
+
+    A follow-up job with a dedup key, or with the id of a job that is settled later in the batch, comes
+    before what is settled after it.
+    """
+    steps: list[list[Verdict]] = [[]]
+    later = {verdict.key for verdict in verdicts}
+    for verdict in verdicts:
+        steps[-1].append(verdict)
+        later.discard(verdict.key)
+        if any(job.dedup_key is not None or job.key in later for job in verdict.insert):
+            steps.append([])
+    return [step for step in steps if step]

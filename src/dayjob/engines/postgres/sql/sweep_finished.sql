@@ -1,0 +1,14 @@
+-- Remove those of the given jobs that finished long enough ago.
+-- $1 now  $2 ids  $3 state  $4 age
+WITH removed AS (
+    DELETE FROM dayjob.jobs
+    WHERE id = ANY ($2::uuid[]) AND state || '' = $3 AND finished_at <= (SELECT dayjob.now_us($1) - $4::bigint)
+    RETURNING queue, state
+),
+counted AS (
+    INSERT INTO dayjob.counts (queue, dead, cancelled)
+    SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
+    FROM removed
+    GROUP BY queue
+)
+SELECT count(*) FROM removed
