@@ -214,6 +214,7 @@ class Core:
         return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
+        self._watch.start()  # Whoever never claims need not hear of cancels.
         checks = self._claims.checks
         claimed = await self._engine.claim(requests, self._now())
         for jobs in claimed:
@@ -222,8 +223,6 @@ class Core:
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch over new claims; look for cancels again if a look ended while they were on their way."""
-        if jobs:
-            self._watch.start()
         self._claims.hold(jobs)
         if jobs and self._claims.checks != checks:
             self._engine.signals.publish([CANCEL])

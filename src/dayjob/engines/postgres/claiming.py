@@ -13,7 +13,10 @@ from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import Cursors
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
+from dayjob.errors import EngineUnavailable
 from dayjob.job import Job
+
+_MOST_LOST = 100
 
 Found = Sequence[Sequence[Any]]
 
@@ -25,10 +28,12 @@ class Claiming:
         self._courier = courier
         self._statements = statements
         self._cursors = cursors
+        self._lost: list[bytes] = []
+        """The tokens of claims that may have taken jobs unheard, before the server was gone for too long."""
 
     async def claim(self, request: ClaimRequest, now: int | None) -> list[Job]:
         """Up to the limit, unless there are no more; what can't be decoded is replaced by what can."""
-        jobs: list[Job] = []
+        jobs: list[Job] = await self._find_lost() if self._lost else []
         while len(jobs) < request.limit:
             wanted = request.limit - len(jobs)
             found = await self._take(request, wanted, now)
@@ -57,12 +62,30 @@ class Claiming:
             return found
 
         async def again(connection: Connection) -> Found:
-            found: Found = await connection.fetch(self._statements["claimed"], queues, token)
+            found: Found = await connection.fetch(self._statements["claimed"], queues, [token])
             return found or await claim(connection)
 
-        found = await self._courier.carry(claim, again=again)
+        try:
+            found = await self._courier.carry(claim, again=again)
+        except EngineUnavailable:
+            self._lost = [*self._lost, token][-_MOST_LOST:]
+            raise
         self._cursors.note(found, SYSTEM.elapsed() - begun)
         return found
+
+    async def _find_lost(self) -> list[Job]:
+        """Jobs that earlier claims took whose answers never came, if they are still theirs."""
+        tokens = self._lost
+
+        async def look(connection: Connection) -> Found:
+            found: Found = await connection.fetch(self._statements["claimed"], [], tokens)
+            return found
+
+        taken, corrupt = _decoded(await self._courier.carry(look))
+        self._lost = [token for token in self._lost if token not in tokens]
+        if corrupt:
+            await self._set_aside(corrupt, None)
+        return taken
 
     async def _set_aside(self, corrupt: Sequence[tuple[bytes, int, str]], now: int | None) -> None:
         keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))

@@ -35,6 +35,8 @@ class Courier:
         self._pool = Pool(place)
         self._answered = statements["answered"]
         self._closed = False
+        self.in_doubt: Callable[[], None] = lambda: None
+        """Called when work was done or tried again whose first answer was lost: what it changed is not told."""
 
     async def close(self) -> None:
         self._closed = True
@@ -70,7 +72,11 @@ class Courier:
             if self._closed:
                 raise Closed(f"{self._place.url}: the engine is closed")
             try:
-                return await self._try(careful if doubtful else work, deadline)
+                if not doubtful:
+                    return await self._try(work, deadline)
+                answer = await self._try(careful, deadline)
+                self.in_doubt()
+                return answer
             except DayjobError:
                 raise
             except Exception as error:

@@ -81,6 +81,7 @@ class PostgresEngine:
         except BaseException:
             await courier.close()
             raise
+        courier.in_doubt = self.signals.publish_all
         exchange = Exchange(self._place, self.signals, courier, self._statements, self._cursors)
         self._claiming = Claiming(courier, self._statements, self._cursors)
         self._opened = (courier, exchange)

@@ -11,6 +11,14 @@ from dayjob.errors import ConfigError
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('dayjob migrations of ' || $1, 0))"
 
+_HAS_META = """
+SELECT EXISTS (
+    SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = $1 AND relname = 'meta'
+)
+"""
+# A look into the catalogs themselves: to_regclass may answer from a cache that is older than the lock.
+
 
 def script(place: Place, since: int = 0) -> str:
     """The SQL that brings a schema from a layout to the newest, as one transaction."""
@@ -53,10 +61,9 @@ async def prepare(connection: Connection, place: Place) -> tuple[int, int]:
 
 async def _version(connection: Connection, place: Place) -> int:
     """The layout that the schema has; 0 if it has none."""
-    table = f"{quoted(place.schema)}.meta"
-    if await connection.fetchval("SELECT to_regclass($1)::text", table) is None:
+    if not await connection.fetchval(_HAS_META, place.schema):
         return 0
-    found = await connection.fetchval(f"SELECT value FROM {table} WHERE key = 'layout'")
+    found = await connection.fetchval(f"SELECT value FROM {quoted(place.schema)}.meta WHERE key = 'layout'")
     return int(found) if found is not None else 0
 
 
@@ -82,7 +89,7 @@ async def _apply(connection: Connection, place: Place, version: int, newest: int
             f"CREATE SCHEMA {quoted(place.schema)} AUTHORIZATION role,  or apply what  dayjob migrate --sql  "
             "prints as a role that may"
         ) from error
-    except asyncpg.DuplicateTableError as error:
+    except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
         raise ConfigError(
             f"{place.url}: the schema {place.schema!r} holds tables of somebody else ({error}): "
             "name another ?schema="

@@ -26,7 +26,6 @@ _PASSING = (
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
     asyncpg.InvalidCachedStatementError,
-    asyncpg.InvalidSQLStatementNameError,
     asyncpg.ObjectInUseError,
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.OperatorInterventionError,
@@ -45,6 +44,14 @@ _UNCERTAIN = (
 )
 """May have come after a commit."""
 
+_POOLED = (
+    asyncpg.ProtocolViolationError,
+    asyncpg.DuplicatePreparedStatementError,
+    asyncpg.FeatureNotSupportedError,
+    asyncpg.InvalidSQLStatementNameError,
+)
+"""What a pooler in transaction mode answers to a client that relies on its session."""
+
 _WRONG = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
@@ -54,7 +61,7 @@ _WRONG = (
 
 
 def is_passing(error: BaseException) -> bool:
-    return isinstance(error, _PASSING)
+    return isinstance(error, _PASSING) and not isinstance(error, _POOLED)
 
 
 def is_uncertain(error: BaseException) -> bool:
@@ -74,6 +81,10 @@ def described(place: Place, error: BaseException) -> DayjobError:
         isinstance(error, ValueError) and not isinstance(error, asyncpg.PostgresError)
     ):
         return ConfigError(f"{place.url}: {cause}: check the user, the password and the database in the URL")
+    if isinstance(error, _POOLED):
+        return ConfigError(
+            f"{place.url}: {cause}: a pooler is in between that keeps no sessions: add ?pgbouncer=1 to the URL"
+        )
     if isinstance(error, asyncpg.TooManyConnectionsError):
         remedy = "raise the server's max_connections, or lower ?connections= or the number of processes"
     elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):

@@ -41,4 +41,4 @@ noted AS (
     INSERT INTO dayjob.batches (token, answer)
     SELECT $2::uuid, ids FROM answer WHERE $2::uuid IS NOT NULL AND stored > 0
 )
-SELECT ids, pg_notify($3, $4) FROM answer
+SELECT ids, CASE WHEN $4::text IS NOT NULL THEN pg_notify($3, $4) END FROM answer
