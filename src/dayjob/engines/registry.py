@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -27,7 +29,19 @@ ENGINES: dict[str, Entry] = {
     "postgresql": Entry("dayjob.engines.postgres", "postgres"),
     "sqlite": Entry("dayjob.engines.sqlite"),
 }
-"""Each module has ``create(url: Location, clock: Clock) -> Engine``."""
+"""Each module has ``create(location, clock) -> Engine``, and may have ``layout(location) -> Layout``."""
+
+
+class Layout(Protocol):
+    """The tables that an engine keeps its jobs in."""
+
+    def script(self) -> str:
+        """What creates them, for a person to read or to run."""
+        ...
+
+    async def apply(self) -> tuple[int, int]:
+        """Bring them up to date; the versions that were and are there, 0 for none."""
+        ...
 
 
 class Location(Struct, frozen=True):
@@ -60,9 +74,23 @@ def without_password(url: str) -> str:
 def create_engine(url: str, clock: Clock) -> Engine:
     """The engine for the URL, not yet open."""
     location = parse(url)
+    engine: Engine = _module(location).create(location, clock)
+    return engine
+
+
+def find_layout(url: str) -> Layout | None:
+    """The layout of the store at the URL; None if its engine has none that is made beforehand."""
+    location = parse(url)
+    module = _module(location)
+    make: Callable[[Location], Layout] | None = getattr(module, "layout", None)
+    return None if make is None else make(location)
+
+
+def _module(location: Location) -> Any:
+    """The engine's module. With it comes its driver, which is an extra."""
     entry = ENGINES[location.parts.scheme]
     try:
-        module = import_module(entry.module)
+        return import_module(entry.module)
     except ModuleNotFoundError as error:
         if entry.extra is None:
             raise
@@ -70,8 +98,6 @@ def create_engine(url: str, clock: Clock) -> Engine:
             f"{location.parts.scheme}:// needs {error.name}, which is not installed: "
             f"run  pip install 'dayjob[{entry.extra}]'"
         ) from error
-    engine: Engine = module.create(location, clock)
-    return engine
 
 
 def parse(url: str) -> Location:

@@ -29,11 +29,11 @@ class Claiming:
         self._statements = statements
         self._cursors = cursors
         self._lost: list[bytes] = []
-        """The tokens of claims that may have taken jobs unheard, before the server was gone for too long."""
+        """The tokens of claims that may have taken jobs unheard before the server was gone for too long."""
 
     async def claim(self, request: ClaimRequest, now: int | None) -> list[Job]:
         """Up to the limit, unless there are no more; what can't be decoded is replaced by what can."""
-        jobs: list[Job] = await self._find_lost() if self._lost else []
+        jobs: list[Job] = []
         while len(jobs) < request.limit:
             wanted = request.limit - len(jobs)
             found = await self._take(request, wanted, now)
@@ -73,19 +73,19 @@ class Claiming:
         self._cursors.note(found, SYSTEM.elapsed() - begun)
         return found
 
-    async def _find_lost(self) -> list[Job]:
-        """Jobs that earlier claims took whose answers never came, if they are still theirs."""
+    async def lost(self) -> list[tuple[bytes, int]]:
+        """The claims ``(key, epoch)`` that nobody got, to be released; each is told once."""
+        if not self._lost:
+            return []
         tokens = self._lost
 
         async def look(connection: Connection) -> Found:
             found: Found = await connection.fetch(self._statements["claimed"], [], tokens)
             return found
 
-        taken, corrupt = _decoded(await self._courier.carry(look))
+        found = await self._courier.carry(look)
         self._lost = [token for token in self._lost if token not in tokens]
-        if corrupt:
-            await self._set_aside(corrupt, None)
-        return taken
+        return [(row[0], row[9]) for row in found]
 
     async def _set_aside(self, corrupt: Sequence[tuple[bytes, int, str]], now: int | None) -> None:
         keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))

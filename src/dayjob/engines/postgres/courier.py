@@ -36,7 +36,7 @@ class Courier:
         self._answered = statements["answered"]
         self._closed = False
         self.in_doubt: Callable[[], None] = lambda: None
-        """Called when work was done or tried again whose first answer was lost: what it changed is not told."""
+        """Called after work whose first answer was lost: what that changed was told to nobody."""
 
     async def close(self) -> None:
         self._closed = True

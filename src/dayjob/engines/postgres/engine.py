@@ -12,6 +12,7 @@ from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
     Insertion,
+    Keep,
     Keeps,
     Listing,
     Progress,
@@ -35,7 +36,7 @@ from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.within import fetch_within
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED
+from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event
 from dayjob.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
 Answer = TypeVar("Answer")
@@ -190,6 +191,8 @@ class PostgresEngine:
     # Out.
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+        if lost := await self._claiming.lost():
+            await self.settle([Verdict(key, epoch, Event.RELEASE, Keep()) for key, epoch in lost], now)
         claimed: list[list[Job]] = []
         for request in requests:
             try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncpg
+from msgspec import Struct
 
+from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.place import Place
-from dayjob.engines.postgres.pool import Connection, connect
+from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.errors import ConfigError
 
@@ -20,25 +22,25 @@ SELECT EXISTS (
 # A look into the catalogs themselves: to_regclass may answer from a cache that is older than the lock.
 
 
-def script(place: Place, since: int = 0) -> str:
-    """The SQL that brings a schema from a layout to the newest, as one transaction."""
-    statements = Statements(place.schema)
-    parts = ["BEGIN;"]
-    if since == 0:
-        parts.append(f"CREATE SCHEMA IF NOT EXISTS {quoted(place.schema)};")
-    for number, sql in migrations():
-        if number > since:
+class PostgresLayout(Struct, frozen=True):
+    """The tables of one schema."""
+
+    place: Place
+
+    def script(self) -> str:
+        """The SQL that creates them, as one transaction."""
+        statements = Statements(self.place.schema)
+        parts = ["BEGIN;", f"CREATE SCHEMA IF NOT EXISTS {quoted(self.place.schema)};"]
+        for number, sql in migrations():
             parts += [f"-- Layout {number}", statements.placed(sql).strip(), _mark(statements, number)]
-    return "\n\n".join([*parts, "COMMIT;", ""])
+        return "\n\n".join([*parts, "COMMIT;", ""])
 
-
-async def migrate(place: Place) -> tuple[int, int]:
-    """Bring the schema up to date; the layouts that it had and has."""
-    connection = await connect(place, place.timeout)
-    try:
-        return await prepare(connection, place)
-    finally:
-        await connection.close(timeout=place.timeout)
+    async def apply(self) -> tuple[int, int]:
+        courier = Courier(self.place, Statements(self.place.schema))
+        try:
+            return await courier.carry(lambda connection: prepare(connection, self.place))
+        finally:
+            await courier.close()
 
 
 async def prepare(connection: Connection, place: Place) -> tuple[int, int]:

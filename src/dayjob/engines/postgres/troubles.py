@@ -83,7 +83,7 @@ def described(place: Place, error: BaseException) -> DayjobError:
         return ConfigError(f"{place.url}: {cause}: check the user, the password and the database in the URL")
     if isinstance(error, _POOLED):
         return ConfigError(
-            f"{place.url}: {cause}: a pooler is in between that keeps no sessions: add ?pgbouncer=1 to the URL"
+            f"{place.url}: {cause}: a pooler in between keeps no sessions: add ?pgbouncer=1 to the URL"
         )
     if isinstance(error, asyncpg.TooManyConnectionsError):
         remedy = "raise the server's max_connections, or lower ?connections= or the number of processes"
