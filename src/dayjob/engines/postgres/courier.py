@@ -16,7 +16,7 @@ import asyncpg
 from dayjob import entropy
 from dayjob.clock import SYSTEM
 from dayjob.engines.postgres.place import Place
-from dayjob.engines.postgres.pool import Connection, Pool
+from dayjob.engines.postgres.pool import SET_LOCAL, Connection, Pool
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.troubles import described, is_passing, is_uncertain
 from dayjob.errors import Closed, DayjobError
@@ -88,7 +88,8 @@ class Courier:
                     patient or not isinstance(error, asyncpg.LockNotAvailableError)
                 )
                 if not passing or SYSTEM.elapsed() + pause >= deadline:
-                    raise described(self._place, error) from error
+                    told = described(self._place, error)
+                    raise told from (None if told is error else error)
             await SYSTEM.wait(asyncio.Event(), pause * (0.5 + entropy.fraction()))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -100,6 +101,7 @@ class Courier:
             async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), 0.1)):
                 if self._place.pgbouncer:
                     async with connection.transaction():
+                        await connection.execute(SET_LOCAL)
                         answer = await work(connection)
                 else:
                     answer = await work(connection)

@@ -30,12 +30,12 @@ from dayjob.engines.postgres.exchange import Exchange
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.news import Item, of_topic
 from dayjob.engines.postgres.place import Place
-from dayjob.engines.postgres.pool import LOCK_TIMEOUT, Connection
+from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.settles import Settled
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.within import fetch_within
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
-from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
+from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key, id_text
 from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event
 from dayjob.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
@@ -152,10 +152,15 @@ class PostgresEngine:
                 plain, token=token, recall=lambda stored: inserts.answers(jobs, stored)
             )
 
+        async def one(connection: Connection) -> list[Enqueued]:
+            return await inserts.insert_one(connection.fetch, statements, jobs[0], now, token, channel, news)
+
+        if len(jobs) == 1 and not jobs[0].kv:
+            stored = [Enqueued(id_text(jobs[0].key), True)]
+            return await self._courier.carry(one, token=token, recall=lambda _: stored, patient=False)
+
         async def any_jobs(connection: Connection) -> list[Enqueued]:
             async with connection.transaction():
-                if self._place.pgbouncer:
-                    await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 answers = await inserts.insert(connection.fetch, statements, jobs, now, channel, news)
                 await connection.execute(statements["note"], token, inserts.noted(answers))
             return answers
@@ -260,8 +265,6 @@ class PostgresEngine:
 
         async def settle_with_effects(connection: Connection) -> list[str]:
             async with connection.transaction():
-                if self._place.pgbouncer:
-                    await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                 return await settles.settle_with_effects(
                     connection.fetch, statements, verdicts, now, token, channel, news
                 )

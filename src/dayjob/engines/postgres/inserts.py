@@ -48,6 +48,15 @@ def answers(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enq
     return told
 
 
+async def insert_one(
+    fetch: Fetch, statements: Statements, job: Insertion, now: int | None, token: bytes, channel: str,
+    news: str | None,
+) -> list[Enqueued]:  # fmt: skip
+    """Store one job that may have a key, in one statement that commits by itself; ask who is in its way."""
+    told = await _store(fetch, statements, [(0, job)], now, token, channel, news)
+    return [told[0]]
+
+
 async def insert(
     fetch: Fetch, statements: Statements, jobs: Sequence[Insertion], now: int | None, channel: str,
     news: str | None,
@@ -55,9 +64,8 @@ async def insert(
     """Store any jobs, with their values, as part of a transaction that is open."""
     told: dict[int, Enqueued] = {}
     for some in _in_order(jobs):
-        told |= await _settle_keys(
-            fetch, statements, [(place, jobs[place]) for place in some], now, channel, news
-        )
+        chosen = [(place, jobs[place]) for place in some]
+        told |= await _store(fetch, statements, chosen, now, None, channel, news)
     answers = [told[place] for place in range(len(jobs))]
     values: dict[bytes, bytes] = {}
     for job, answer in zip(jobs, answers, strict=True):
@@ -78,16 +86,16 @@ def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
     return [places for places in (plain, keyed) if places]
 
 
-async def _settle_keys(
+async def _store(
     fetch: Fetch, statements: Statements, jobs: Sequence[tuple[int, Insertion]], now: int | None,
-    channel: str, news: str | None,
+    token: bytes | None, channel: str, news: str | None,
 ) -> dict[int, Enqueued]:  # fmt: skip
     """Store the jobs or find out what is in their way, again if it was gone when we looked."""
     told: dict[int, Enqueued] = {}
     left = list(jobs)
     for _ in range(_TRIES):
         columns = insertion_columns([job for _, job in left])
-        stored = (await fetch(statements["insert"], now, None, channel, news, *columns))[0][0]
+        stored = (await fetch(statements["insert"], now, token, channel, news, *columns))[0][0]
         if stored is None:
             return told | {place: Enqueued(id_text(job.key), True) for place, job in left}
         new = set(stored)

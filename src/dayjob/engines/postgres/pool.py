@@ -32,15 +32,11 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-LOCK_TIMEOUT = "250ms"
-
-_SETTINGS = {
-    "application_name": "dayjob",
-    "enable_seqscan": "off",
-    "jit": "off",
-    "lock_timeout": LOCK_TIMEOUT,
-}
+SETTINGS = {"enable_seqscan": "off", "jit": "off", "lock_timeout": "250ms"}
 """A statement may be planned while its table is empty, and must not walk it once it is large."""
+
+SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
+"""The settings for one transaction, where there is no session to have them."""
 
 _STATEMENTS = 200
 
@@ -52,7 +48,7 @@ async def connect(place: Place, timeout: float) -> Connection:
         timeout=timeout,
         statement_cache_size=0 if place.pgbouncer else _STATEMENTS,
         max_cached_statement_lifetime=0,
-        server_settings=None if place.pgbouncer else _SETTINGS,
+        server_settings=None if place.pgbouncer else {"application_name": "dayjob", **SETTINGS},
     )
     await connection.set_type_codec(
         "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
