@@ -14,6 +14,7 @@ from uuid import UUID
 from dayjob.broker.operations import Operations, check_limit
 from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed
+from dayjob.engines.connections import is_asynchronous
 from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
 from dayjob.names import KEY_BYTES, check_name
@@ -68,6 +69,8 @@ class Broker(Operations):
 
     def enqueue_within(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
+        if is_asynchronous(connection):
+            raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
         work = self._engine.insert_within(connection, self._unit(jobs), self._now())
         try:
             work.send(None)

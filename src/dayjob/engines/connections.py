@@ -17,6 +17,8 @@ async def started(connection: Any) -> Any:
     if _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session"):
         connection = await connection.connection()
     if _is(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+        if not connection.in_transaction():
+            await connection.begin()  # Or its commit would be none: it knows of no statement.
         raw = (await connection.get_raw_connection()).driver_connection
         if type(raw).__module__.startswith("asyncpg") and not raw.is_in_transaction():
             await connection.exec_driver_sql("SELECT 1")  # It begins with the first statement, not before.
@@ -24,8 +26,20 @@ async def started(connection: Any) -> Any:
     if _is(connection, "sqlalchemy.orm", "Session", "scoped_session"):
         connection = connection.connection()
     if _is(connection, "sqlalchemy.engine", "Connection"):
+        if not connection.in_transaction():
+            connection.begin()
         return connection.connection.driver_connection
     return connection
+
+
+def is_asynchronous(connection: Any) -> bool:
+    """Whether nothing can be done with it but on an event loop."""
+    return (
+        _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session", "AsyncConnection")
+        or _is(connection, "asyncpg", "Connection")
+        or _is(connection, "asyncpg.pool", "PoolConnectionProxy")
+        or _is(connection, "psycopg", "AsyncConnection")
+    )
 
 
 def _is(connection: Any, module: str, *names: str) -> bool:

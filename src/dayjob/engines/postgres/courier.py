@@ -60,6 +60,7 @@ class Courier:
         deadline = SYSTEM.elapsed() + self._place.timeout
         pause = _FIRST_PAUSE
         doubtful = False
+        cause: Exception | None = None
 
         async def careful(connection: Connection) -> Answer:
             if token is not None and recall is not None:
@@ -87,9 +88,11 @@ class Courier:
                 passing = is_passing(error) and (
                     patient or not isinstance(error, asyncpg.LockNotAvailableError)
                 )
+                if cause is None or not isinstance(error, TimeoutError):  # Our own, which explains nothing.
+                    cause = error
                 if not passing or SYSTEM.elapsed() + pause >= deadline:
-                    told = described(self._place, error)
-                    raise told from (None if told is error else error)
+                    told = described(self._place, cause)
+                    raise told from (None if told is cause else cause)
             await SYSTEM.wait(asyncio.Event(), pause * (0.5 + entropy.fraction()))
             pause = min(pause * 2, _LONGEST_PAUSE)
 

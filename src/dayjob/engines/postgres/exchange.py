@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from dayjob.clock import SYSTEM
+from dayjob.engines.base import Insertion
 from dayjob.engines.postgres import news
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import LAST_ID, START, Cursors
@@ -20,7 +21,7 @@ from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import DayjobError
-from dayjob.signals import Signals, Topic, job_topic, queue_topic
+from dayjob.signals import DUE, Signals, Topic, job_topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
@@ -77,9 +78,20 @@ class Exchange:
         """A message that everybody is to hear, this process included, when a foreign commit sends it."""
         return news.message("", [news.of_topic(topic) for topic in topics])
 
+    def arrived(self, jobs: Sequence[Insertion]) -> None:
+        """Jobs were stored; other processes were told with the commit."""
+        topics: set[Topic] = {queue_topic(job.queue) for job in jobs}
+        if any(_waits(job) for job in jobs):
+            topics.add(DUE)
+        for job in jobs:
+            self._cursors.arrived(job.queue, (job.priority, job.key))
+        self._signals.publish(topics)
+
     def returned(self, queues: Iterable[str]) -> None:
         """Jobs came back to the queues, somewhere in their order."""
         topics = [queue_topic(queue) for queue in queues]
+        if not topics:
+            return
         for queue in queues:
             self._cursors.arrived(queue, START)
         self._signals.publish(topics)
@@ -158,3 +170,18 @@ class Exchange:
             self._news.soon([(WAIT, key.hex(), 0) for key in keys])
         if keys or self._awaited:
             self._reminder = asyncio.get_running_loop().call_later(REMEMBERED / 2, self._remind)
+
+
+def news_of(jobs: Sequence[Insertion]) -> list[Item]:
+    """What others are told of new jobs: which queues have some, and of which priority at best."""
+    queues: dict[str, int] = {}
+    for job in jobs:
+        queues[job.queue] = min(job.priority, queues.get(job.queue, job.priority))
+    items: list[Item] = [("queue", queue, priority) for queue, priority in queues.items()]
+    return [*items, news.of_topic(DUE)] if any(_waits(job) for job in jobs) else items
+
+
+def _waits(job: Insertion) -> bool:
+    """Whether the job may have a time at which it is due or expires."""
+    times = (job.run_at, job.expires_at, job.expires_in)
+    return bool(job.delay) or any(time is not None for time in times)

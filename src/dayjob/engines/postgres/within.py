@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+import asyncpg
+
 from dayjob.engines.connections import started
-from dayjob.engines.postgres.inserts import Fetch
+from dayjob.engines.postgres.inserting import Fetch
 from dayjob.errors import InvalidState
 
 _ACCEPTED = (
@@ -23,13 +25,20 @@ async def fetch_within(connection: Any) -> Fetch:
     raw = await started(connection)
     driver = type(raw).__module__.partition(".")[0]
     if driver == "asyncpg":
-        return _asyncpg(connection, raw)
-    if driver == "psycopg":
+        if isinstance(raw, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+            return _asyncpg(connection, raw)
+    elif driver == "psycopg":
         psycopg = import_module("psycopg")
+        if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
+            raise _unusable(connection)
         if raw.autocommit and raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise _no_transaction(connection)
         return _psycopg_async(raw) if isinstance(raw, psycopg.AsyncConnection) else _psycopg(raw)
-    raise TypeError(f"connection={connection!r} can't be used: {_ACCEPTED}")
+    raise _unusable(connection)
+
+
+def _unusable(connection: Any) -> TypeError:
+    return TypeError(f"connection={connection!r} can't be used: {_ACCEPTED}")
 
 
 def _no_transaction(connection: Any) -> InvalidState:

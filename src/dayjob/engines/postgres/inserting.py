@@ -10,15 +10,57 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from dayjob import ids
 from dayjob.engines.base import Insertion
+from dayjob.engines.postgres.courier import Courier
+from dayjob.engines.postgres.exchange import Exchange, news_of
+from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import insertion_columns
 from dayjob.engines.postgres.statements import Statements
+from dayjob.engines.postgres.tidying import Tidying
 from dayjob.job import Enqueued, id_text
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement with its parameters on a connection of whichever kind, and gives its rows."""
 
 _TRIES = 20
+
+
+class Inserting:
+    """Stores the jobs of one engine, each batch in one commit."""
+
+    def __init__(
+        self, courier: Courier, statements: Statements, exchange: Exchange, tidying: Tidying
+    ) -> None:
+        self._courier = courier
+        self._statements = statements
+        self._exchange = exchange
+        self._tidying = tidying
+
+    async def insert(self, jobs: Sequence[Insertion], now: int | None) -> list[Enqueued]:
+        statements, channel, token = self._statements, self._exchange.channel, ids.new_key()
+        news = self._exchange.with_commit(news_of(jobs))
+        self._tidying.written()
+
+        async def plain(connection: Connection) -> list[Enqueued]:
+            return await insert_plain(connection.fetch, statements, jobs, now, token, channel, news)
+
+        async def one(connection: Connection) -> list[Enqueued]:
+            return await insert_one(connection.fetch, statements, jobs[0], now, token, channel, news)
+
+        async def several(connection: Connection) -> list[Enqueued]:
+            async with connection.transaction():
+                told = await insert(connection.fetch, statements, jobs, now, channel, news)
+                await connection.execute(statements["note"], token, noted(told))
+            return told
+
+        carry = self._courier.carry
+        if is_plain(jobs):
+            return await carry(plain, token=token, recall=lambda stored: answers(jobs, stored))
+        if len(jobs) == 1 and not jobs[0].kv:
+            stored = [Enqueued(id_text(jobs[0].key), True)]
+            return await carry(one, token=token, recall=lambda _: stored, patient=False)
+        return await carry(several, token=token, recall=recalled, patient=False)
 
 
 def is_plain(jobs: Sequence[Insertion]) -> bool:
@@ -66,14 +108,14 @@ async def insert(
     for some in _in_order(jobs):
         chosen = [(place, jobs[place]) for place in some]
         told |= await _store(fetch, statements, chosen, now, None, channel, news)
-    answers = [told[place] for place in range(len(jobs))]
+    in_order = [told[place] for place in range(len(jobs))]
     values: dict[bytes, bytes] = {}
-    for job, answer in zip(jobs, answers, strict=True):
+    for job, answer in zip(jobs, in_order, strict=True):
         if answer.created and job.kv:
             values |= job.kv
     if values:
         await fetch(statements["kv_put"], list(values), list(values.values()))
-    return answers
+    return in_order
 
 
 def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:

@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from dayjob.engines.base import Insertion, Verdict
-from dayjob.engines.postgres.inserts import Fetch, insert
+from dayjob import ids
+from dayjob.engines.base import Contended, Insertion, Verdict
+from dayjob.engines.postgres.courier import Courier
+from dayjob.engines.postgres.doubts import Doubt, Doubts
+from dayjob.engines.postgres.exchange import Exchange, news_of
+from dayjob.engines.postgres.inserting import Fetch, insert
+from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import verdict_columns
 from dayjob.engines.postgres.statements import Statements
+from dayjob.engines.postgres.tidying import Tidying
+from dayjob.errors import EngineUnavailable
 from dayjob.job import JobState, id_key
 
 Claim = tuple[bytes, int]
@@ -22,6 +29,72 @@ Settled = dict[Claim, tuple[JobState, str]]
 _STATES = {state.value: state for state in JobState}
 _LOST: tuple[JobState | None, str] = (None, "")
 _DONE = (JobState.DONE, "")
+
+
+class Settling:
+    """Settles the claims of one engine, each batch in one commit."""
+
+    def __init__(
+        self, courier: Courier, statements: Statements, exchange: Exchange, tidying: Tidying
+    ) -> None:
+        self._courier = courier
+        self._statements = statements
+        self._exchange = exchange
+        self._tidying = tidying
+        self._doubts = Doubts()
+
+    async def settle(self, verdicts: Sequence[Verdict], now: int | None) -> Settled:
+        """What became of the verdicts whose claims were current, if need be by a try before this one."""
+        settled: Settled = {}
+        for doubt in self._doubts.about(verdicts):
+            settled |= await self._apply(doubt)
+            self._doubts.remove(doubt)
+        left = [verdict for verdict in verdicts if (verdict.key, verdict.epoch) not in settled]
+        if left:
+            batch = Doubt(ids.new_key(), once(left), now)
+            try:
+                settled |= await self._apply(batch)
+            except Contended:
+                raise  # Nothing was changed, and there is no doubt about it.
+            except EngineUnavailable:
+                self._doubts.add(batch)
+                raise
+        return settled
+
+    async def _apply(self, batch: Doubt) -> Settled:
+        """Apply a batch, or find out what its first try came to."""
+        statements, exchange, carry = self._statements, self._exchange, self._courier.carry
+        verdicts, token, now = batch.verdicts, batch.token, batch.now
+        self._tidying.written()
+        if all(verdict.plain for verdict in verdicts):
+            keys = [verdict.key for verdict in verdicts]
+            epochs = [verdict.epoch for verdict in verdicts]
+
+            async def succeed(connection: Connection) -> Sequence[str] | None:
+                found: Sequence[str] | None = await connection.fetchval(
+                    statements["succeed"], token, keys, epochs
+                )
+                return found
+
+            return succeeded(verdicts, await carry(succeed, token=token, recall=lambda answer: answer))
+
+        follow_ups = [job for verdict in verdicts for job in verdict.insert]
+        if not follow_ups and not any(verdict.kv for verdict in verdicts):
+
+            async def without_effects(connection: Connection) -> list[str]:
+                return await settle(connection.fetch, statements, verdicts, now, token)
+
+            return told(await carry(without_effects, token=token, recall=list))
+
+        news = exchange.with_commit(news_of(follow_ups))
+
+        async def with_effects(connection: Connection) -> list[str]:
+            async with connection.transaction():
+                return await settle_with_effects(
+                    connection.fetch, statements, verdicts, now, token, exchange.channel, news
+                )
+
+        return told(await carry(with_effects, token=token, recall=list, patient=False))
 
 
 def once(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
