@@ -15,10 +15,11 @@ import tempfile
 from functools import cache
 from hashlib import blake2s
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.servers.cluster import Cluster, free_port, hold_lifeline
+from tests.servers.cluster import Cluster, Seed, free_port, hold_lifeline
 
 ENVIRONMENT = "DAYJOB_TEST_POSTGRES"
 
@@ -58,6 +59,7 @@ def _session_folder() -> str:
 def _start(folder: Path) -> str:
     cluster = Cluster(folder)
     cluster.create()
+    cluster.save_seed()
     said = ""
     for _ in range(3):
         guard = subprocess.Popen(
@@ -75,6 +77,16 @@ def _start(folder: Path) -> str:
             return cluster.url
         cluster.port = free_port()
     raise AssertionError(f"PostgreSQL does not start: {said}")
+
+
+def seed() -> Seed | None:
+    """What other servers of the session can be made from; None if the session's server is another's."""
+    url = server_url()
+    if ENVIRONMENT in os.environ:
+        return None
+    password = urlsplit(url).password
+    assert password is not None
+    return Seed(Path(os.environ[_FOLDER]) / "seed", password)
 
 
 # Schemas.

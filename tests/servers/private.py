@@ -9,7 +9,7 @@ import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from tests.servers.cluster import Cluster, free_port, hold_lifeline
+from tests.servers.postgres import seed
 
 BOUND = 30.0
 """Seconds after which a server that should start or stop is taken not to."""
@@ -66,7 +67,8 @@ class PrivateServer:
         """Stop; a server that is stopped stays so."""
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.send_signal(how.value)
+            with suppress(ProcessLookupError):
+                guard.send_signal(how.value)
             async with asyncio.timeout(BOUND):
                 await guard.wait()
 
@@ -96,6 +98,14 @@ def _fresh_folder() -> Path:
     return folder
 
 
+def _create(cluster: Cluster) -> None:
+    found = seed()
+    if found is None:
+        cluster.create()
+    else:
+        cluster.create_from(found)
+
+
 @asynccontextmanager
 async def private_server(**settings: str) -> AsyncIterator[PrivateServer]:
     """A fresh server that runs as long as the block does."""
@@ -103,7 +113,7 @@ async def private_server(**settings: str) -> AsyncIterator[PrivateServer]:
     lifeline = hold_lifeline(folder)
     try:
         cluster = Cluster(folder)
-        await asyncio.to_thread(cluster.create)
+        await asyncio.to_thread(_create, cluster)
         server = PrivateServer(cluster)
         await server.start(**settings)
         try:
