@@ -49,6 +49,9 @@ _log = logging.getLogger("dayjob.worker")
 SHORT = 0.05
 """Jobs that take less than this many seconds on average are fetched ahead."""
 
+MOST_UNSETTLED = 4
+"""Runs that have ended free their slots before their outcomes are stored, up to so many times the slots."""
+
 _LOOK_AGAIN = 0.1
 """Seconds after which ``run_until_idle`` looks for jobs that the running ones enqueued."""
 
@@ -106,6 +109,8 @@ class Worker:
         self._hurrying = asyncio.Event()
         self._changed = asyncio.Event()
         self._runs: dict[bytes, Run] = {}
+        self._unsettled = 0
+        """How many of the runs have ended, and wait for their outcomes to be stored."""
         self._waiting: deque[Run] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._average = 1.0
@@ -252,7 +257,8 @@ class Worker:
                 self._stopping.set()
             return 0
         capacity = self.concurrency * (2 if self._average < SHORT else 1)
-        room = max(capacity - len(self._runs), 0)
+        running = len(self._runs) - min(self._unsettled, MOST_UNSETTLED * capacity)
+        room = max(capacity - running, 0)
         if self._waiting and room < capacity // 4:
             return 0
         return room if self._max_jobs is None else min(room, self._max_jobs - self._started)
@@ -330,14 +336,19 @@ class Worker:
         if settlement is not None:
             if progress is not None:
                 settlement = replace(settlement, progress=progress)
-            self._settler.put(run, settlement)
+            self._settle(run, settlement)
         else:
             self._forget(run)
             self._tell_lost(job)
 
     # Settling.
 
+    def _settle(self, run: Run, settlement: Settlement) -> None:
+        self._unsettled += 1
+        self._settler.put(run, settlement)
+
     def _settled(self, run: Run, settlement: Settlement, result: SettleResult) -> None:
+        self._unsettled -= 1
         self._forget(run)
         self.done += 1
         if result.lost:
@@ -366,7 +377,7 @@ class Worker:
         self._stopping.set()
         self._shutting_down.set("shutdown")
         for run in self._waiting:
-            self._settler.put(run, Settlement(run.job, Event.RELEASE))
+            self._settle(run, Settlement(run.job, Event.RELEASE))
         self._waiting.clear()
         await self._wait_for_tasks(self._shutdown_timeout, or_until=self._hurrying)
         if self._tasks:
@@ -379,7 +390,7 @@ class Worker:
         for run in list(self._runs.values()):
             if run.worker_task is not None:
                 run.abandoned = True
-                self._settler.put(run, Settlement(run.job, Event.RELEASE))
+                self._settle(run, Settlement(run.job, Event.RELEASE))
         flushing = asyncio.ensure_future(self._settler.flush())
         hurrying = asyncio.ensure_future(self._hurrying.wait())
         await asyncio.wait({flushing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
