@@ -62,6 +62,7 @@ class Claiming:
             return found
 
         async def again(connection: Connection) -> Found:
+            await connection.execute(self._statements["await_claim"], token)
             found: Found = await connection.fetch(self._statements["claimed"], queues, [token])
             return found or await claim(connection)
 

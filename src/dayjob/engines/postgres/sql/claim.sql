@@ -1,10 +1,12 @@
 -- Hand out pending jobs, queue by queue in the order given, each in the order of (priority, id).
 -- $1 now  $2 queues  $3 their leases  $4, $5 after which (priority, id) of each to look  $6 limit
 -- $7 worker  $8 claim
+-- The claim is locked by its token while it is under way: a retry waits for it, and finds what it took.
 -- The last column tells how many entries of the index were read: more than were claimed if others claim
 -- too, and many more if a snapshot held by somebody keeps dead entries in it.
 WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now, pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) AS read
+    SELECT dayjob.now_us($1) AS now, pg_advisory_xact_lock(hashtextextended($8::uuid::text, 0)) AS under_way,
+        pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) AS read
 ),
 picked AS MATERIALIZED (
     SELECT job.id

@@ -1,0 +1,36 @@
+"""A server of its own for each test that harms it, and a way to harm the network to the shared one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.postgres import schema_url, server_url
+from tests.servers.private import PrivateServer, private_server
+from tests.servers.wire import Proxy, proxy
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PrivateServer]:
+    async with private_server() as server:
+        yield server
+
+
+@pytest.fixture
+def direct_url(tmp_path: Path) -> str:
+    """A schema of the shared server, reached without detours."""
+    return schema_url(tmp_path)
+
+
+@pytest.fixture
+async def wire() -> AsyncIterator[Proxy]:
+    async with proxy(server_url()) as wire:
+        yield wire
+
+
+@pytest.fixture
+def url(wire: Proxy, direct_url: str) -> str:
+    """The same schema, by way of the proxy."""
+    return wire.through(direct_url)

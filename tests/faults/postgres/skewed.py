@@ -1,0 +1,53 @@
+"""A process whose clock is wrong, at work with others whose clocks are right."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dayjob import App, Context, Worker
+from dayjob.clock import SystemClock
+from tests.engines.sqlite.processes import say, told
+from tests.faults.postgres.load import CONFIG
+
+LEASE = 4.0
+"""Seconds; a worker renews when half of it is over."""
+
+
+def shift_clock(seconds: float) -> None:
+    """Make the host's clock wrong for this process."""
+    right = SystemClock.now
+
+    def wrong(self: SystemClock) -> int:
+        return right(self) + round(seconds * 1_000_000)
+
+    SystemClock.now = wrong  # type: ignore[method-assign]
+
+
+async def work_in_another_time(url: str, seconds: float) -> None:
+    """Enqueue, run and tidy up; say the ids of what was enqueued, and what was tidied away."""
+    shift_clock(seconds)
+    app = App(url, config=CONFIG)
+    finish = asyncio.Event()
+
+    @app.task(name="quick")
+    async def quick() -> None:
+        return
+
+    @app.task(name="long")
+    async def long(ctx: Context) -> None:
+        await finish.wait()
+
+    async with app:
+        worker = Worker(app, lease=LEASE)
+        working = asyncio.create_task(worker.run())
+        say((await quick.aenqueue()).id)
+        say((await quick.using(delay=0.3).aenqueue()).id)
+        say((await quick.using(expires=60).aenqueue()).id)
+        say((await long.aenqueue()).id)
+        await told()
+        say([await app.broker.promote(), await app.broker.reap(), await app.broker.sweep()])
+        await told()
+        finish.set()
+        worker.stop()
+        await working
+        say("done")

@@ -1,0 +1,137 @@
+"""Producers and workers on PostgreSQL are killed again and again, and every job is accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, JobState, NewJob
+from dayjob.clock import SYSTEM
+from dayjob.durations import to_datetime
+from dayjob.testing import ManualClock
+from tests.conformance.observe import check_counters, every_job
+from tests.engines.sqlite.processes import Spawn, pause, say, until
+from tests.faults.crew import Crew
+from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
+from tests.servers.private import PrivateServer
+
+pytestmark = pytest.mark.slow
+
+QUIET = BrokerConfig(duties=False)
+
+
+async def produce_slowly(url: str, log_path: str) -> None:
+    """Enqueue without end, singly and in batches; log each id that was acknowledged."""
+    log = Log(log_path)
+    async with Broker(url, config=QUIET) as broker:
+        say("ready")
+        while True:
+            singles = await asyncio.gather(*(broker.enqueue(WORK, b"%d" % number) for number in range(8)))
+            batch = await broker.enqueue_many([NewJob(WORK, b"%d" % number) for number in range(4)])
+            for answer in (*singles, *batch):
+                log.write(answer.id)
+            await pause(0.05)
+
+
+async def keys(server: PrivateServer) -> set[str]:
+    """All keys of the kv space."""
+    return {key.decode() for (key,) in await server.fetch("SELECT key FROM dayjob.kv")}
+
+
+async def all_are_gone(server: PrivateServer) -> None:
+    """Wait until the server has ended the sessions of those who were killed, and what they had begun."""
+
+    async def gone() -> bool:
+        return not await server.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'dayjob'")
+
+    await until(gone)
+
+
+async def finish(url: str) -> list[str]:
+    """Run what is left of the work when all leases are over, in this process; the ids that were acked."""
+    later = ManualClock(to_datetime(SYSTEM.now()) + timedelta(minutes=10))
+    async with Broker(url, config=QUIET, clock=later) as broker:
+        await broker.reap()
+    acked: list[str] = []
+    async with Broker(url, config=CONFIG) as broker:
+
+        async def drained() -> bool:
+            jobs = await broker.claim(WORK, limit=1000)
+            await asyncio.gather(*(succeed(broker, job) for job in jobs))
+            acked.extend(job.id for job in jobs)
+            stats = await broker.stats(WORK)
+            return stats.pending + stats.running + stats.scheduled == 0
+
+        await until(drained)
+    return acked
+
+
+async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
+    server: PrivateServer, tmp_path: Path, spawn: Spawn
+) -> None:
+    crew = Crew(spawn, server.url, tmp_path, [work, produce_slowly, work])
+    await crew.start()
+    for turn in range(3):
+        await pause(0.05 + 0.013 * turn)
+        await crew.replace(turn)
+    await crew.kill_all()
+    await all_are_gone(server)
+
+    async with Broker(server.url, config=QUIET) as broker:
+        await check_counters(broker)
+    acked_here = await finish(server.url)
+    async with Broker(server.url, config=QUIET) as broker:
+        await check_counters(broker)
+        left = await every_job(broker)
+        stats = await broker.stats(WORK)
+
+    acknowledged = list(crew.lines(produce_slowly))
+    assert len(acknowledged) > 100
+    assert len(set(acknowledged)) == len(acknowledged)
+
+    events = Counter(crew.lines(work))
+    assert not [event for event in events if event.startswith("lost")], "a living worker lost a claim"
+    assert set(events.values()) == {1}, "settled twice"
+    acked = [event.removeprefix("done ") for event in events if event.startswith("done ")] + acked_here
+    assert len(set(acked)) == len(acked), "acked twice"
+    assert len(acked) > len(acked_here)
+
+    done = await keys(server)
+    after = [job.payload.decode() for job in left if job.queue == AFTER]
+    assert set(acked) <= done
+    assert sorted(after) == sorted(done), "an ack, its follow-up and its kv write are all or nothing"
+    assert stats.done == len(done)
+
+    ended = {job.id: job.state for job in left if job.queue == WORK}
+    assert set(ended.values()) == {JobState.DEAD}
+    assert not done & set(ended), "one state each"
+    assert set(acknowledged) <= done | set(ended), "an acknowledged job is gone"
+    dead = {event.removeprefix("dead ") for event in events if event.startswith("dead ")}
+    assert dead <= set(ended)
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(
+    server: PrivateServer, tmp_path: Path, spawn: Spawn
+) -> None:
+    crew = Crew(spawn, server.url, tmp_path, [produce_batches, produce_batches])
+    await crew.start()
+    for turn in range(3):
+        await pause(0.05 + 0.037 * turn)
+        await crew.replace(turn)
+
+    async def enough() -> bool:
+        return len(list(crew.lines(produce_batches))) >= 5
+
+    await until(enough)
+    await crew.kill_all()
+    await all_are_gone(server)
+    async with Broker(server.url, config=QUIET) as broker:
+        stored = {queue: stats.pending for queue, stats in (await broker.all_stats()).items()}
+        assert set(stored.values()) == {BATCH}
+        assert len(await every_job(broker)) == BATCH * len(stored)
+    assert await keys(server) == set(stored)
+    assert set(crew.lines(produce_batches)) <= set(stored)

@@ -1,0 +1,63 @@
+"""The server's clock rules: a client whose clock is ten minutes off sees no difference, nor do others."""
+
+from __future__ import annotations
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, Job, JobState
+from dayjob.clock import SYSTEM
+from dayjob.durations import SECOND
+from tests.conformance.arrange import record, running, state
+from tests.conformance.observe import check_counters
+from tests.engines.sqlite.processes import Spawn
+from tests.faults.postgres.skewed import LEASE, work_in_another_time
+from tests.worker.crew import until
+
+pytestmark = pytest.mark.slow
+
+MINUTE = 60 * SECOND
+
+
+@pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
+async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minutes: int) -> None:
+    async with Broker(direct_url, config=BrokerConfig(reap_interval=0.2, sweep_interval=0.2)) as broker:
+        child = await spawn(work_in_another_time, direct_url, minutes * 60)
+        quick, delayed, expiring, long = [await child.said() for _ in range(4)]
+
+        async def all_are_done() -> bool:
+            return all([await state(broker, id) is JobState.DONE for id in (quick, delayed, expiring)])
+
+        await until(all_are_done)
+        for id in (quick, delayed, expiring):
+            check_times(await record(broker, id))
+        late = await record(broker, delayed)
+        assert late.claimed_us is not None
+        assert late.claimed_us - late.enqueued_us >= 0.3 * SECOND, "it ran too early"
+
+        await broker.enqueue("held", delay=300)
+        held = await running(broker, "held")
+        child.tell()
+        assert await child.said() == [0, 0, 0], "it promoted, reaped or swept before the time"
+        assert (await record(broker, held.id)).state is JobState.RUNNING
+
+        first = await record(broker, long)
+        assert first.lease_us is not None
+        assert abs(first.lease_us - SYSTEM.now()) <= (LEASE + 1) * SECOND
+
+        async def is_renewed() -> bool:
+            return ((await record(broker, long)).lease_us or 0) >= (first.lease_us or 0) + SECOND
+
+        await until(is_renewed)
+        child.tell()
+        assert await child.said() == "done"
+        last = await record(broker, long)
+        assert (last.state, last.epoch) == (JobState.DONE, 1), "its lease was lost"
+        assert await child.ended() == 0
+        await check_counters(broker)
+
+
+def check_times(job: Job) -> None:
+    """All of a job's times are the server's, which is on this host."""
+    for time in (job.enqueued_us, job.claimed_us, job.finished_us):
+        assert time is not None
+        assert abs(time - SYSTEM.now()) < MINUTE
