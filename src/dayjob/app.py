@@ -27,7 +27,7 @@ from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import Event, Events, Observer
 from dayjob.ids import new_key
 from dayjob.job import Enqueued, Job, NewJob
-from dayjob.names import KEY_BYTES, check_name
+from dayjob.names import KEY_BYTES, check_name, shown_url
 from dayjob.retry import DelayFunction, Retry
 from dayjob.task import (
     C,
@@ -269,7 +269,9 @@ class App:
             self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
 
     def __repr__(self) -> str:
-        return f"App({self.url!r}, name={self.name!r}, tasks={len(self.tasks) + len(self.handlers)})"
+        return (
+            f"App({shown_url(self.url)!r}, name={self.name!r}, tasks={len(self.tasks) + len(self.handlers)})"
+        )
 
 
 class TaskDecorator(Protocol):

@@ -30,6 +30,7 @@ from dayjob.engines.registry import create_engine
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState
 from dayjob.lifecycle import Event
+from dayjob.names import shown_url
 from dayjob.signals import CANCEL
 
 _log = logging.getLogger("dayjob.broker")
@@ -49,6 +50,7 @@ class Core:
         self._clock = clock or SYSTEM
         self._engine: Engine = create_engine(url, self._clock)
         self._url = url
+        self._shown = shown_url(url)
         self._policies = Policies(self.config)
         self._intake = Intake(self._policies, self.config.max_payload)
         self._claims = Claims(self._engine.cancel_requests)
@@ -162,18 +164,18 @@ class Core:
 
     def _check_open(self) -> None:
         if self._loop is None or self._closing:
-            raise Closed(f"the broker on {self._url!r} is not open: use 'async with Broker(...)' or open()")
+            raise Closed(f"the broker on {self._shown!r} is not open: use 'async with Broker(...)' or open()")
         self._check_here()
 
     def _check_here(self) -> None:
         if self._pid != os.getpid():
             raise Closed(
-                f"the broker on {self._url!r} was opened by process {self._pid} and this is its child "
+                f"the broker on {self._shown!r} was opened by process {self._pid} and this is its child "
                 f"{os.getpid()}: open a broker of its own here"
             )
         if self._loop is not asyncio.get_running_loop():
             raise Closed(
-                f"the broker on {self._url!r} was opened on another event loop: use it there, "
+                f"the broker on {self._shown!r} was opened on another event loop: use it there, "
                 "or open a broker of its own here"
             )
 

@@ -19,6 +19,7 @@ from dayjob.cli.demo_tasks import QUEUES, make_app
 from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError
 from dayjob.job import CancelOutcome, Job, JobState
+from dayjob.names import shown_url
 
 WORKERS = 3
 TICK = 0.1
@@ -39,11 +40,13 @@ async def play(url: str, jobs: int, logs: Path, screen: Screen) -> Reckoning:
 
 async def _check_usable(broker: Broker) -> None:
     if not broker.capabilities.multi_process:
-        raise ConfigError(f"{broker.url!r} is for one process and the demo has several: use a sqlite:/// URL")
+        raise ConfigError(
+            f"{shown_url(broker.url)!r} is for one process and the demo has several: use a sqlite:/// URL"
+        )
     used = [queue for queue in await broker.queues() if queue in QUEUES]
     if used:
         raise ConfigError(
-            f"{broker.url!r} holds the queue {used[0]!r} already, so the demo's sums would not be its own: "
+            f"{shown_url(broker.url)!r} holds the queue {used[0]!r} already, so the demo's sums would not be its own: "
             "name a store without it, or leave --url out"
         )
 

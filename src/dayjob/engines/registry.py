@@ -10,6 +10,7 @@ from msgspec import Struct
 from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.errors import ConfigError
+from dayjob.names import shown_url
 
 
 class Entry(Struct, frozen=True):
@@ -20,6 +21,9 @@ class Entry(Struct, frozen=True):
 ENGINES: dict[str, Entry] = {
     "memory": Entry("dayjob.engines.memory"),
     "sqlite": Entry("dayjob.engines.sqlite"),
+    "redis": Entry("dayjob.engines.redis", "redis"),
+    "rediss": Entry("dayjob.engines.redis", "redis"),
+    "unix": Entry("dayjob.engines.redis", "redis"),
 }
 """Each module has ``create(url: Location, clock: Clock) -> Engine``."""
 
@@ -31,6 +35,14 @@ class Location(Struct, frozen=True):
     parts: SplitResult
     options: dict[str, str]
 
+    @property
+    def shown(self) -> str:
+        """The URL for messages: without its password."""
+        return shown_url(self.url)
+
+    def __repr__(self) -> str:
+        return f"Location({self.shown!r})"
+
     def take(self, name: str, default: str) -> str:
         return self.options.pop(name, default)
 
@@ -38,7 +50,7 @@ class Location(Struct, frozen=True):
         """Refuse the options that nobody took."""
         if self.options:
             name = next(iter(self.options))
-            raise ConfigError(f"the URL {self.url!r} has an unknown option {name!r}: {known}")
+            raise ConfigError(f"the URL {self.shown!r} has an unknown option {name!r}: {known}")
 
 
 def create_engine(url: str, clock: Clock) -> Engine:
@@ -61,18 +73,21 @@ def create_engine(url: str, clock: Clock) -> Engine:
 def parse(url: str) -> Location:
     if not isinstance(url, str):
         raise ConfigError(f"the URL {url!r} is a {type(url).__name__}: pass text such as 'sqlite:///jobs.db'")
+    shown = shown_url(url)
     known = ", ".join(f"{scheme}://" for scheme in sorted(ENGINES))
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"the URL {url!r} can't be read ({error}): pass one of {known}") from None
+        raise ConfigError(f"the URL {shown!r} can't be read ({error}): pass one of {known}") from None
     if parts.scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
-        raise ConfigError(f"the URL {url!r} names no known engine: it should start with one of {known}")
+        raise ConfigError(f"the URL {shown!r} names no known engine: it should start with one of {known}")
     if parts.fragment or any(character in url for character in "\n\r\t"):
-        raise ConfigError(f"the URL {url!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A")
+        raise ConfigError(
+            f"the URL {shown!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A"
+        )
     options = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in options]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"the URL {url!r} has the option {name!r} twice: write it once")
+            raise ConfigError(f"the URL {shown!r} has the option {name!r} twice: write it once")
     return Location(url, parts, dict(options))

@@ -1,0 +1,160 @@
+"""Talking to the server: a few connections, and patience with outages.
+
+A command that meets an outage is sent again until it is answered or the patience is over; what it changes is
+safe to send again because scripts know their calls by token. Connections are opened when they are needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import (
+    AuthenticationError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as LostConnection
+
+from dayjob import entropy
+from dayjob.clock import SYSTEM
+from dayjob.engines.redis.place import Place
+from dayjob.engines.redis.scripts import script
+from dayjob.errors import Closed, ConfigError, EngineUnavailable
+
+_LONGEST_TRY = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_PASSING = (
+    "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS", "ASK",
+)  # fmt: skip
+"""Errors that end by themselves: a failover, a restart, a slow script, a disk that gets room again."""
+
+Command = Sequence[bytes | str | int]
+
+
+class Link:
+    """The engine's connections; each is used by one call at a time."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._target: tuple[str, int] | None = None
+        self._idle: list[AbstractConnection] = []
+        self._busy: set[AbstractConnection] = set()
+        self._closed = False
+
+    def connection(self) -> AbstractConnection:
+        return self.place.connection(self._target)
+
+    async def close(self) -> None:
+        self._closed = True
+        connections = [*self._idle, *self._busy]
+        self._idle.clear()
+        for connection in connections:
+            await drop(connection)
+
+    async def ask(self, *commands: Command, patience: float | None = None) -> list[Any]:
+        """The answers to the commands, sent together."""
+        patience = self.place.patience if patience is None else patience
+        deadline = SYSTEM.elapsed() + patience
+        pause = 0.0
+        while True:
+            left = deadline - SYSTEM.elapsed()
+            try:
+                async with asyncio.timeout(min(max(left, 0.05), _LONGEST_TRY)):
+                    return await self._ask(commands)
+            except (OSError, RedisError) as error:
+                cause = error
+                self._check(error)
+            left = deadline - SYSTEM.elapsed()
+            if left <= 0:
+                raise EngineUnavailable(
+                    f"{self.place.shown}: no answer for {patience:g} s ({_described(cause)}): "
+                    "check that the server runs and can be reached, then try again"
+                ) from cause
+            await SYSTEM.wait(asyncio.Event(), min(pause * (0.5 + entropy.fraction()), left))
+            pause = min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+
+    async def run(self, verb: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
+        """The answer of the verb's script."""
+        found = script(verb)
+        tail = (len(keys), *keys, *arguments)
+        try:
+            return (await self.ask(("EVALSHA", found.digest, *tail)))[0]
+        except NoScriptError:
+            return (await self.ask(("EVAL", found.source, *tail)))[0]
+
+    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        if self._closed:
+            raise Closed(f"{self.place.shown}: the engine is closed")
+        connection = self._idle.pop() if self._idle else self.connection()
+        self._busy.add(connection)
+        usable = False
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+            answers: list[Any] = []
+            failure: ResponseError | None = None
+            for _ in commands:
+                try:
+                    answers.append(await connection.read_response())
+                except ResponseError as error:
+                    failure = failure or error
+            usable = failure is None or isinstance(failure, NoScriptError | OutOfMemoryError)
+            if failure is not None:
+                raise failure
+            return answers
+        finally:
+            self._busy.discard(connection)
+            if usable and not self._closed:
+                self._idle.append(connection)
+            else:
+                await drop(connection)
+
+    def _check(self, error: Exception) -> None:
+        """Raise what no patience can mend; follow where the server points."""
+        text = _described(error)
+        if isinstance(error, NoScriptError):
+            raise error
+        if isinstance(error, AuthenticationError | NoPermissionError):
+            raise ConfigError(
+                f"{self.place.shown}: the server refuses this user ({text}): check name, password and rights"
+            ) from error
+        if isinstance(error, OutOfMemoryError) or "OOM command" in text:
+            raise EngineUnavailable(
+                f"{self.place.shown}: the server's memory is full: nothing was changed; "
+                "raise maxmemory or remove jobs, then try again"
+            ) from error
+        if isinstance(error, MovedError) and "host" in self.place.options:
+            self._target = (error.host or self.place.options["host"], error.port)
+        elif isinstance(error, ResponseError) and not any(code in text for code in _PASSING):
+            raise EngineUnavailable(
+                f"{self.place.shown}: the server refused the call ({text}): nothing is known to have changed"
+            ) from error
+        if isinstance(error, LostConnection | OSError):
+            self._target = None
+            for connection in self._idle:
+                with suppress(RuntimeError):
+                    _cut(connection)
+            self._idle.clear()
+
+
+def _described(error: Exception) -> str:
+    code = getattr(error, "status_code", None)
+    text = str(error) or type(error).__name__
+    return f"{code} {text}" if isinstance(code, str) else text
+
+
+async def drop(connection: AbstractConnection) -> None:
+    """Close a connection without waiting for the server, on whichever loop it was opened."""
+    with suppress(RedisError, OSError, RuntimeError):
+        await connection.disconnect(nowait=True)
+
+
+def _cut(connection: AbstractConnection) -> None:
+    connection._close()  # type: ignore[no-untyped-call]
