@@ -34,7 +34,7 @@ class EngineUnderTest:
     """A user's own connection to the storage, with an open transaction. Needed for transactional enqueue."""
 
     after: Callable[[Path], None] = lambda directory: None
-    """Called when a test is over and has closed its brokers: checks that nothing is left but what it should."""
+    """Called when a test is over, its brokers closed: checks that nothing is left behind but what should."""
 
     def __str__(self) -> str:
         return self.name

@@ -1,4 +1,4 @@
-"""Runs a command until its own standard input closes, which the end of whoever started it does: see redis.py."""
+"""Runs a command until its own standard input closes, as it does when whoever started it ends."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ async def _check_usable(broker: Broker) -> None:
     used = [queue for queue in await broker.queues() if queue in QUEUES]
     if used:
         raise ConfigError(
-            f"{shown_url(broker.url)!r} holds the queue {used[0]!r} already, so the demo's sums would not be its own: "
-            "name a store without it, or leave --url out"
+            f"{shown_url(broker.url)!r} holds the queue {used[0]!r} already, so the demo's sums would not be "
+            "its own: name a store without it, or leave --url out"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from dayjob.engines.base import Listing
 from dayjob.engines.redis import record
-from dayjob.engines.redis.link import Link
+from dayjob.engines.redis.link import Command, Link
 from dayjob.engines.redis.record import CODES
 from dayjob.job import FINISHED, Job, JobState, QueueStats
 
@@ -45,8 +45,10 @@ async def stats(link: Link) -> dict[str, QueueStats]:
 async def get(link: Link, keys: Sequence[bytes], *, mended: bool = False) -> list[Job | None]:
     """The full records; those whose head can't be read are mended first."""
     names = link.place.keys
-    pages = [keys[start : start + PAGE] for start in range(0, len(keys), PAGE)]
-    answers = await link.ask(*(("HMGET", names.jobs, *page) for page in pages)) if pages else []
+    commands: list[Command] = [
+        ("HMGET", names.jobs, *keys[start : start + PAGE]) for start in range(0, len(keys), PAGE)
+    ]
+    answers = await link.ask(*commands) if commands else []
     blobs = [blob for answer in answers for blob in answer]
     found: list[Job | None] = []
     unreadable: list[bytes] = []

@@ -74,8 +74,9 @@ class News:
         await connection.send_command("SUBSCRIBE", *channels)
         for _ in channels:
             await connection.read_response()
+        if self._begun.is_set():
+            self._signals.publish_all()
         self._begun.set()
-        self._signals.publish_all()
 
     async def _read(self, connection: AbstractConnection) -> None:
         pulse = asyncio.get_running_loop().create_task(self._check_pulse(connection))

@@ -35,7 +35,7 @@ async def prepare(link: Link) -> None:
         )
     if not layout.isdigit() or int(layout) > LAYOUT:
         raise ConfigError(
-            f"{place.shown}: the jobs there have layout {layout.decode('utf-8', 'replace')!r} and this dayjob "
+            f"{place.shown}: the jobs there have layout {layout.decode('utf-8', 'replace')} and this dayjob "
             f"knows up to {LAYOUT}: upgrade dayjob, or choose another ?prefix="
         )
     if place.shown not in _looked_at:

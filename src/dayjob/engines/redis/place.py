@@ -83,7 +83,7 @@ def _seconds(location: Location) -> float:
         seconds = -1.0
     if not 0 < seconds <= 3600:
         raise ConfigError(
-            f"the URL {location.shown!r} has patience={text!r}: write how many seconds to ride out an outage, "
-            "up to 3600"
+            f"the URL {location.shown!r} has patience={text!r}: write the seconds to ride out an outage, "
+            "3600 at most"
         )
     return seconds
