@@ -47,10 +47,10 @@ def requests(claims: Sequence[ClaimRequest]) -> Arguments:
 
 def verdicts(settlements: Sequence[Verdict]) -> Arguments:
     """See ``lua/settle.lua``."""
-    arguments: Arguments = [ids([verdict.key for verdict in settlements])]
+    numbers: list[bytes] = []
+    given: Arguments = []
     for verdict in settlements:
         keep = verdict.keep
-        given: Arguments = []
         flags = 0
         if verdict.error is not None:
             flags |= _ERROR
@@ -67,14 +67,14 @@ def verdicts(settlements: Sequence[Verdict]) -> Arguments:
         if verdict.kv:
             for pair in verdict.kv.items():
                 given += pair
-        numbers = _VERDICT.pack(
-            verdict.epoch, _EVENTS[verdict.event], flags, len(verdict.kv) if verdict.kv else 0, verdict.delay,
-            NONE if keep.done is None else keep.done, NONE if keep.dead is None else keep.dead,
-            NONE if keep.cancelled is None else keep.cancelled,
+        numbers.append(
+            _VERDICT.pack(
+                verdict.epoch, _EVENTS[verdict.event], flags, len(verdict.kv) if verdict.kv else 0,
+                verdict.delay, NONE if keep.done is None else keep.done,
+                NONE if keep.dead is None else keep.dead, NONE if keep.cancelled is None else keep.cancelled,
+            )
         )  # fmt: skip
-        arguments.append(numbers)
-        arguments += given
-    return arguments
+    return [ids([verdict.key for verdict in settlements]), b"".join(numbers), *given]
 
 
 def keeps(keeps: Keeps) -> Arguments:

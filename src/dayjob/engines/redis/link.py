@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
     AuthenticationError,
@@ -97,7 +98,9 @@ class Link:
         self._busy.add(connection)
         usable = False
         try:
-            await connection.send_packed_command(connection.pack_commands(commands))
+            await connection.send_packed_command(
+                [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
+            )
             answers: list[Any] = []
             failure: ResponseError | None = None
             for _ in commands:
@@ -132,16 +135,20 @@ class Link:
             ) from error
         if isinstance(error, MovedError) and "host" in self.place.options:
             self._target = (error.host or self.place.options["host"], error.port)
+            self._let_go()
         elif isinstance(error, ResponseError) and not any(code in text for code in _PASSING):
             raise EngineUnavailable(
                 f"{self.place.shown}: the server refused the call ({text}): nothing is known to have changed"
             ) from error
         if isinstance(error, LostConnection | OSError):
             self._target = None
-            for connection in self._idle:
-                with suppress(RuntimeError):
-                    _cut(connection)
-            self._idle.clear()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close what is idle: it leads to a server that is gone, or to another than we want."""
+        for connection in self._idle:
+            connection._close()  # type: ignore[no-untyped-call]
+        self._idle.clear()
 
 
 def _described(error: Exception) -> str:
@@ -154,7 +161,3 @@ async def drop(connection: AbstractConnection) -> None:
     """Close a connection without waiting for the server, on whichever loop it was opened."""
     with suppress(RedisError, OSError, RuntimeError):
         await connection.disconnect(nowait=True)
-
-
-def _cut(connection: AbstractConnection) -> None:
-    connection._close()  # type: ignore[no-untyped-call]

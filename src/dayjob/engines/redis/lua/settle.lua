@@ -1,14 +1,16 @@
 -- End claims by the rules of the lifecycle, with their follow-up jobs and kv writes; lost ones change nothing.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its numbers (epoch; event;
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; their numbers, joined (epoch; event;
 -- flags: 1 error, 2 result, 4 progress, 8 follow-ups; how many kv writes; delay; how long it is kept if done,
--- dead, cancelled), what the flags announce (follow-ups as in shared/5_insertion.lua), and the kv writes.
+-- dead, cancelled); for each what the flags announce (follow-ups as in shared/5_insertion.lua), and the kv
+-- writes.
 -- Answers a string with one byte for each: the new state, or 0 if the claim was lost.
 local kept = answered()
 if kept then
   return kept
 end
+local NUMBERS, NUMBERS_SIZE = '>I4BBI4c8c8c8c8', 42
 local NOT_KEPT = to_time(0)
-local ids = take_ids()
+local ids, numbers = take_ids(), take()
 fetch(ids)
 local answers, applied = {}, false
 
@@ -41,7 +43,8 @@ local function succeed(id, epoch)
 end
 
 for index, id in ipairs(ids) do
-  local epoch, event, given, kv_writes, delay, done, dead, cancelled = unpack_from('>I4BBI4c8c8c8c8', take())
+  local epoch, event, given, kv_writes, delay, done, dead, cancelled =
+    unpack_from(NUMBERS, numbers, (index - 1) * NUMBERS_SIZE + 1)
   local error = given % 2 > 0 and take() or nil
   local result = given % 4 > 1 and take() or nil
   local progress = given % 8 > 3 and take() or nil
