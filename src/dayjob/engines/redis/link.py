@@ -49,16 +49,26 @@ class Link:
         self._idle: list[AbstractConnection] = []
         self._busy: set[AbstractConnection] = set()
         self._closed = False
+        self._guard = asyncio.get_running_loop().create_task(self._serve(), name="dayjob redis connections")
+
+    async def _serve(self) -> None:
+        """Close the connections when we are closed, or when the event loop ends before that."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._closed = True
+            for connection in (*self._idle, *self._busy):
+                await drop(connection)
+            self._idle.clear()
 
     def connection(self) -> AbstractConnection:
         return self.place.connection(self._target)
 
     async def close(self) -> None:
         self._closed = True
-        connections = [*self._idle, *self._busy]
-        self._idle.clear()
-        for connection in connections:
-            await drop(connection)
+        if not self._guard.done() and not self._guard.get_loop().is_closed():
+            self._guard.cancel()
+            await asyncio.wait({self._guard})
 
     async def ask(self, *commands: Command, patience: float | None = None) -> list[Any]:
         """The answers to the commands, sent together."""
