@@ -33,6 +33,7 @@ async def test_what_cannot_be_used_is_refused(engine: EngineUnderTest, reason: s
         assert url in str(caught.value)
         assert isinstance(caught.value, ValueError)
     assert contents(tmp_path) == before
+    engine.after(tmp_path)
 
 
 @pytest.mark.parametrize(
