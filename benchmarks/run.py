@@ -13,8 +13,9 @@ from msgspec import Struct
 from benchmarks.findings import Finding
 from benchmarks.screen import Screen
 from benchmarks.side import Side
+from tests.servers.redis import Server
 
-ENGINES = ("sqlite", "memory")
+ENGINES = ("sqlite", "memory", "redis")
 
 
 class Run:
@@ -26,6 +27,7 @@ class Run:
         self._folder = folder
         self._files = 0
         self._sides: dict[str, Side] = {}
+        self._redis: Server | None = None
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -35,7 +37,17 @@ class Run:
         self._files += 1
         if engine == "memory":
             return f"memory://bench-{self._files}"
+        if engine == "redis":
+            return f"{self.redis().url}?prefix=bench-{self._files}"
         return f"sqlite:///{self._folder}/{self._files}.db"
+
+    def redis(self) -> Server:
+        """The Redis server of this run, for us and for the peers."""
+        if self._redis is None:
+            folder = self._folder / "redis"
+            folder.mkdir()
+            self._redis = Server(folder).start()
+        return self._redis
 
     def file(self, name: str) -> str:
         """The path of a new file."""
@@ -69,6 +81,10 @@ class Run:
         while self._sides:
             self._sides.popitem()[1].close()
 
+    def stop_servers(self) -> None:
+        if self._redis is not None:
+            self._redis.stop()
+
 
 @contextmanager
 def new_run(*, quick: bool) -> Iterator[Run]:
@@ -78,6 +94,7 @@ def new_run(*, quick: bool) -> Iterator[Run]:
             yield run
         finally:
             run.close_sides()
+            run.stop_servers()
 
 
 Function = Callable[[Run, str], Coroutine[Any, Any, Sequence[Finding]]]

@@ -85,10 +85,10 @@ async def worker_memory(run: Run, engine: str) -> list[Finding]:
     ]  # fmt: skip
 
 
-def child(*arguments: object) -> dict[str, float]:
+def child(*arguments: object, module: str = "benchmarks.drains") -> dict[str, float]:
     """What a process of its own measured."""
     ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks.drains", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     if ran.returncode:

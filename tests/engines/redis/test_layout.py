@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dayjob import Broker, ConfigError, NewJob
+from dayjob import Broker, ConfigError, JobState, NewJob
 from dayjob.engines.redis import keys, opening
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.opening import server_version, settings_dangers
@@ -125,3 +125,51 @@ async def test_dangers_are_logged_when_a_server_is_first_opened(
         async with Broker(proxy.url("dayjob"), config=QUIET) as broker:
             await broker.stats("q")
     assert caplog.text.count("set it to noeviction") == 1
+
+
+async def test_a_user_with_the_documented_rights_can_do_everything(server: Server, proxy: Proxy) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+    commands = re.search(r"and the commands `([A-Z\s]+)`", text)
+    assert commands is not None
+    with client(server.url) as connection:
+        rights = [f"+{command.lower()}" for command in commands[1].split()]
+        connection.execute_command(
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">word",
+            "~{dayjob}:*",
+            "resetchannels",
+            "&{dayjob}:*",
+            "-@all",
+            *rights,
+        )
+    url = proxy.url("dayjob").replace("127.0.0.1", "app:word@127.0.0.1")
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many(
+            [NewJob("q", dedup_key="k", kv={b"k": b"v"}), NewJob("q"), NewJob("r", delay=1)]
+        )
+        await broker.enqueue("q", expires=1e-6)
+        await broker.promote()
+        first, second = await broker.claim("q", limit=2)
+        await broker.renew(first)
+        await broker.cancel(first.id)
+        await broker.check_cancels()
+        assert first.cancel_requested
+        await broker.ack(first, enqueue=[NewJob("q")], kv={b"k": b"w"})
+        await broker.dead_letter(second, "x")
+        await broker.requeue(second.id)
+        await broker.reschedule(second.id, priority=1)
+        await broker.pause("q")
+        await broker.resume("q")
+        for state in JobState:
+            await broker.jobs(state=state)
+            await broker.jobs(state=state, newest_first=True)
+        await broker.purge_dead()
+        await broker.reap()
+        await broker.sweep()
+        await broker.kv_delete(b"k")
+        assert await broker.next_due() is not None
+        with client(server.url) as connection:
+            assert connection.acl_log() == []

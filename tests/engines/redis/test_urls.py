@@ -108,7 +108,6 @@ async def test_a_broker_whose_loop_is_gone_can_be_closed(server: Server) -> None
 
     await asyncio.to_thread(asyncio.run, use())
     await broker.close()
-    del broker
     gc.collect()
     async with Broker(server.url, config=QUIET) as other:
         assert (await other.stats("q")).running == 1
