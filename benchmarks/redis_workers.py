@@ -65,7 +65,9 @@ def _bullmq(run: Run, folder: Path, jobs: int) -> Callable[[], Awaitable[float]]
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
-    installed = subprocess.run([npm, "install", "--silent", "bullmq"], cwd=folder, capture_output=True)
+    installed = subprocess.run(
+        [npm, "install", "--silent", "bullmq", "ioredis"], cwd=folder, capture_output=True
+    )
     if installed.returncode:
         return None
     program = folder / "bullmq.mjs"

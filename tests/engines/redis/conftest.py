@@ -13,6 +13,9 @@ from tests.servers.redis_audit import check
 
 QUIET = BrokerConfig(duties=False)
 
+SHORT = "&patience=2"
+"""Short enough to wait for its end, and long enough for a busy machine to answer within it."""
+
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
