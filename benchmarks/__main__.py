@@ -9,11 +9,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import batching, flatness, importing, redis_workers, report, speed, waiting, workers
+from benchmarks import (
+    batching,
+    bloat,
+    flatness,
+    importing,
+    postgres,
+    redis_workers,
+    report,
+    speed,
+    waiting,
+    workers,
+)
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
-THEMES = (batching, flatness, importing, redis_workers, speed, waiting, workers)
+THEMES = (batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers)
 """Importing them registers their measures."""
 
 
@@ -30,12 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     # A handler of our own: asyncio's would wait for the next await, and a side may be asked for long.
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        findings = _perform(chosen, quick=options.quick)
+        findings, servers = _perform(chosen, quick=options.quick)
     except KeyboardInterrupt:
         print("interrupted: nothing was measured to the end", file=sys.stderr)
         return 130
     report.print_table(findings)
-    summary = report.new_report(findings, commit, _command(options))
+    summary = report.new_report(findings, commit, _command(options), servers)
     if options.json is not None:
         options.json.write_bytes(report.to_json(summary))
     if options.record:
@@ -82,7 +93,8 @@ def _choose(names: Sequence[str], engine: str | None) -> list[tuple[str, Measure
     ]
 
 
-def _perform(chosen: Sequence[tuple[str, Measure]], *, quick: bool) -> list[Finding]:
+def _perform(chosen: Sequence[tuple[str, Measure]], *, quick: bool) -> tuple[list[Finding], list[str]]:
+    """What was found, and the servers that were needed for it."""
     findings: list[Finding] = []
     with new_run(quick=quick) as run:
         last = ""
@@ -91,7 +103,7 @@ def _perform(chosen: Sequence[tuple[str, Measure]], *, quick: bool) -> list[Find
                 run.close_sides()
                 last = engine
             findings += asyncio.run(measure.function(run, engine))
-    return findings
+        return findings, run.servers()
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from benchmarks.child import drained, starts
 from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.worker.garbage import collect_less_often
-
-starts: list[float] = []
 
 
 def note(number: int) -> None:
@@ -44,7 +43,7 @@ async def drain(url: str, jobs: int, task: str) -> dict[str, float]:
         await _fill(app, jobs, task)
         starts.clear()
         await Worker(app).run_until_idle()
-    return {"rate": _rate(jobs)}
+    return drained(jobs)
 
 
 async def memory_growth(url: str, jobs: int, task: str) -> dict[str, float]:
@@ -95,18 +94,12 @@ def huey(path: str, jobs: int, task: str) -> dict[str, float]:
     consumer.start()
     done.wait(300)
     consumer.stop(graceful=True)
-    return {"rate": _rate(jobs)}
+    return drained(jobs)
 
 
 async def _fill(app: App, jobs: int, task: str) -> None:
     for start in range(0, jobs, 1000):
         await app.tasks[task].aenqueue_many([(number,) for number in range(min(1000, jobs - start))])
-
-
-def _rate(jobs: int) -> float:
-    if len(starts) != jobs:
-        raise RuntimeError(f"{len(starts)} of {jobs} jobs ran")
-    return (jobs - 1) / (max(starts) - min(starts))
 
 
 def _rss() -> float:

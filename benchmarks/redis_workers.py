@@ -11,10 +11,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.findings import Finding, millis, paired_ratio, rate
+from benchmarks.processes import ask
 from benchmarks.run import Run, measure
-from benchmarks.workers import child
 from dayjob import Broker, BrokerConfig, NewJob
 from tests.servers.redis import client
+
+_PEERS = "benchmarks.redis_peers"
 
 PYTHON_PEERS = ("dramatiq", "taskiq")
 """Those that acknowledge after the run."""
@@ -28,13 +30,13 @@ async def redis_drain(run: Run, engine: str) -> list[Finding]:
     jobs = run.size(20_000, 4000)
 
     async def ours() -> float:
-        return child("drain", run.url(engine), jobs, "coroutine")["rate"]
+        return ask("benchmarks.drains", "drain", run.url(engine), jobs, "coroutine")["rate"]
 
     def peer(name: str) -> Callable[[], Awaitable[float]]:
         async def drain() -> float:
             with client(run.redis().url) as connection:
                 connection.flushall()
-            return child(name, run.redis().url, jobs // 4, module="benchmarks.redis_peers")["rate"]
+            return ask(_PEERS, name, run.redis().url, jobs // 4)["rate"]
 
         return drain
 
@@ -92,10 +94,10 @@ async def redis_latency(run: Run, engine: str) -> list[Finding]:
     samples = run.size(200, 60)
 
     async def ours() -> float:
-        return child("dayjob-latency", run.url(engine), samples, module="benchmarks.redis_peers")["p50"]
+        return ask(_PEERS, "dayjob-latency", run.url(engine), samples)["p50"]
 
     async def theirs() -> float:
-        return child("taskiq-latency", run.redis().url, samples, module="benchmarks.redis_peers")["p50"]
+        return ask(_PEERS, "taskiq-latency", run.redis().url, samples)["p50"]
 
     found, peer = await run.in_turn("redis-latency", run.size(5, 3), ours, theirs)
     return [

@@ -59,11 +59,9 @@ class Report(msgspec.Struct, frozen=True):
     findings: Sequence[Finding]
 
 
-def new_report(findings: Sequence[Finding], commit: str, command: str) -> Report:
-    machine = (
-        f"{os.cpu_count()} cores, {platform.python_implementation()} "
-        f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    )
+def new_report(findings: Sequence[Finding], commit: str, command: str, servers: Sequence[str]) -> Report:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    machine = ", ".join([f"{os.cpu_count()} cores", python, f"SQLite {sqlite3.sqlite_version}", *servers])
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Report(date, commit, machine, command, findings)
 

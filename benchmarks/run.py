@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from benchmarks.findings import Finding
 from benchmarks.screen import Screen
+from benchmarks.server import Server, start_server
 from benchmarks.side import Side
-from tests.servers.redis import Server
+from tests.servers.redis import Server as RedisServer
 
-ENGINES = ("sqlite", "memory", "redis")
+ENGINES = ("sqlite", "memory", "postgres", "redis")
 
 
 class Run:
@@ -27,7 +28,8 @@ class Run:
         self._folder = folder
         self._files = 0
         self._sides: dict[str, Side] = {}
-        self._redis: Server | None = None
+        self._server: Server | None = None
+        self._redis: RedisServer | None = None
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -39,20 +41,38 @@ class Run:
             return f"memory://bench-{self._files}"
         if engine == "redis":
             return f"{self.redis().url}?prefix=bench-{self._files}"
+        if engine == "postgres":
+            return self.server.new_database()
         return f"sqlite:///{self._folder}/{self._files}.db"
 
-    def redis(self) -> Server:
+    def redis(self) -> RedisServer:
         """The Redis server of this run, for us and for the peers."""
         if self._redis is None:
             folder = self._folder / "redis"
             folder.mkdir()
-            self._redis = Server(folder).start()
+            self._redis = RedisServer(folder).start()
         return self._redis
 
     def file(self, name: str) -> str:
         """The path of a new file."""
         self._files += 1
         return f"{self._folder}/{self._files}-{name}.db"
+
+    def folder(self, name: str) -> Path:
+        """The path of a new folder, not yet made."""
+        self._files += 1
+        return self._folder / f"{self._files}-{name}"
+
+    @property
+    def server(self) -> Server:
+        """The PostgreSQL server, started on first use."""
+        if self._server is None:
+            self._server = start_server(self._folder)
+        return self._server
+
+    def servers(self) -> list[str]:
+        """The servers that were started, by name and version."""
+        return [] if self._server is None else [self._server.version()]
 
     async def in_turn(
         self, text: str, rounds: int, *sides: Callable[[], Awaitable[float]]
@@ -78,10 +98,16 @@ class Run:
         return self._sides[name]
 
     def close_sides(self) -> None:
+        """Let go of what measures share: their duties, and the server's, would weigh on those that don't."""
         while self._sides:
             self._sides.popitem()[1].close()
+        if self._server is not None:
+            self._server.clear()
 
-    def stop_servers(self) -> None:
+    def close(self) -> None:
+        self.close_sides()
+        if self._server is not None:
+            self._server.close()
         if self._redis is not None:
             self._redis.stop()
 
@@ -93,8 +119,7 @@ def new_run(*, quick: bool) -> Iterator[Run]:
         try:
             yield run
         finally:
-            run.close_sides()
-            run.stop_servers()
+            run.close()
 
 
 Function = Callable[[Run, str], Coroutine[Any, Any, Sequence[Finding]]]

@@ -18,6 +18,10 @@ class Screen:
     def __init__(self) -> None:
         self._console = Console(stderr=True)
 
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, highlight=False)
+
     @contextmanager
     def stage(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
         """A stage of ``total`` steps; call what it gives with the steps done since the last call."""

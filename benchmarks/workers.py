@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from statistics import median
 
 from benchmarks.findings import Finding, millis, paired_ratio, rate
+from benchmarks.processes import ask
 from benchmarks.run import Run, measure
+
+_DRAINS = "benchmarks.drains"
 
 WANTED = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "coroutine"): 10.0}
 """How many times Huey's rate must be reached."""
@@ -26,12 +26,12 @@ async def worker_drain(run: Run, engine: str) -> list[Finding]:
 
     def ours(task: str) -> Callable[[], Awaitable[float]]:
         async def drain() -> float:
-            return child("drain", run.url(engine), jobs, task)["rate"]
+            return ask(_DRAINS, "drain", run.url(engine), jobs, task)["rate"]
 
         return drain
 
     async def theirs() -> float:
-        return child("huey", run.file("huey"), jobs // 4)["rate"]
+        return ask(_DRAINS, "huey", run.file("huey"), jobs // 4)["rate"]
 
     *rates, peer = await run.in_turn(
         f"worker-drain · {engine}", run.size(5, 3), *(ours(task) for task in kinds), theirs
@@ -54,7 +54,7 @@ async def worker_drain(run: Run, engine: str) -> list[Finding]:
 async def worker_latency(run: Run, engine: str) -> list[Finding]:
     """From enqueue to start on an idle worker in the same process."""
     jobs = run.size(200, 60)
-    found = child("latency", run.url(engine), jobs)
+    found = ask(_DRAINS, "latency", run.url(engine), jobs)
     if engine == "memory":
         value, most = found["p50"] * 1000, 1.0
     else:
@@ -76,22 +76,10 @@ async def worker_latency(run: Run, engine: str) -> list[Finding]:
 async def worker_memory(run: Run, engine: str) -> list[Finding]:
     """How much a worker grows over 100,000 jobs."""
     jobs = run.size(100_000, 20_000)
-    grown = child("growth", run.url(engine), jobs)["mib"]
+    grown = ask(_DRAINS, "growth", run.url(engine), jobs)["mib"]
     return [
         Finding(
             measure="worker-memory", engine=engine, what=f"MiB grown after the first tenth of {jobs:,} jobs",
             figures=f"{grown:.1f} MiB", value=grown, unit="MiB", at_most=20,
         )
     ]  # fmt: skip
-
-
-def child(*arguments: object, module: str = "benchmarks.drains") -> dict[str, float]:
-    """What a process of its own measured."""
-    ran = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    if ran.returncode:
-        raise RuntimeError(ran.stderr)
-    found: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
-    return found

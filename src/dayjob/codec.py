@@ -139,6 +139,7 @@ class Arguments:
         self._plain = all(each.kind in _NAMED for each in self._parameters)
         self._positional = sum(each.kind is _KINDS.POSITIONAL_OR_KEYWORD for each in self._parameters)
         self._known = set(self._names)
+        self._all_given = len(self._required) == self._positional == len(self._names)
         hints = hints_of(function)
         annotations = {each.name: _annotation(each, hints) for each in self._parameters}
         self._loose = [known for known, annotation in annotations.items() if _loose(annotation)]
@@ -201,10 +202,12 @@ class Arguments:
         except TypeError as error:
             raise TypeError(f"{self._name}: {error}") from None
 
-    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+    def decode(self, payload: bytes) -> tuple[Sequence[Any], dict[str, Any]]:
         """The call that a payload stands for."""
         try:
             values = msgspec.structs.astuple(self._decode(payload or b"{}"))
+            if self._all_given:
+                return values, {}
             return self._plain_call(values) if self._plain else self._call(values)
         except _ERRORS as error:
             raise BadPayload(

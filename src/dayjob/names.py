@@ -6,7 +6,6 @@ refused here is refused on every engine, before anything is written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from dayjob.errors import KvValueTooLarge
@@ -16,8 +15,6 @@ KEY_BYTES = 1024
 HEADERS_BYTES = 64 * 1024
 ERROR_CHARS = 16 * 1024
 KV_VALUE_BYTES = 256 * 1024
-
-_PASSWORD = re.compile(r"^([a-z+]+://[^/?#:@]*:).*@", re.IGNORECASE | re.DOTALL)
 
 
 def check_text(value: object, what: str) -> int:
@@ -91,8 +88,3 @@ def shown(value: object) -> str:
     """The value for an error text: escaped, and cut if it is long."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def shown_url(url: str) -> str:
-    """The URL for messages and for eyes: a password in it is left out."""
-    return _PASSWORD.sub(r"\1***@", url)

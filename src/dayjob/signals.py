@@ -7,7 +7,7 @@ the check, so no change falls between the two. A signal too many costs a look; o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 Topic = tuple[str, str | bytes]
@@ -38,6 +38,8 @@ class Signals:
 
     def __init__(self) -> None:
         self._listeners: dict[Topic, set[asyncio.Event]] = {}
+        self.on_listen: Callable[[Sequence[Topic]], None] | None = None
+        """Gets the topics when somebody begins to listen: an engine may have to do something to hear them."""
 
     def publish(self, topics: Iterable[Topic]) -> None:
         if self._listeners:
@@ -55,6 +57,11 @@ class Signals:
                 event.set()
 
     @property
+    def topics(self) -> list[Topic]:
+        """What is listened to."""
+        return list(self._listeners)
+
+    @property
     def heard(self) -> bool:
         """Whether anybody listens at all."""
         return bool(self._listeners)
@@ -66,6 +73,8 @@ class Signals:
         topics = tuple(topics)
         for topic in topics:
             self._listeners.setdefault(topic, set()).add(event)
+        if self.on_listen is not None:
+            self.on_listen(topics)
         try:
             yield event
         finally:

@@ -150,6 +150,8 @@ async def test_nobody_looks_for_requests_while_there_are_none(
         looks += 1
         return []
 
+    await broker.claim("other")
+    await turns()  # With its first claim the broker begins to watch.
     monkeypatch.setattr(broker._claims, "_find_requests", counted)
     await broker.enqueue("q")
     [job] = await broker.claim("q")

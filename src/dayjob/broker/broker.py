@@ -14,6 +14,7 @@ from uuid import UUID
 from dayjob.broker.operations import Operations, check_limit
 from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed
+from dayjob.engines.connections import is_asynchronous
 from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
 from dayjob.names import KEY_BYTES, check_name
@@ -64,10 +65,12 @@ class Broker(Operations):
         unit = (self._intake.insertion(job),)
         if connection is not None:
             return (await self._engine.insert_within(connection, unit, self._now()))[0]
-        return (await self._inserting.submit(unit))[0]
+        return (await self._enqueue(unit))[0]
 
     def enqueue_within(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
+        if is_asynchronous(connection):
+            raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
         work = self._engine.insert_within(connection, self._unit(jobs), self._now())
         try:
             work.send(None)
@@ -85,7 +88,7 @@ class Broker(Operations):
             return []
         if connection is not None:
             return await self._engine.insert_within(connection, unit, self._now())
-        return await self._inserting.submit(unit)
+        return await self._enqueue(unit)
 
     def _unit(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
         """The checked jobs of one atomic batch."""

@@ -8,10 +8,13 @@ in any process reaches the claim; one made while a claim is still on its way bac
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from dayjob.job import Job
 from dayjob.stopping import Stop
+
+_FEW = 10_000
+"""Up to this many, claims whose holders dropped them without settling are let be."""
 
 
 class CancelToken:
@@ -47,17 +50,23 @@ class Claims:
 
     def __init__(self, find_requests: Callable[[], Awaitable[Iterable[tuple[bytes, int]]]]) -> None:
         self._find_requests = find_requests
-        self._held: WeakValueDictionary[bytes, Job] = WeakValueDictionary()
+        self._held: dict[bytes, ref[Job]] = {}
+        self._tidy_at = _FEW
         self.checks = 0
         """How many looks for requests have ended; tells whether one ended while a claim was on its way."""
 
     def hold(self, jobs: Iterable[Job]) -> None:
+        held = self._held
         for job in jobs:
             job._tokens = self
-            self._held[job.key] = job
+            held[job.key] = ref(job)
+        if len(held) > self._tidy_at:
+            self._held = {key: claim for key, claim in held.items() if claim() is not None}
+            self._tidy_at = max(_FEW, 2 * len(self._held))
 
     def let_go(self, job: Job) -> None:
-        if self._held.get(job.key) is job:
+        claim = self._held.get(job.key)
+        if claim is not None and claim() is job:
             del self._held[job.key]
 
     def token(self, job: Job) -> CancelToken:
@@ -79,7 +88,8 @@ class Claims:
         if self._held:
             requests = await self._find_requests()
             for key, epoch in requests:
-                job = self._held.get(key)
+                claim = self._held.get(key)
+                job = None if claim is None else claim()
                 if job is not None and job.epoch == epoch:
                     self.requested(job)
         self.checks += 1

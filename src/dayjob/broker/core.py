@@ -26,11 +26,10 @@ from dayjob.engines.base import (
     Renewed,
     Verdict,
 )
-from dayjob.engines.registry import create_engine
+from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState
 from dayjob.lifecycle import Event
-from dayjob.names import shown_url
 from dayjob.signals import CANCEL
 
 _log = logging.getLogger("dayjob.broker")
@@ -50,7 +49,7 @@ class Core:
         self._clock = clock or SYSTEM
         self._engine: Engine = create_engine(url, self._clock)
         self._url = url
-        self._shown = shown_url(url)
+        self._shown = without_password(url)
         self._policies = Policies(self.config)
         self._intake = Intake(self._policies, self.config.max_payload)
         self._claims = Claims(self._engine.cancel_requests)
@@ -65,6 +64,7 @@ class Core:
         self._offers = Offers(self._give_back)
         self._background: set[asyncio.Task[Any]] = set()
         self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
+        self._inserting_keyed: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
         self._claiming: Group[ClaimRequest, list[Job]] = Group(
             self._claim, weigh=lambda request: request.limit, undelivered=self._give_back
         )
@@ -73,7 +73,8 @@ class Core:
         self._cancelling: Group[bytes, CancelOutcome] = Group(self._cancel)
         self._reading: Group[bytes, Job | None] = Group(self._read)
         self._groups: tuple[Group[Any, Any], ...] = (
-            self._inserting, self._claiming, self._settling, self._renewing, self._cancelling, self._reading,
+            self._inserting, self._inserting_keyed, self._claiming, self._settling, self._renewing,
+            self._cancelling, self._reading,
         )  # fmt: skip
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
@@ -122,7 +123,6 @@ class Core:
                 await self._engine.open()
                 self._loop = asyncio.get_running_loop()
                 self._pid = os.getpid()
-                self._watch.start()
                 if self.config.duties:
                     self.start_duties()
             else:
@@ -185,6 +185,11 @@ class Core:
 
     # What the groups commit.
 
+    async def _enqueue(self, unit: tuple[Insertion, ...]) -> list[Enqueued]:
+        """Store an atomic batch. What has dedup keys may have to wait for others, and goes by itself."""
+        keyed = any(job.dedup_key is not None for job in unit)
+        return await (self._inserting_keyed if keyed else self._inserting).submit(unit)
+
     async def _insert(self, units: list[tuple[Insertion, ...]]) -> list[list[Enqueued]]:
         jobs = [job for unit in units for job in unit]
         offers = self._offers.take(units)
@@ -209,6 +214,7 @@ class Core:
         return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
+        self._watch.start()  # Whoever never claims need not hear of cancels.
         checks = self._claims.checks
         claimed = await self._engine.claim(requests, self._now())
         for jobs in claimed:

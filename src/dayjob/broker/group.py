@@ -1,7 +1,8 @@
 """Group commit: concurrent single calls share one trip to the engine.
 
 While one batch is on its way, the calls that arrive form the next. A caller that is cancelled takes
-nobody with it, and an item that fails on its own account fails alone.
+nobody with it, and an item that fails on its own account fails alone. One that is held up by somebody's
+open transaction is tried by itself for a while, and holds up nobody.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from dayjob.engines.base import BATCH
+from dayjob.clock import SYSTEM
+from dayjob.engines.base import BATCH, Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _STORAGE_ERRORS = (EngineUnavailable, EngineFenced, Closed)
+
+PATIENCE = 5.0
+"""Seconds for which an item is tried that somebody's open transaction holds up."""
+
+_PAUSE = 0.05
 
 
 class Group(Generic[Item, Answer]):
@@ -39,6 +46,7 @@ class Group(Generic[Item, Answer]):
         self._weigh = weigh
         self._undelivered = undelivered
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._contended: set[asyncio.Task[None]] = set()
         self._runner: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Answer:
@@ -56,8 +64,8 @@ class Group(Generic[Item, Answer]):
 
     async def drain(self) -> None:
         """Wait until everything submitted has been answered."""
-        while self._runner is not None:
-            await asyncio.wait({self._runner})
+        while self._runner is not None or self._contended:
+            await asyncio.wait({*self._contended, *([self._runner] if self._runner is not None else [])})
 
     async def _run(self) -> None:
         try:
@@ -84,6 +92,11 @@ class Group(Generic[Item, Answer]):
     async def _answer(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._commit([item for item, _ in batch])
+        except Contended:
+            for one in batch:
+                task = asyncio.get_running_loop().create_task(self._answer_contended(one))
+                self._contended.add(task)
+                task.add_done_callback(self._contended.discard)
         except _STORAGE_ERRORS as error:
             for _, future in batch:
                 _fail(future, error)
@@ -103,6 +116,23 @@ class Group(Generic[Item, Answer]):
                     future.set_result(answer)
                 elif self._undelivered is not None:
                     self._undelivered(answer)
+
+    async def _answer_contended(self, one: tuple[Item, asyncio.Future[Answer]]) -> None:
+        """Try one item of a batch that was held up, by itself, for a while: others don't wait for it."""
+        item, future = one
+        deadline = SYSTEM.elapsed() + PATIENCE
+        while not future.done():
+            try:
+                (answer,) = await self._commit([item])
+            except Contended as error:
+                if SYSTEM.elapsed() >= deadline:
+                    return _fail(future, error)
+                await SYSTEM.wait(asyncio.Event(), _PAUSE)
+            except Exception as error:
+                return _fail(future, error)
+            else:
+                return None if future.done() else future.set_result(answer)
+        return None
 
 
 def _fail(future: asyncio.Future[Answer], error: Exception) -> None:

@@ -6,6 +6,7 @@ import click
 
 from dayjob._version import __version__
 from dayjob.cli.demo import demo
+from dayjob.cli.migrate import migrate
 from dayjob.cli.worker import worker
 
 
@@ -16,4 +17,5 @@ def main() -> None:
 
 
 main.add_command(demo)
+main.add_command(migrate)
 main.add_command(worker)

@@ -21,12 +21,17 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from dayjob.errors import EngineUnavailable
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
 from dayjob.lifecycle import Event
 from dayjob.signals import Signals
 
 BATCH = 10_000
 """The most jobs that one commit takes in or hands out."""
+
+
+class Contended(EngineUnavailable):
+    """What was to be written is locked by somebody's open transaction; nothing was, and others may go on."""
 
 
 class Capabilities(Struct, frozen=True):

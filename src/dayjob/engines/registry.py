@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -10,7 +13,9 @@ from msgspec import Struct
 from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.errors import ConfigError
-from dayjob.names import shown_url
+
+_PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):[^?#]*@")
+_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&#]*")
 
 
 class Entry(Struct, frozen=True):
@@ -20,12 +25,26 @@ class Entry(Struct, frozen=True):
 
 ENGINES: dict[str, Entry] = {
     "memory": Entry("dayjob.engines.memory"),
-    "sqlite": Entry("dayjob.engines.sqlite"),
+    "postgres": Entry("dayjob.engines.postgres", "postgres"),
+    "postgresql": Entry("dayjob.engines.postgres", "postgres"),
     "redis": Entry("dayjob.engines.redis", "redis"),
     "rediss": Entry("dayjob.engines.redis", "redis"),
+    "sqlite": Entry("dayjob.engines.sqlite"),
     "unix": Entry("dayjob.engines.redis", "redis"),
 }
-"""Each module has ``create(url: Location, clock: Clock) -> Engine``."""
+"""Each module has ``create(location, clock) -> Engine``, and may have ``layout(location) -> Layout``."""
+
+
+class Layout(Protocol):
+    """The tables that an engine keeps its jobs in."""
+
+    def script(self) -> str:
+        """What creates them, for a person to read or to run."""
+        ...
+
+    async def apply(self) -> tuple[int, int]:
+        """Bring them up to date; the versions that were and are there, 0 for none."""
+        ...
 
 
 class Location(Struct, frozen=True):
@@ -37,8 +56,8 @@ class Location(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The URL for messages: without its password."""
-        return shown_url(self.url)
+        """The URL for messages."""
+        return without_password(self.url)
 
     def __repr__(self) -> str:
         return f"Location({self.shown!r})"
@@ -53,12 +72,31 @@ class Location(Struct, frozen=True):
             raise ConfigError(f"the URL {self.shown!r} has an unknown option {name!r}: {known}")
 
 
+def without_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
 def create_engine(url: str, clock: Clock) -> Engine:
     """The engine for the URL, not yet open."""
     location = parse(url)
+    engine: Engine = _module(location).create(location, clock)
+    return engine
+
+
+def find_layout(url: str) -> Layout | None:
+    """The layout of the store at the URL; None if its engine has none that is made beforehand."""
+    location = parse(url)
+    module = _module(location)
+    make: Callable[[Location], Layout] | None = getattr(module, "layout", None)
+    return None if make is None else make(location)
+
+
+def _module(location: Location) -> Any:
+    """The engine's module. With it comes its driver, which is an extra."""
     entry = ENGINES[location.parts.scheme]
     try:
-        module = import_module(entry.module)
+        return import_module(entry.module)
     except ModuleNotFoundError as error:
         if entry.extra is None:
             raise
@@ -66,14 +104,12 @@ def create_engine(url: str, clock: Clock) -> Engine:
             f"{location.parts.scheme}:// needs {error.name}, which is not installed: "
             f"run  pip install 'dayjob[{entry.extra}]'"
         ) from error
-    engine: Engine = module.create(location, clock)
-    return engine
 
 
 def parse(url: str) -> Location:
     if not isinstance(url, str):
         raise ConfigError(f"the URL {url!r} is a {type(url).__name__}: pass text such as 'sqlite:///jobs.db'")
-    shown = shown_url(url)
+    shown = without_password(url)
     known = ", ".join(f"{scheme}://" for scheme in sorted(ENGINES))
     try:
         parts = urlsplit(url)

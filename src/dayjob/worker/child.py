@@ -30,6 +30,7 @@ from dayjob.lifecycle import Event
 from dayjob.names import clean_error
 from dayjob.settlement import Settlement
 from dayjob.stopping import Stop
+from dayjob.worker.call import bound
 from dayjob.worker.messages import (
     Began,
     Cancelled,
@@ -174,7 +175,7 @@ class Child:
 
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
-        call = _bound(task, context)
+        call = bound(task, context)
         variables = copy_context()
         variables.run(enter, context)
         scope = task.app.tenant_scope
@@ -288,16 +289,6 @@ def _registered(start: Start) -> AnyTask | None:
 def _likeness(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
     name, url = wanted
     return app.url == url, app.name == name
-
-
-def _bound(task: AnyTask, context: Context) -> Callable[[], Any]:
-    args: list[Any] = [context.job]
-    kwargs: dict[str, Any] = {}
-    if task.arguments is not None:
-        args, kwargs = task.arguments.decode(context.job.payload)
-    if task.wants_context:
-        args = [context, *args]
-    return partial(task.function, *args, **kwargs)
 
 
 def _cancel(context: Context, message: Cancelled) -> None:

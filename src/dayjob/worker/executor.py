@@ -22,6 +22,7 @@ from dayjob.errors import BadPayload
 from dayjob.job import Job
 from dayjob.lifecycle import Event
 from dayjob.settlement import Settlement
+from dayjob.worker.call import bound
 from dayjob.worker.outcome import AnyTask, failed, succeeded
 from dayjob.worker.run import Run
 from dayjob.worker.threads import ThreadPool
@@ -117,13 +118,7 @@ class Executor:
 
     def _caller(self, task: AnyTask, context: Context) -> Callable[[], Awaitable[Any]]:
         """The handler with its arguments, as a coroutine function."""
-        args: list[Any] = [context.job]
-        kwargs: dict[str, Any] = {}
-        if task.arguments is not None:
-            args, kwargs = task.arguments.decode(context.job.payload)
-        if task.wants_context:
-            args = [context, *args]
-        function = partial(task.function, *args, **kwargs)
+        function = bound(task, context)
         return function if task.is_async else partial(self._in_thread, function)
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:

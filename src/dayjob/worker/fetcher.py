@@ -34,21 +34,24 @@ class Fetcher:
     async def fetch(self, limit: int, wait: float) -> list[Job]:
         """Up to ``limit`` jobs; none only if none came within ``wait`` seconds.
 
-        Without a wait, what is due now is promoted first, so that none means none.
+        Without a wait, what is due now is promoted before it is said that there is none.
         """
         pause = _FIRST_PAUSE
         while True:
             try:
-                if wait == 0:
+                jobs = await self._claim(limit, wait)
+                if wait == 0 and not jobs:
                     await self._broker.promote()
-                if self._queues:
-                    return await self._broker.claim(
-                        self._queues, limit=limit, lease=self._lease, wait=wait, worker=self._worker
-                    )
-                return await self._broker.claim_any(
-                    limit=limit, lease=self._lease, wait=wait, worker=self._worker
-                )
+                    return await self._claim(limit, wait)
+                return jobs
             except EngineUnavailable as error:
                 _log.warning("no jobs can be claimed; trying again in %.1f s: %s", pause, error)
                 await self._clock.wait(asyncio.Event(), pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _claim(self, limit: int, wait: float) -> list[Job]:
+        if self._queues:
+            return await self._broker.claim(
+                self._queues, limit=limit, lease=self._lease, wait=wait, worker=self._worker
+            )
+        return await self._broker.claim_any(limit=limit, lease=self._lease, wait=wait, worker=self._worker)

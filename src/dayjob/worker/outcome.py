@@ -20,6 +20,8 @@ from dayjob.task import Task
 UNENCODABLE = b""
 """Stands for a result that could not be stored; no JSON is empty."""
 
+_NULL = b"null"
+
 AnyTask = Task[Any, Any, Any]
 
 
@@ -37,6 +39,8 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
 
 def _encoded(context: Context, result: Any, max_result: int) -> bytes:
     """The result as JSON. The work is done, so a result that can't be kept is no reason to do it again."""
+    if result is None:
+        return _NULL
     try:
         encoded = encode(result)
     except Exception as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from dayjob.broker import Broker
 from dayjob.clock import Clock
-from dayjob.engines.base import BATCH
+from dayjob.engines.base import BATCH, Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.settlement import Settlement, SettleResult
 from dayjob.worker.outcome import describe
@@ -38,6 +38,7 @@ class Settler:
         self._shut_out = shut_out
         self._waiting: Batch = []
         self._runner: asyncio.Task[None] | None = None
+        self._held_up: set[asyncio.Task[None]] = set()
 
     def put(self, run: Run, settlement: Settlement) -> None:
         self._waiting.append((run, settlement))
@@ -46,13 +47,14 @@ class Settler:
 
     async def flush(self) -> None:
         """Wait until all that was put is settled."""
-        while self._runner is not None:
-            await asyncio.wait({self._runner})
+        while self._runner is not None or self._held_up:
+            await asyncio.wait({*self._held_up, *([self._runner] if self._runner is not None else [])})
 
     def abort(self) -> None:
         """Give up on what is not settled yet; the leases see to it."""
-        if self._runner is not None:
-            self._runner.cancel()
+        for task in (*self._held_up, self._runner):
+            if task is not None:
+                task.cancel()
 
     async def _run(self) -> None:
         try:
@@ -69,6 +71,8 @@ class Settler:
         while True:
             try:
                 results = await self._broker.settle_many([settlement for _, settlement in batch])
+            except Contended as error:
+                return await self._store_later(batch, error)
             except EngineUnavailable as error:
                 _log.warning("%d outcomes wait for the storage: %s", len(batch), error)
                 await self._clock.wait(asyncio.Event(), pause)
@@ -81,6 +85,22 @@ class Settler:
                 for (run, settlement), result in zip(batch, results, strict=True):
                     self._settled(run, settlement, result)
                 return None
+
+    async def _store_later(self, batch: Batch, error: Exception) -> None:
+        """A follow-up job of the batch is held up by somebody's open transaction: its run waits, no other."""
+        if len(batch) > 1:
+            for one in batch:
+                await self._store([one])
+            return
+        _log.info("the outcome of job %s waits: %s", batch[0][0].job.id, error)
+        task = asyncio.get_running_loop().create_task(self._put_back(batch))
+        self._held_up.add(task)
+        task.add_done_callback(self._held_up.discard)
+
+    async def _put_back(self, batch: Batch) -> None:
+        await self._clock.wait(asyncio.Event(), _LONGEST_PAUSE)
+        for run, settlement in batch:
+            self.put(run, settlement)
 
     async def _store_one_by_one(self, batch: Batch, error: Exception) -> None:
         """One of the batch can't be stored: that one becomes a failure, and the others go their way."""

@@ -302,17 +302,7 @@ class Worker:
         run.own_task = task
 
     async def _run_to_the_end(self, run: Run) -> None:
-        """Perform a run, and start the next one that waits."""
-        try:
-            await self._perform(run)
-        finally:
-            assert run.own_task is not None
-            self._tasks.discard(run.own_task)
-            if self._waiting and not self._stopping.is_set():
-                self._start(self._waiting.popleft())
-            self._changed.set()
-
-    async def _perform(self, run: Run) -> None:
+        """Perform a run, put its outcome to be stored, and start the next run that waits."""
         job = run.job
         if self.app.events.wants("job.started"):
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
@@ -326,8 +316,16 @@ class Worker:
             _log.exception("the run of job %s came to an odd end", job.id)
             settlement = Settlement.nack(job, describe(error))
         self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
-        if run.abandoned:
-            return
+        if not run.abandoned:
+            self._ended(run, settlement)
+        assert run.own_task is not None
+        self._tasks.discard(run.own_task)
+        if self._waiting and not self._stopping.is_set():
+            self._start(self._waiting.popleft())
+        self._changed.set()
+
+    def _ended(self, run: Run, settlement: Settlement | None) -> None:
+        job = run.job
         progress = self._progress.take(job.key)
         if settlement is not None:
             if progress is not None:

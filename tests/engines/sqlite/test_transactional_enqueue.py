@@ -163,7 +163,7 @@ async def test_a_connection_without_a_transaction_that_leaves_them_to_the_caller
 
 @pytest.mark.parametrize("connection", ["text", 5, object()])
 async def test_what_is_no_connection_is_refused(broker: Broker, connection: object) -> None:
-    with pytest.raises(TypeError, match=r"is not a sqlite3\.Connection"):
+    with pytest.raises(TypeError, match=r"connection=.* can't be used: pass a sqlite3\.Connection"):
         await broker.enqueue("q", connection=connection)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from dayjob.clock import Clock
 from dayjob.engines.registry import Location
-from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.database import Place, SqliteLayout
 from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.errors import ConfigError
 
@@ -15,6 +15,14 @@ _SYNCHRONOUS = ("full", "normal")
 
 
 def create(location: Location, clock: Clock) -> SqliteEngine:
+    return SqliteEngine(_read(location), clock)
+
+
+def layout(location: Location) -> SqliteLayout:
+    return SqliteLayout(_read(location))
+
+
+def _read(location: Location) -> Place:
     """``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``?synchronous=`` and ``?busy_timeout=``."""
     url = location.url
     if location.parts.netloc:
@@ -31,7 +39,7 @@ def create(location: Location, clock: Clock) -> SqliteEngine:
         raise ConfigError(f"the URL {url!r} has synchronous={synchronous!r}: write full (durable) or normal")
     busy_timeout = _seconds(location.take("busy_timeout", "30"), url)
     location.done("sqlite:/// takes synchronous and busy_timeout")
-    return SqliteEngine(Place(url, Path(path).absolute(), synchronous.upper(), busy_timeout), clock)
+    return Place(url, Path(path).absolute(), synchronous.upper(), busy_timeout)
 
 
 def _seconds(text: str, url: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +95,7 @@ class Place(Struct, frozen=True):
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
+        """Bring the layout up to date, under the write lock."""
         scripts = migrations()
         newest = scripts[-1][0]
         if self.patiently(lambda: _version(connection)) == newest:
@@ -111,11 +113,7 @@ class Place(Struct, frozen=True):
                 if number > version:
                     for command in _commands(script):
                         connection.execute(command)
-                    connection.execute(
-                        "INSERT INTO dayjob_meta (key, value) VALUES ('layout', ?) "
-                        "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                        (number,),
-                    )
+                    connection.execute(_mark(number))
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -140,6 +138,28 @@ class Place(Struct, frozen=True):
         return EngineUnavailable(f"{self.url}: {error}: nothing was changed; {hint}, then try again")
 
 
+class SqliteLayout(Struct, frozen=True):
+    """The tables of one file."""
+
+    place: Place
+
+    def script(self) -> str:
+        """The SQL that creates them, as one transaction."""
+        parts = ["BEGIN;"]
+        for number, sql in migrations():
+            parts += [f"-- Layout {number}", sql.strip(), _mark(number)]
+        return "\n\n".join([*parts, "COMMIT;", ""])
+
+    async def apply(self) -> tuple[int, int]:
+        before = self._version() if self.place.path.exists() else 0
+        self.place.prepare().close()
+        return before, migrations()[-1][0]
+
+    def _version(self) -> int:
+        with closing(self.place.connect()) as connection:
+            return _version(connection)
+
+
 def is_busy(error: sqlite3.Error) -> bool:
     return "locked" in str(error) or "busy" in str(error)
 
@@ -159,6 +179,13 @@ def _version(connection: sqlite3.Connection) -> int:
         return 0
     row = connection.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchone()
     return int(row[0]) if row else 0
+
+
+def _mark(number: int) -> str:
+    return (
+        f"INSERT INTO dayjob_meta (key, value) VALUES ('layout', {number}) "
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value;"
+    )
 
 
 def _commands(script: str) -> list[str]:

@@ -21,6 +21,7 @@ from dayjob.engines.base import (
     Reschedule,
     Verdict,
 )
+from dayjob.engines.connections import started
 from dayjob.engines.sqlite.database import Place
 from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.owners import Process, this_process
@@ -101,9 +102,11 @@ class SqliteEngine:
     async def insert_within(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
+        given, connection = connection, await started(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise TypeError(
-                f"connection={connection!r} is not a sqlite3.Connection: pass one to this queue's file"
+                f"connection={given!r} can't be used: pass a sqlite3.Connection to this queue's file, or a "
+                "Session or Connection of SQLAlchemy on one"
             )
         self._check_same_file(connection)
         if not connection.in_transaction and connection.isolation_level is None:

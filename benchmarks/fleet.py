@@ -1,0 +1,196 @@
+"""dayjob on a server, with producers and workers in several processes:
+``python -m benchmarks.fleet KIND URL NUMBER [OPTION]``.
+
+Results are not kept, as with the peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from benchmarks.child import (
+    Answer,
+    Kind,
+    drained,
+    hold,
+    median_wait,
+    now_and_then,
+    one_by_one,
+    run,
+    starts,
+    until,
+    waited,
+    waits,
+)
+from benchmarks.server import connection
+from dayjob import App, BrokerConfig, Retention, Worker
+from dayjob.worker.garbage import collect_less_often
+
+BACKLOG = 10_000
+_BATCH = 1000
+
+_SIZE = """
+    SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::float8 / 1048576
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+"""
+"""MiB of all tables with their indexes."""
+
+
+async def note(number: int) -> None:
+    starts.append(time.perf_counter())
+
+
+async def note_wait(stamp: float) -> None:
+    waited(stamp)
+
+
+def make_app(url: str) -> App:
+    app = App(url, config=BrokerConfig(retention=Retention(done=0)))
+    app.task(name="note")(note)
+    app.task(name="note_wait")(note_wait)
+    return app
+
+
+async def _fill(app: App, jobs: int, batch: int = _BATCH) -> None:
+    for start in range(0, jobs, batch):
+        await app.tasks["note"].aenqueue_many([(number,) for number in range(min(batch, jobs - start))])
+
+
+async def fill(url: str, jobs: int) -> Answer:
+    async with make_app(url) as app:
+        await _fill(app, jobs, 10_000)
+    return {}
+
+
+@asynccontextmanager
+async def _working(app: App, concurrency: int = 100) -> AsyncIterator[None]:
+    """A worker that runs as ``dayjob worker`` does, until the context ends."""
+    worker = Worker(app, concurrency=concurrency)
+    running = asyncio.ensure_future(worker.run())
+    yield
+    worker.stop()
+    await running
+
+
+async def drain(url: str, jobs: int, concurrency: str) -> Answer:
+    """One worker on a backlog."""
+    async with make_app(url) as app:
+        await _fill(app, jobs)
+        async with _working(app, int(concurrency)):
+            await until(lambda: len(starts) >= jobs)
+    return drained(jobs)
+
+
+async def share(url: str, jobs: int) -> Answer:
+    """One of several workers on a backlog that is there already: how many it ran, and when."""
+    async with make_app(url) as app:
+        await app.broker.stats("default")
+        await hold()
+        async with _working(app):
+            ran = -1
+            # Counting while there is work would be work, too.
+            while len(starts) > ran or (await app.broker.stats("default")).pending:
+                ran = len(starts)
+                await asyncio.sleep(0.25)
+    return {"jobs": len(starts), "first": min(starts, default=0), "last": max(starts, default=0)}
+
+
+async def drain_for(url: str, seconds: int) -> Answer:
+    """One worker on a large backlog for so long: the rate, and those of the first and last sixths.
+
+    If the backlog does not last that long, until it ran out.
+    """
+    async with make_app(url) as app:
+        await app.broker.stats("default")
+        await hold()
+        async with _working(app):
+            await until(lambda: bool(starts))
+            ran = -1
+            end = starts[0] + seconds
+            while time.perf_counter() < end and len(starts) > ran:
+                ran = len(starts)
+                await asyncio.sleep(1)
+    end = min(end, max(starts))
+    part = (end - starts[0]) / 6
+    return {
+        "rate": sum(moment <= end for moment in starts) / (end - starts[0]),
+        "first": sum(moment < starts[0] + part for moment in starts) / part,
+        "last": sum(end - part < moment <= end for moment in starts) / part,
+    }
+
+
+async def churn(url: str, jobs: int, first: str) -> Answer:
+    """A worker and a producer that keeps the backlog: MiB after the first jobs and after all."""
+    sizes = []
+    async with make_app(url) as app, connection(url) as database:
+        await _fill(app, BACKLOG)
+        added = BACKLOG
+        async with _working(app):
+            for end in (int(first), jobs):
+                while len(starts) < end:
+                    if added - len(starts) < BACKLOG:
+                        await _fill(app, _BATCH)
+                        added += _BATCH
+                    else:
+                        await asyncio.sleep(0.005)
+                sizes.append(await database.fetchval(_SIZE))
+    return {"first": sizes[0], "all": sizes[1], "rate": len(starts) / (max(starts) - min(starts))}
+
+
+async def enqueue(url: str, calls: int) -> Answer:
+    """One producer that awaits each enqueue."""
+    async with make_app(url) as app:
+        return await one_by_one(calls, lambda number: app.tasks["note"].aenqueue(number))
+
+
+async def producers(url: str, calls: int, count: str) -> Answer:
+    """Several of them in this process: their rate together."""
+    async with make_app(url) as app:
+        task = app.tasks["note"]
+
+        async def producer() -> None:
+            for number in range(calls):
+                await task.aenqueue(number)
+
+        await task.aenqueue(0)
+        start = time.perf_counter()
+        await asyncio.gather(*(producer() for _ in range(int(count))))
+        return {"rate": calls * int(count) / (time.perf_counter() - start)}
+
+
+async def listen(url: str, jobs: int) -> Answer:
+    """An idle worker: how long each job waited from the moment it was asked for to its start."""
+    async with make_app(url) as app, _working(app):
+        await hold()
+        await until(lambda: len(waits) >= jobs)
+    return median_wait()
+
+
+async def call(url: str, jobs: int) -> Answer:
+    """A producer that adds a job now and then."""
+    async with make_app(url) as app:
+        await app.broker.stats("default")
+        await hold()
+        return await now_and_then(jobs, app.tasks["note_wait"].aenqueue)
+
+
+KINDS: dict[str, Kind] = {
+    "call": call,
+    "churn": churn,
+    "drain": drain,
+    "drain-for": drain_for,
+    "enqueue": enqueue,
+    "fill": fill,
+    "listen": listen,
+    "producers": producers,
+    "share": share,
+}
+
+if __name__ == "__main__":
+    collect_less_often()  # As ``dayjob worker`` does.
+    run(KINDS, sys.argv[1:])

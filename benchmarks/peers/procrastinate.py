@@ -1,0 +1,50 @@
+"""Procrastinate: ``python -m benchmarks.peers.procrastinate KIND URL JOBS [CONCURRENCY]``.
+
+Jobs are deleted when they end, so that nothing is kept, as on our side. It fetches and ends jobs one by one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+from benchmarks.child import Answer, drained, one_by_one, run, starts
+
+
+def _app(url: str, connections: int) -> tuple[Any, Any]:
+    package = import_module("procrastinate")
+    connector = package.PsycopgConnector(conninfo=url, min_size=connections, max_size=connections)
+    app = package.App(connector=connector)
+
+    async def note(number: int) -> None:
+        starts.append(time.perf_counter())
+
+    return app, app.task(name="note")(note)
+
+
+async def drain(url: str, jobs: int, concurrency: str) -> Answer:
+    """A worker that runs so many jobs at once, with a connection for each and one to listen."""
+    app, task = _app(url, int(concurrency) + 1)
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        for start in range(0, jobs, 1000):
+            some = range(start, min(start + 1000, jobs))
+            await task.batch_defer_async(*({"number": number} for number in some))
+        await app.run_worker_async(
+            concurrency=int(concurrency), wait=False, delete_jobs="always", install_signal_handlers=False
+        )
+    return drained(jobs)
+
+
+async def enqueue(url: str, jobs: int) -> Answer:
+    """One producer that awaits each ``defer_async``."""
+    app, task = _app(url, 1)
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        return await one_by_one(jobs, lambda number: task.defer_async(number=number))
+
+
+if __name__ == "__main__":
+    run({"drain": drain, "enqueue": enqueue}, sys.argv[1:])

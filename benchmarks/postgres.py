@@ -1,0 +1,258 @@
+"""The PostgreSQL engine next to its peers on the same server, and what processes and producers gain there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from importlib.util import find_spec
+from statistics import median
+
+from benchmarks.findings import Finding, millis, paired_ratio, rate
+from benchmarks.peers import graphile
+from benchmarks.processes import ask, python
+from benchmarks.run import Run, measure
+
+_FLEET = "benchmarks.fleet"
+_PGQUEUER = "benchmarks.peers.pgqueuer"
+_PROCRASTINATE = "benchmarks.peers.procrastinate"
+
+_CONCURRENCIES = (100, 500, 1000)
+_BATCH_SIZES = (100, 500, 1000, 2000)
+_LOCAL_QUEUES = (500, 2000)
+"""What decides how many jobs are claimed at once, for us, PgQueuer and graphile-worker: each gets its best.
+
+Our default is the first; PgQueuer's default of 10 drains a third as fast; 500 is graphile-worker's advice.
+"""
+
+_PROCRASTINATE_CONCURRENCY = 10
+"""It fetches jobs one by one, so that more of them only wait for each other."""
+
+Turn = Callable[[], Awaitable[float]]
+
+
+def _need(*packages: str) -> None:
+    for package in packages:
+        if find_spec(package) is None:
+            raise SystemExit(
+                f"this measure compares with {package}: run  make bench, or  pip install {package}"
+            )
+
+
+def _rate(run: Run, module: str, kind: str, *arguments: object) -> Turn:
+    """A side that has a process of its own tell a rate, on a new database each time."""
+
+    async def turn() -> float:
+        with run.server.database() as url:
+            return ask(module, kind, url, *arguments)["rate"]
+
+    return turn
+
+
+@measure("peer-drain", "postgres")
+async def peer_drain(run: Run, engine: str) -> list[Finding]:
+    """One worker process on no-op tasks, against Procrastinate, PgQueuer and graphile-worker."""
+    _need("pgqueuer", "procrastinate")
+    run.close_sides()
+    jobs, few = run.size(50_000, 10_000), run.size(20_000, 5000)
+
+    def ours(jobs: int, concurrency: int) -> Turn:
+        return _rate(run, _FLEET, "drain", jobs, concurrency)
+
+    def pgqueuer(jobs: int, batch: int) -> Turn:
+        return _rate(run, _PGQUEUER, "drain", jobs, batch)
+
+    concurrency, speeds = await _best(run, "our concurrency", ours, few, _CONCURRENCIES)
+    batch, _ = await _best(run, "PgQueuer's batch size", pgqueuer, few, _BATCH_SIZES)
+    procrastinate = _rate(run, _PROCRASTINATE, "drain", run.size(1500, 300), _PROCRASTINATE_CONCURRENCY)
+    peers = {
+        f"Procrastinate {version('procrastinate')}": (50.0, procrastinate),
+        f"PgQueuer {version('pgqueuer')}, batches of {batch:,}": (2.0, pgqueuer(jobs, batch)),
+    }
+    try:
+        node = graphile.install(run.folder("graphile"))
+    except graphile.Missing as reason:
+        run.screen.say(f"peer-drain · {engine} · without graphile-worker: {reason}")
+    else:
+
+        def graphile_worker(jobs: int, size: int) -> Turn:
+            async def turn() -> float:
+                with run.server.database() as url:
+                    return node.drain(url, jobs, size)["rate"]
+
+            return turn
+
+        size, _ = await _best(run, "graphile-worker's local queue", graphile_worker, few, _LOCAL_QUEUES)
+        name = f"graphile-worker {node.version}, local queue of {size:,}"
+        peers[name] = (1.2, graphile_worker(jobs, size))
+    found, *others = await run.in_turn(
+        f"peer-drain · {engine} · {jobs:,} jobs",
+        run.size(5, 3),
+        ours(jobs, concurrency),
+        *(turn for _, turn in peers.values()),
+    )
+    findings = [
+        Finding(
+            measure="peer-drain",
+            engine=engine,
+            what=f"no-op tasks, concurrency {concurrency:,}, vs {name}",
+            figures=f"{rate(median(found))} vs {rate(median(other))}",
+            value=paired_ratio(found, other),
+            unit="×",
+            at_least=wanted,
+        )
+        for (name, (wanted, _)), other in zip(peers.items(), others, strict=True)
+    ]
+    default = _CONCURRENCIES[0]
+    by_default = Finding(
+        measure="peer-drain",
+        engine=engine,
+        what=f"no-op tasks, the default concurrency of {default} vs {concurrency:,}",
+        figures=f"{rate(speeds[default])} vs {rate(speeds[concurrency])} at best",
+        value=speeds[default] / speeds[concurrency],
+        unit="×",
+    )
+    return [*findings, by_default]
+
+
+async def _best(
+    run: Run, what: str, make: Callable[[int, int], Turn], jobs: int, options: Sequence[int]
+) -> tuple[int, dict[int, float]]:
+    """The option that drains fastest, and how fast each of them is at best: noise only slows down."""
+    turns = [make(jobs, option) for option in options]
+    found = await run.in_turn(f"peer-drain · choosing {what}", run.size(2, 1), *turns)
+    speeds = {option: max(rates) for option, rates in zip(options, found, strict=True)}
+    return max(speeds, key=speeds.__getitem__), speeds
+
+
+@measure("peer-enqueue", "postgres")
+async def peer_enqueue(run: Run, engine: str) -> list[Finding]:
+    """Single awaited enqueues from one producer, against Procrastinate's."""
+    _need("procrastinate")
+    run.close_sides()
+    calls = run.size(1000, 300)
+    ours, theirs = await run.in_turn(
+        f"peer-enqueue · {engine} · {calls:,} calls",
+        run.size(7, 3),
+        _rate(run, _FLEET, "enqueue", calls),
+        _rate(run, _PROCRASTINATE, "enqueue", calls),
+    )
+    return [
+        Finding(
+            measure="peer-enqueue",
+            engine=engine,
+            what=f"awaited enqueues, one producer, vs Procrastinate {version('procrastinate')}",
+            figures=f"{rate(median(ours))} vs {rate(median(theirs))}",
+            value=paired_ratio(ours, theirs),
+            unit="×",
+            at_least=1.5,
+        )
+    ]
+
+
+@measure("producers", "postgres")
+async def producers(run: Run, engine: str) -> list[Finding]:
+    """A hundred producers in one process share commits."""
+    run.close_sides()
+    calls, count = run.size(1000, 300), 100
+    together, alone = await run.in_turn(
+        f"producers · {engine}",
+        run.size(7, 3),
+        _rate(run, _FLEET, "producers", run.size(300, 100), count),
+        _rate(run, _FLEET, "enqueue", calls),
+    )
+    return [
+        Finding(
+            measure="producers",
+            engine=engine,
+            what=f"awaited enqueues, {count} producers in one process vs one",
+            figures=f"{rate(median(together))} vs {rate(median(alone))}",
+            value=paired_ratio(together, alone),
+            unit="×",
+            at_least=10,
+        )
+    ]
+
+
+@measure("peer-latency", "postgres")
+async def peer_latency(run: Run, engine: str) -> list[Finding]:
+    """From enqueue to start on an idle worker in another process, against PgQueuer."""
+    _need("pgqueuer")
+    run.close_sides()
+    jobs = run.size(100, 50)
+
+    def wait(module: str) -> Turn:
+        async def turn() -> float:
+            with (
+                run.server.database() as url,
+                python(module, "listen", url, jobs) as worker,
+            ):
+                worker.wait_until_ready()
+                with python(module, "call", url, jobs) as producer:
+                    producer.wait_until_ready()
+                    worker.go()
+                    producer.go()
+                    producer.answer()
+                return worker.answer()["p50"]
+
+        return turn
+
+    ours, theirs = await run.in_turn(
+        f"peer-latency · {engine} · {jobs} jobs", run.size(5, 3), wait(_FLEET), wait(_PGQUEUER)
+    )
+    return [
+        Finding(
+            measure="peer-latency",
+            engine=engine,
+            what=f"enqueue to start, another process, p50, vs PgQueuer {version('pgqueuer')}",
+            figures=f"{millis(median(ours))} vs {millis(median(theirs))}",
+            value=paired_ratio(ours, theirs),
+            unit="×",
+            at_most=1,
+        )
+    ]
+
+
+@measure("two-workers", "postgres")
+async def two_workers(run: Run, engine: str) -> list[Finding]:
+    """Two worker processes on one backlog, against one."""
+    run.close_sides()
+    jobs = run.size(60_000, 12_000)
+
+    def share(count: int) -> Turn:
+        async def turn() -> float:
+            with run.server.database() as url:
+                ask(_FLEET, "fill", url, jobs)
+                return _shared_rate(url, jobs, count)
+
+        return turn
+
+    two, one = await run.in_turn(
+        f"two-workers · {engine} · {jobs:,} jobs", run.size(7, 3), share(2), share(1)
+    )
+    return [
+        Finding(
+            measure="two-workers",
+            engine=engine,
+            what="no-op coroutine tasks, two worker processes vs one",
+            figures=f"{rate(median(two))} vs {rate(median(one))}",
+            value=paired_ratio(two, one),
+            unit="×",
+            at_least=1.3,
+        )
+    ]
+
+
+def _shared_rate(url: str, jobs: int, count: int) -> float:
+    """From the first start in any process to the last in any."""
+    with ExitStack() as stack:
+        workers = [stack.enter_context(python(_FLEET, "share", url, jobs)) for _ in range(count)]
+        for worker in workers:
+            worker.wait_until_ready()
+        for worker in workers:
+            worker.go()
+        found = [answer for worker in workers if (answer := worker.answer())["jobs"]]
+    ran = sum(answer["jobs"] for answer in found)
+    if ran != jobs:
+        raise RuntimeError(f"{ran:,.0f} of {jobs:,} jobs ran")
+    return (jobs - 1) / (max(each["last"] for each in found) - min(each["first"] for each in found))

@@ -1,0 +1,20 @@
+"""The PostgreSQL engine: jobs in a schema of their own, for fleets of workers on many machines."""
+
+from __future__ import annotations
+
+from dayjob.clock import Clock
+from dayjob.engines.postgres.engine import PostgresEngine
+from dayjob.engines.postgres.migrate import PostgresLayout
+from dayjob.engines.postgres.place import read
+from dayjob.engines.registry import Location
+
+__all__ = ["create", "layout"]
+
+
+def create(location: Location, clock: Clock) -> PostgresEngine:
+    """``postgresql://user@host/database`` with the options of ``place.read``."""
+    return PostgresEngine(read(location))
+
+
+def layout(location: Location) -> PostgresLayout:
+    return PostgresLayout(read(location))

@@ -1,0 +1,58 @@
+"""Looking at jobs in id order: each listing by the index that fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dayjob.engines.base import Listing
+from dayjob.engines.postgres.pool import Connection
+from dayjob.engines.postgres.rows import full_job
+from dayjob.engines.postgres.statements import Statements
+from dayjob.job import FINISHED, Job, JobState
+
+_FIRST, _LAST = bytes(16), b"\xff" * 16
+
+
+async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
+    found = await connection.fetch(statements["get"], list(dict.fromkeys(keys)))
+    return {row[0]: full_job(row) for row in found}
+
+
+async def find(connection: Connection, statements: Statements, listing: Listing) -> list[Job]:
+    if listing.state in FINISHED and listing.task is None:
+        keys = await finished_keys(
+            connection, statements, listing.state, listing.queue, listing.after, listing.limit,
+            newest_first=listing.newest_first,
+        )  # fmt: skip
+        jobs = await get(connection, statements, keys)
+        return [jobs[key] for key in keys if key in jobs]
+    parameters: list[Any] = []
+    conditions: list[str] = []
+
+    def add(condition: str, value: Any) -> None:
+        if value is not None:
+            parameters.append(value)
+            conditions.append(condition.format(f"${len(parameters)}"))
+
+    add("state = {}", None if listing.state is None else listing.state.value)
+    add("queue = {}", listing.queue)
+    add("task = {}", listing.task)
+    add("id < {}" if listing.newest_first else "id > {}", listing.after)
+    parameters.append(listing.limit)
+    order = f"ORDER BY id{' DESC' if listing.newest_first else ''} LIMIT ${len(parameters)}"
+    select = "".join([statements["find"], *(f"    AND {condition}\n" for condition in conditions), order])
+    return [full_job(row) for row in await connection.fetch(select, *parameters)]
+
+
+async def finished_keys(
+    connection: Connection, statements: Statements, state: JobState, queue: str | None, after: bytes | None,
+    limit: int, *, newest_first: bool = False,
+) -> list[bytes]:  # fmt: skip
+    """Ids of finished jobs in id order, with and without a queue by the same index."""
+    name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
+    queues = None if queue is None else [queue]
+    found = await connection.fetch(
+        statements[name], state.value, queues, start if after is None else after, after, limit
+    )
+    return [row[0] for row in found]

@@ -1,0 +1,43 @@
+-- Hand out pending jobs, queue by queue in the order given, each in the order of (priority, id).
+-- $1 now  $2 queues  $3 their leases  $4, $5 after which (priority, id) of each to look  $6 limit
+-- $7 worker  $8 claim
+-- The last column tells how many entries of the index were read: more than were claimed if others claim
+-- too, and many more if a snapshot held by somebody keeps dead entries in it.
+WITH clock AS MATERIALIZED (
+    SELECT dayjob.now_us($1) AS now, pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) AS read
+),
+picked AS MATERIALIZED (
+    SELECT job.id
+    FROM clock, unnest($2::text[], $4::bigint[], $5::uuid[]) AS wanted (queue, after_priority, after_id)
+    CROSS JOIN LATERAL (
+        SELECT jobs.id
+        FROM dayjob.jobs
+        WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
+            AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
+            AND (jobs.expires_at > clock.now OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+        ORDER BY jobs.priority, jobs.id
+        LIMIT $6
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+    WHERE NOT EXISTS (SELECT FROM dayjob.pauses WHERE pauses.queue = wanted.queue)
+    LIMIT $6
+),
+claimed AS (
+    UPDATE dayjob.jobs
+    SET state = 'running', attempts = attempts + 1, epoch = epoch + 1, claimed_at = clock.now,
+        lease_expires_at = clock.now + ($3::bigint[])[array_position($2::text[], queue)],
+        worker = $7, claim = $8, progress = NULL,
+        held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
+    FROM clock
+    WHERE id = ANY (ARRAY(SELECT id FROM picked))
+    RETURNING jobs.*
+),
+counted AS (
+    INSERT INTO dayjob.counts (queue, pending, running)
+    SELECT queue, -count(*), count(*) FROM claimed GROUP BY queue
+)
+SELECT id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
+    claimed_at, lease_expires_at, expires_at, last_error, cancel_requested, worker,
+    pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) - clock.read
+FROM claimed, clock
+ORDER BY array_position($2::text[], queue), priority, id

@@ -1,0 +1,19 @@
+-- Ids of finished jobs in id order, the newest first, each queue with its own stretch of the index.
+-- $1 state  $2 queues, NULL for all  $3 from which id on  $4 but for this one  $5 limit
+-- The conditions are put as one range of the index, so that nothing else is thought to be cheaper.
+SELECT job.id
+FROM (
+    SELECT queue FROM unnest($2::text[]) AS queue
+    UNION
+    SELECT counts.queue FROM dayjob.counts WHERE $2::text[] IS NULL
+) AS wanted
+CROSS JOIN LATERAL (
+    SELECT jobs.id FROM dayjob.jobs
+    WHERE (jobs.state, jobs.queue, jobs.id) <= ($1, wanted.queue, $3::uuid)
+        AND (jobs.state, jobs.queue) >= ($1, wanted.queue)
+        AND jobs.id IS DISTINCT FROM $4::uuid AND jobs.finished_at IS NOT NULL
+    ORDER BY jobs.state DESC, jobs.queue DESC, jobs.id DESC
+    LIMIT $5
+) AS job
+ORDER BY job.id DESC
+LIMIT $5

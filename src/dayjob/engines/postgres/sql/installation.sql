@@ -1,0 +1,2 @@
+-- The id of this installation.
+SELECT value FROM dayjob.meta WHERE key = 'installation'

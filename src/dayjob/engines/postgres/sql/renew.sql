@@ -1,0 +1,10 @@
+-- Set new leases for the claims that are current.
+-- $1 now  $2 ids  $3 epochs  $4 leases
+WITH clock AS MATERIALIZED (
+    SELECT dayjob.now_us($1) AS now
+)
+UPDATE dayjob.jobs
+SET lease_expires_at = clock.now + renewal.lease
+FROM clock, unnest($2::uuid[], $3::integer[], $4::bigint[]) AS renewal (id, epoch, lease)
+WHERE jobs.id = renewal.id AND jobs.epoch = renewal.epoch AND jobs.state || '' = 'running'
+RETURNING jobs.id, jobs.epoch, jobs.lease_expires_at, jobs.cancel_requested

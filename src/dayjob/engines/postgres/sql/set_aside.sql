@@ -1,0 +1,16 @@
+-- End claimed jobs that can't be decoded as dead, whatever they were; they are kept until they are purged.
+-- $1 now  $2 ids  $3 epochs  $4 errors
+WITH clock AS MATERIALIZED (
+    SELECT dayjob.now_us($1) AS now
+),
+ended AS (
+    UPDATE dayjob.jobs
+    SET state = 'dead', attempts = greatest(attempts - 1, 0), finished_at = clock.now, lease_expires_at = NULL,
+        remove_at = NULL, held_key = NULL, last_error = amiss.error,
+        errors = (errors || jsonb_build_array(attempts, clock.now, worker, amiss.error)::text)[greatest(cardinality(errors) - 8, 1):]
+    FROM clock, unnest($2::uuid[], $3::integer[], $4::text[]) AS amiss (id, epoch, error)
+    WHERE jobs.id = amiss.id AND jobs.epoch = amiss.epoch AND jobs.state || '' = 'running'
+    RETURNING queue
+)
+INSERT INTO dayjob.counts (queue, running, dead)
+SELECT queue, -count(*), count(*) FROM ended GROUP BY queue

@@ -1,0 +1,125 @@
+"""A PostgreSQL server that belongs to one test, which may stop, limit and restart it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from tests.servers.cluster import Cluster, free_port, hold_lifeline
+from tests.servers.postgres import seed
+
+BOUND = 30.0
+"""Seconds after which a server that should start or stop is taken not to."""
+
+
+class Stop(Enum):
+    """How a server ends its sessions: ``FAST`` rolls them back and says why, ``IMMEDIATE`` is a crash."""
+
+    FAST = signal.SIGINT
+    IMMEDIATE = signal.SIGQUIT
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class PrivateServer:
+    """Keeps its data and its port from one start to the next."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._guard: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return self._cluster.url
+
+    async def start(self, **settings: str) -> None:
+        """Start with these settings over the usual ones; it accepts connections when this returns."""
+        said = ""
+        for _ in range(3):
+            guard = await asyncio.create_subprocess_exec(
+                *self._cluster.guard_command(settings),
+                stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True,
+            )  # fmt: skip
+            assert guard.stdout is not None
+            async with asyncio.timeout(BOUND):
+                said = (await guard.stdout.readline()).decode()
+            if said.startswith("ready"):
+                self._guard = guard
+                return
+            await guard.wait()
+            assert "in use" in said, f"PostgreSQL does not start: {said}"
+            self._cluster.port = free_port()
+        raise AssertionError(f"PostgreSQL does not start: {said}")
+
+    async def stop(self, how: Stop = Stop.FAST) -> None:
+        """Stop; a server that is stopped stays so."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            with suppress(ProcessLookupError):
+                guard.send_signal(how.value)
+            async with asyncio.timeout(BOUND):
+                await guard.wait()
+
+    async def restart(self, how: Stop = Stop.FAST, **settings: str) -> None:
+        await self.stop(how)
+        await self.start(**settings)
+
+    async def fetch(self, query: str, *arguments: Any) -> list[Any]:
+        """Run a statement on a connection of its own, as the superuser."""
+        console = await AsyncConnection.connect(self.url, autocommit=True, application_name="console")
+        async with console:
+            cursor = await console.execute(query, arguments)
+            return [] if cursor.description is None else await cursor.fetchall()
+
+    async def set(self, name: str, value: str) -> None:
+        """Change a setting of the running server for all sessions, also those that are open."""
+        await self.fetch(f"ALTER SYSTEM SET {name} = '{value}'")
+        await self.fetch("SELECT pg_reload_conf()")
+        async with asyncio.timeout(BOUND):
+            while (await self.fetch(f"SHOW {name}"))[0][0] != value:
+                pass
+
+
+def _fresh_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="dayjob-postgres-"))
+    folder.chmod(0o711)
+    return folder
+
+
+def _create(cluster: Cluster) -> None:
+    found = seed()
+    if found is None:
+        cluster.create()
+    else:
+        cluster.create_from(found)
+
+
+@asynccontextmanager
+async def private_server(**settings: str) -> AsyncIterator[PrivateServer]:
+    """A fresh server that runs as long as the block does."""
+    folder = _fresh_folder()
+    lifeline = hold_lifeline(folder)
+    try:
+        cluster = Cluster(folder)
+        await asyncio.to_thread(_create, cluster)
+        server = PrivateServer(cluster)
+        await server.start(**settings)
+        try:
+            yield server
+        finally:
+            await server.stop(Stop.IMMEDIATE)
+    finally:
+        os.close(lifeline)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

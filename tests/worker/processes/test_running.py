@@ -1,0 +1,200 @@
+"""Tasks with ``pool="process"`` at work: arguments, context, middleware, follow-ups, results."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from dayjob import App, Context, JobState
+from dayjob.clock import SYSTEM
+from dayjob.worker.processes import ProcessPool
+from tests.worker import process_tasks as tasks
+from tests.worker.crew import record, run_until_idle
+from tests.worker.processes.watching import (
+    after,
+    done,
+)
+
+pytestmark = pytest.mark.slow
+
+LONG = "x" * 300_000
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+async def test_arguments_are_rebuilt_and_the_context_is_there(app: App) -> None:
+    id = UUID(int=5)
+    handle = await tasks.describe.aenqueue(NOON, id, tasks.Place("Bern"), note="é")
+    [told] = await done(app, handle.id)
+    assert told.pop("pid") != os.getpid()
+    assert told == {
+        "kinds": ["datetime", "UUID", "Place"], "city": "Bern", "note": "é", "attempt": 1, "epoch": 1,
+        "id": handle.id, "queue": "default",
+    }  # fmt: skip
+    assert (await handle.aresult(timeout=5))["city"] == "Bern"
+
+
+async def test_a_child_is_warm_and_keeps_its_lifespan_but_not_a_runs_variables(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCESS_TASKS_FAREWELLS", str(tmp_path))
+    handles = [await tasks.visit.aenqueue() for _ in range(3)]
+    await run_until_idle(app, concurrency=1)
+    told = [await handle.aresult(timeout=5) for handle in handles]
+    child = told[0][0]
+    assert child != os.getpid()
+    assert told == [(child, child, runs, 1) for runs in (1, 2, 3)]
+    assert (tmp_path / str(child)).exists(), "the child did not leave its lifespan"
+
+
+async def test_jobs_run_in_several_children_at_once(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    one, other = await tasks.meet.aenqueue(fifo, "r"), await tasks.meet.aenqueue(fifo, "w")
+    pids = await done(app, one.id, other.id)
+    assert len(set(pids)) == 2
+
+
+async def test_more_jobs_than_children_wait_their_turn(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    handles = [await tasks.pid.aenqueue() for _ in range(20)]
+    assert len(set(await done(app, *(handle.id for handle in handles)))) <= 2
+
+
+async def test_raw_handlers_get_their_bytes(app: App) -> None:
+    handle = await tasks.take.aenqueue(b"\x00\xff")
+    await run_until_idle(app, queues=["raw"])
+    assert await handle.aresult(timeout=5) == [0, 255]
+
+
+async def test_the_tenants_scope_is_entered_in_the_child(app: App) -> None:
+    handles = [await task.using(tenant="acme").aenqueue() for task in (tasks.whose, tasks.whose_async)] + [
+        await tasks.whose.aenqueue()
+    ]
+    scoped, scoped_async, unscoped = await done(app, *(handle.id for handle in handles))
+    for told in (scoped, scoped_async):
+        assert told.startswith("acme in ")
+        assert not told.endswith(f" {os.getpid()}")
+    assert unscoped == "nobody"
+
+
+async def test_a_scope_sees_the_handlers_error_and_its_own_is_the_jobs(app: App) -> None:
+    seen = await tasks.fail_in_scope.using(tenant="acme").aenqueue()
+    unknown = await tasks.whose.using(tenant="stranger").aenqueue()
+    job = await after(app, seen.id)
+    assert (job.state, job.last_error) == (JobState.DEAD, "the scope saw KeyError('inside')")
+    job = await record(await app.opened(), unknown.id)
+    assert job.state is JobState.SCHEDULED
+    assert str(job.last_error).startswith("dayjob.errors.TenantNotFound: stranger")
+
+
+async def test_follow_ups_commit_with_the_success_only(app: App) -> None:
+    refused = await tasks.lead.aenqueue(False)
+    assert (await after(app, refused.id)).state is JobState.SCHEDULED
+    broker = await app.opened()
+    assert (await broker.stats("default")).done == 0
+    assert await broker.kv_get(b"led") is None
+    led = await tasks.lead.aenqueue(True)
+    await done(app, led.id)
+    assert (await broker.stats("default")).done == 2
+    assert await broker.kv_get(b"led") == b"\xff"
+    [later] = [job for job in await broker.jobs(state="scheduled") if job.task == tasks.pid.name]
+    assert 3500 < (later.run_at - later.enqueued_at).total_seconds() < 3700
+    assert later.expires_at is not None
+
+
+async def test_a_child_can_enqueue(app: App) -> None:
+    handles = [await tasks.enqueue_more.aenqueue(), await tasks.enqueue_more_async.aenqueue()]
+    more = await done(app, *(handle.id for handle in handles))
+    broker = await app.opened()
+    assert [(await record(broker, id)).state for id in more] == [JobState.DONE] * 2
+
+
+async def test_middleware_runs_in_the_worker(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    async def middleware(ctx: Any, call_next: Any) -> Any:
+        ran.append((ctx.job.id, os.getpid()))
+        return await call_next()
+
+    monkeypatch.setattr(app, "middleware", (middleware,))
+    handle = await tasks.pid.aenqueue()
+    await done(app, handle.id)
+    assert ran == [(handle.id, os.getpid())]
+
+
+async def test_middleware_sees_results_and_failures_of_children(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    async def middleware(ctx: Any, call_next: Any) -> Any:
+        try:
+            seen.append(await call_next())
+        except Exception as error:
+            seen.append(str(error))
+            raise
+
+    monkeypatch.setattr(app, "middleware", (middleware,))
+    succeeding, failing = await tasks.pid.aenqueue(), await tasks.explode.aenqueue()
+    assert await done(app, succeeding.id) == [None], "what the middleware returns is the result"
+    job = await record(await app.opened(), failing.id)
+    assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
+    number, text = sorted(seen, key=str)
+    assert isinstance(number, int)
+    assert "the boiler is dry" in text
+
+
+async def test_follow_ups_survive_the_middleware(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def middleware(ctx: Any, call_next: Any) -> Any:
+        await call_next()
+
+    monkeypatch.setattr(app, "middleware", (middleware,))
+    await done(app, (await tasks.lead.aenqueue(True)).id)
+    assert await (await app.opened()).kv_get(b"led") == b"\xff"
+
+
+async def test_the_time_limit_counts_from_when_a_child_has_the_job(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one child, the first job's time is up before the others' begins; they come to the same end."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    handles = [await tasks.limited.aenqueue() for _ in range(3)]
+    started: list[float] = []
+    take = ProcessPool.run
+
+    async def noting(pool: ProcessPool, task: Any, context: Context, begun: Any = None) -> Any:
+        def noted() -> None:
+            started.append(SYSTEM.elapsed())
+            begun()
+
+        return await take(pool, task, context, noted)
+
+    monkeypatch.setattr(ProcessPool, "run", noting)
+    await run_until_idle(app)
+    jobs = [await record(await app.opened(), handle.id) for handle in handles]
+    assert all(str(job.last_error).startswith("TimeoutError: timed out after 0.5 s") for job in jobs)
+    assert len(started) == 3, "each had its turn in a child"
+
+
+async def test_large_arguments_and_results_pass(app: App) -> None:
+    note = await tasks.describe.aenqueue(NOON, UUID(int=1), tasks.Place(LONG))
+    big = await tasks.big.aenqueue(900_000)
+    told, text = await done(app, note.id, big.id)
+    assert (told["city"], len(text)) == (LONG, 900_000)
+
+
+async def test_a_result_that_cant_be_kept_is_still_a_success(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = await tasks.unkeepable.aenqueue()
+    job = await after(app, handle.id)
+    assert job.state is JobState.DONE
+    assert "can't be kept" in caplog.text

@@ -1,0 +1,64 @@
+"""Looking at a worker's child processes, and at what their jobs came to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dayjob import App, Broker, Job, JobState
+from tests.worker.crew import record, run_until_idle, until
+
+
+def own_children() -> list[str]:
+    asked = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    )
+    return [line for line in asked.stdout.splitlines() if " ps -ww" not in line]
+
+
+async def done(app: App, *ids: str) -> list[Any]:
+    """Run all that is there; the results of these jobs."""
+    await run_until_idle(app)
+    broker = await app.opened()
+    jobs = [await record(broker, id) for id in ids]
+    assert [(job.state, job.last_error) for job in jobs] == [(JobState.DONE, None)] * len(jobs)
+    return [msgspec.json.decode(job.result or b"") for job in jobs]
+
+
+async def after(app: App, id: str) -> Job:
+    """The job's record after a worker had it."""
+    await run_until_idle(app)
+    return await record(await app.opened(), id)
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def kill_and_wait(pid: int) -> None:
+    """Return when the process has ended, leaving it to its parent to reap."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def started(broker: Broker, id: str) -> Job:
+    """The job, once its handler has reported progress."""
+
+    async def reported() -> bool:
+        return (await record(broker, id)).progress is not None
+
+    await until(reported)
+    return await record(broker, id)

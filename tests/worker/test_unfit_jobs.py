@@ -1,0 +1,113 @@
+"""Payloads that don't fit their task, and tasks that this worker doesn't know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dayjob import (
+    App,
+    Broker,
+    JobState,
+    Snooze,
+)
+from dayjob.testing import ManualClock
+from tests.worker.crew import MakeApp, record, run_until_idle
+
+
+async def test_a_payload_that_does_not_fit_is_dead_at_once(app: App, outside: Broker) -> None:
+    ran = False
+
+    @app.task(name="work", max_attempts=9)
+    async def work(n: int) -> None:
+        nonlocal ran
+        ran = True
+
+    for payload in (b"", b"not json", b'{"n": "text"}', b'{"m": 1}'):
+        enqueued = await outside.enqueue("default", payload, task="work")
+        await run_until_idle(app)
+        job = await record(outside, enqueued.id)
+        assert (job.state, job.attempts) == (JobState.DEAD, 1)
+        assert str(job.last_error).startswith("BadPayload")
+    assert not ran
+
+
+async def test_a_raw_handler_gets_the_bytes(app: App, outside: Broker) -> None:
+    seen: list[bytes] = []
+
+    @app.handler(queue="raw")
+    async def take(job: Any) -> None:
+        seen.append(job.payload)
+
+    await outside.enqueue("raw", b"\x00\xff")
+    await run_until_idle(app, queues=("raw",))
+    assert seen == [b"\x00\xff"]
+
+
+async def test_an_unknown_task_waits_for_a_worker_that_knows_it(
+    make_app: MakeApp, clock: ManualClock, outside: Broker
+) -> None:
+    old, new = make_app(clock=clock), make_app(clock=clock)
+
+    @new.task(name="new", max_attempts=1)
+    async def work() -> str:
+        return "known"
+
+    handle = await work.aenqueue()
+    for tries in range(3):
+        await run_until_idle(old)
+        job = await record(outside, handle.id)
+        assert (job.state, job.attempts) == (JobState.SCHEDULED, 0)
+        wait = (job.run_us - clock.now()) / 1_000_000
+        assert wait == 2**tries
+        clock.advance(wait)
+    await run_until_idle(new)
+    assert await handle.aresult() == "known"
+    assert (await record(outside, handle.id)).attempts == 1
+
+
+async def test_a_task_that_nobody_knows_is_dead_in_the_end(
+    timed_app: App, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 5)
+    named = await outside.enqueue("default", task="nobody's")
+    raw = await outside.enqueue("default")
+    runs = 0
+    while (await outside.stats("default")).dead < 2:
+        await run_until_idle(timed_app)
+        clock.advance(60)
+        runs += 1
+        assert runs <= 5
+    assert runs == 5
+    job = await record(outside, named.id)
+    assert "UnknownTask" in str(job.last_error)
+    assert "nobody's" in str(job.last_error)
+    assert "no handler" in str((await record(outside, raw.id)).last_error)
+
+
+async def test_runs_that_were_put_back_before_do_not_count_as_unknown(
+    make_app: MakeApp, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that polls by snoozing is not dead at the first worker of a deploy that doesn't know it."""
+    monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 3)
+    old, new = make_app(clock=clock), make_app(clock=clock)
+
+    @new.task(name="poll")
+    async def poll() -> None:
+        raise Snooze(1)
+
+    handle = await poll.aenqueue()
+    for _ in range(5):
+        await run_until_idle(new)
+        clock.advance(1)
+    await run_until_idle(old)
+    job = await record(outside, handle.id)
+    assert (job.state, job.attempts, job.epoch) == (JobState.SCHEDULED, 0, 6)
+    assert str(job.last_error).startswith("UnknownTask: try 1 of 3: no task 'poll'")
+
+
+async def test_an_unknown_task_may_be_dead_at_once(app: App, outside: Broker) -> None:
+    enqueued = await outside.enqueue("default", task="nobody's")
+    await run_until_idle(app, unknown_task="dead")
+    assert (await record(outside, enqueued.id)).state is JobState.DEAD
