@@ -170,6 +170,18 @@ async def test_what_passes_is_waited_for(through: Broker, proxy: Proxy, reply: s
     assert proxy.replies == []
 
 
+async def test_a_user_whose_rights_are_taken_away_is_told_so(server: Server, broker: Broker) -> None:
+    """A worker rides it out, as it does any outage, until somebody gives them back."""
+    await broker.enqueue("q")
+    claim = await claim_one(broker)
+    with client(server.url) as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+        with pytest.raises(EngineUnavailable, match="refuses this user"):
+            await within(broker.ack(claim))
+        connection.execute_command("ACL", "SETUSER", "default", "+evalsha", "+eval")
+    await within(broker.ack(claim))
+
+
 async def test_a_call_that_the_server_refuses_ends_at_once(through: Broker, proxy: Proxy) -> None:
     proxy.replies = [b"-ERR unknown command\r\n"]
     with pytest.raises(EngineUnavailable, match="unknown command"):

@@ -56,6 +56,7 @@ class RedisEngine:
         except BaseException:
             await link.close()
             raise
+        link.opening = False
         self._lanes = Lanes(self._keys)
         self._opened = (link, News(link, self.signals))
 

@@ -7,6 +7,7 @@ safe to send again because scripts know their calls by token. Connections are op
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,13 +15,17 @@ from typing import Any
 from hiredis import pack_command
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
+    ClusterDownError,
     MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as LostConnection
 
@@ -32,10 +37,14 @@ from dayjob.errors import Closed, ConfigError, EngineUnavailable
 
 _LONGEST_TRY = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-_PASSING = (
-    "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS", "ASK",
-)  # fmt: skip
-"""Errors that end by themselves: a failover, a restart, a slow script, a disk that gets room again."""
+_PASSING = (ReadOnlyError, TryAgainError, ClusterDownError, AskError)
+_PASSING_CODES = re.compile(
+    r"(?:^|[ -])(?:READONLY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|BUSY|MISCONF|NOREPLICAS|ASK) "
+)
+"""Errors that end by themselves: a failover, a slow script, a disk that gets room again.
+
+Those of a restart are lost connections to the driver. An error within a script has its code in the text.
+"""
 
 Command = Sequence[bytes | str | int]
 
@@ -45,6 +54,8 @@ class Link:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.opening = True
+        """Until it was used with success, what the server refuses is taken for a matter of configuration."""
         self._target: tuple[str, int] | None = None
         self._idle: list[AbstractConnection] = []
         self._busy: set[AbstractConnection] = set()
@@ -135,7 +146,8 @@ class Link:
         if isinstance(error, NoScriptError):
             raise error
         if isinstance(error, AuthenticationError | NoPermissionError):
-            raise ConfigError(
+            refusal = ConfigError if self.opening else EngineUnavailable
+            raise refusal(
                 f"{self.place.shown}: the server refuses this user ({text}): check name, password and rights"
             ) from error
         if isinstance(error, OutOfMemoryError) or "OOM command" in text:
@@ -146,7 +158,9 @@ class Link:
         if isinstance(error, MovedError) and "host" in self.place.options:
             self._target = (error.host or self.place.options["host"], error.port)
             self._let_go()
-        elif isinstance(error, ResponseError) and not any(code in text for code in _PASSING):
+        elif isinstance(error, ResponseError) and not (
+            isinstance(error, _PASSING) or _PASSING_CODES.search(text)
+        ):
             raise EngineUnavailable(
                 f"{self.place.shown}: the server refused the call ({text}): nothing is known to have changed"
             ) from error
