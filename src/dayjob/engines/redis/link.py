@@ -18,7 +18,6 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     ClusterDownError,
-    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -45,6 +44,8 @@ _PASSING_CODES = re.compile(
 
 Those of a restart are lost connections to the driver. An error within a script has its code in the text.
 """
+
+_MOVED = re.compile(r"MOVED \d+ (.*):(\d+)$")
 
 Command = Sequence[bytes | str | int]
 
@@ -155,8 +156,9 @@ class Link:
                 f"{self.place.shown}: the server's memory is full: nothing was changed; "
                 "raise maxmemory or remove jobs, then try again"
             ) from error
-        if isinstance(error, MovedError) and "host" in self.place.options:
-            self._target = (error.host or self.place.options["host"], error.port)
+        moved = _MOVED.match(text)
+        if moved and "host" in self.place.options:
+            self._target = (moved[1] or self.place.options["host"], int(moved[2]))
             self._let_go()
         elif isinstance(error, ResponseError) and not (
             isinstance(error, _PASSING) or _PASSING_CODES.search(text)
