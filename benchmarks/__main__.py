@@ -9,11 +9,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import batching, bloat, flatness, importing, postgres, report, speed, waiting, workers
+from benchmarks import (
+    batching,
+    bloat,
+    flatness,
+    importing,
+    postgres,
+    redis_workers,
+    report,
+    speed,
+    waiting,
+    workers,
+)
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
-THEMES = (batching, flatness, importing, speed, waiting, workers, postgres, bloat)
+THEMES = (batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers)
 """Importing them registers their measures."""
 
 

@@ -14,8 +14,9 @@ from benchmarks.findings import Finding
 from benchmarks.screen import Screen
 from benchmarks.server import Server, start_server
 from benchmarks.side import Side
+from tests.servers.redis import Server as RedisServer
 
-ENGINES = ("sqlite", "memory", "postgres")
+ENGINES = ("sqlite", "memory", "postgres", "redis")
 
 
 class Run:
@@ -28,6 +29,7 @@ class Run:
         self._files = 0
         self._sides: dict[str, Side] = {}
         self._server: Server | None = None
+        self._redis: RedisServer | None = None
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -37,9 +39,19 @@ class Run:
         self._files += 1
         if engine == "memory":
             return f"memory://bench-{self._files}"
+        if engine == "redis":
+            return f"{self.redis().url}?prefix=bench-{self._files}"
         if engine == "postgres":
             return self.server.new_database()
         return f"sqlite:///{self._folder}/{self._files}.db"
+
+    def redis(self) -> RedisServer:
+        """The Redis server of this run, for us and for the peers."""
+        if self._redis is None:
+            folder = self._folder / "redis"
+            folder.mkdir()
+            self._redis = RedisServer(folder).start()
+        return self._redis
 
     def file(self, name: str) -> str:
         """The path of a new file."""
@@ -96,6 +108,8 @@ class Run:
         self.close_sides()
         if self._server is not None:
             self._server.close()
+        if self._redis is not None:
+            self._redis.stop()
 
 
 @contextmanager

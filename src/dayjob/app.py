@@ -22,7 +22,7 @@ from dayjob.clock import Clock
 from dayjob.config import BrokerConfig, QueueConfig, Retention
 from dayjob.context import Context
 from dayjob.durations import Duration
-from dayjob.engines.registry import parse
+from dayjob.engines.registry import parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import Event, Events, Observer
 from dayjob.ids import new_key
@@ -269,7 +269,8 @@ class App:
             self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
 
     def __repr__(self) -> str:
-        return f"App({self.url!r}, name={self.name!r}, tasks={len(self.tasks) + len(self.handlers)})"
+        tasks = len(self.tasks) + len(self.handlers)
+        return f"App({without_password(self.url)!r}, name={self.name!r}, tasks={tasks})"
 
 
 class TaskDecorator(Protocol):

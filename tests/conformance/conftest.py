@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,9 @@ def engine(request: pytest.FixtureRequest) -> EngineUnderTest:
 
 
 @pytest.fixture
-def url(engine: EngineUnderTest, tmp_path: Path) -> str:
-    return engine.url(tmp_path)
+def url(engine: EngineUnderTest, tmp_path: Path) -> Iterator[str]:
+    yield engine.url(tmp_path)
+    engine.after(tmp_path)
 
 
 @pytest.fixture

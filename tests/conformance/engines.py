@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.conformance.storages.base import EngineUnderTest
 from tests.conformance.storages.memory import MEMORY
 from tests.conformance.storages.postgres import POSTGRES
+from tests.conformance.storages.redis import REDIS
 from tests.conformance.storages.sqlite import SQLITE
 
-ENGINES = [MEMORY, SQLITE, POSTGRES]
+ENGINES = [MEMORY, SQLITE, POSTGRES, REDIS]
 
 __all__ = ["ENGINES", "EngineUnderTest"]

@@ -34,6 +34,7 @@ async def test_what_cannot_be_used_is_refused(engine: EngineUnderTest, reason: s
         assert without_password(url) in str(caught.value)
         assert isinstance(caught.value, ValueError)
     assert contents(tmp_path) == before
+    engine.after(tmp_path)
 
 
 @pytest.mark.parametrize(

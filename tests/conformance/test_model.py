@@ -48,6 +48,7 @@ class Program(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.twins.close()
+        self.engine.after(self.directory)
 
     @initialize(jobs=st.lists(new_jobs(), min_size=3, max_size=8))
     def begin(self, jobs: list[dict[str, Any]]) -> None:

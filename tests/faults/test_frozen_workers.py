@@ -8,6 +8,7 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from dayjob import Broker, BrokerConfig, Job
+from tests.conformance.engines import ENGINES, EngineUnderTest
 from tests.engines.sqlite.processes import Spawn, until
 from tests.faults.roles import AFTER, WORK, settle_late, succeed
 
@@ -16,11 +17,12 @@ pytestmark = pytest.mark.slow
 JOBS = 10
 
 
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.name != "memory"], ids=str)
 @pytest.mark.parametrize("settled", [True, False], ids=["settled meanwhile", "running again"])
 async def test_a_stale_worker_does_not_settle_what_it_lost(
-    tmp_path: Path, spawn: Spawn, settled: bool
+    tmp_path: Path, spawn: Spawn, settled: bool, engine: EngineUnderTest
 ) -> None:
-    url, log = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "late.log"
+    url, log = engine.url(tmp_path), tmp_path / "late.log"
     async with Broker(url, config=BrokerConfig(reap_interval=0.2)) as broker:
         ids = [(await broker.enqueue(WORK)).id for _ in range(JOBS)]
         child = await spawn(settle_late, url, 0.5, str(log))
@@ -48,6 +50,7 @@ async def test_a_stale_worker_does_not_settle_what_it_lost(
         stats = await broker.stats(WORK)
         assert (stats.done, stats.running, stats.pending) == (JOBS, 0, 0)
         assert sorted(job.payload.decode() for job in await broker.jobs(AFTER)) == ids
+    engine.after(tmp_path)
 
 
 def lines(log: Path) -> list[str]:

@@ -17,6 +17,7 @@ from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
 from dayjob.cli.demo_screen import Screen
 from dayjob.cli.demo_tasks import QUEUES, make_app
 from dayjob.clock import SYSTEM
+from dayjob.engines.registry import without_password
 from dayjob.errors import ConfigError
 from dayjob.job import CancelOutcome, Job, JobState
 
@@ -38,13 +39,14 @@ async def play(url: str, jobs: int, logs: Path, screen: Screen) -> Reckoning:
 
 
 async def _check_usable(broker: Broker) -> None:
+    shown = without_password(broker.url)
     if not broker.capabilities.multi_process:
-        raise ConfigError(f"{broker.url!r} is for one process and the demo has several: use a sqlite:/// URL")
+        raise ConfigError(f"{shown!r} is for one process and the demo has several: use a sqlite:/// URL")
     used = [queue for queue in await broker.queues() if queue in QUEUES]
     if used:
         raise ConfigError(
-            f"{broker.url!r} holds the queue {used[0]!r} already, so the demo's sums would not be its own: "
-            "name a store without it, or leave --url out"
+            f"{shown!r} holds the queue {used[0]!r} already, so the demo's sums would not be "
+            "its own: name a store without it, or leave --url out"
         )
 
 

@@ -27,7 +27,10 @@ ENGINES: dict[str, Entry] = {
     "memory": Entry("dayjob.engines.memory"),
     "postgres": Entry("dayjob.engines.postgres", "postgres"),
     "postgresql": Entry("dayjob.engines.postgres", "postgres"),
+    "redis": Entry("dayjob.engines.redis", "redis"),
+    "rediss": Entry("dayjob.engines.redis", "redis"),
     "sqlite": Entry("dayjob.engines.sqlite"),
+    "unix": Entry("dayjob.engines.redis", "redis"),
 }
 """Each module has ``create(location, clock) -> Engine``, and may have ``layout(location) -> Layout``."""
 
@@ -55,6 +58,9 @@ class Location(Struct, frozen=True):
     def shown(self) -> str:
         """The URL for messages."""
         return without_password(self.url)
+
+    def __repr__(self) -> str:
+        return f"Location({self.shown!r})"
 
     def take(self, name: str, default: str) -> str:
         return self.options.pop(name, default)

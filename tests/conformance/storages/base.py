@@ -27,5 +27,8 @@ class EngineUnderTest:
     connect: Callable[[Path], AbstractContextManager[Any]] | None = None
     """A user's own connection to the storage, with an open transaction. Needed for transactional enqueue."""
 
+    after: Callable[[Path], None] = lambda directory: None
+    """Called when a test is over, its brokers closed: checks that nothing is left behind but what should."""
+
     def __str__(self) -> str:
         return self.name

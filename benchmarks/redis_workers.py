@@ -1,0 +1,131 @@
+"""What a worker gets done on Redis, next to its peers on the same server in the same run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from benchmarks.findings import Finding, millis, paired_ratio, rate
+from benchmarks.processes import ask
+from benchmarks.run import Run, measure
+from dayjob import Broker, BrokerConfig, NewJob
+from tests.servers.redis import client
+
+_PEERS = "benchmarks.redis_peers"
+
+PYTHON_PEERS = ("dramatiq", "taskiq")
+"""Those that acknowledge after the run."""
+
+
+@measure("redis-drain", "redis")
+async def redis_drain(run: Run, engine: str) -> list[Finding]:
+    """One worker process on no-op tasks, against Dramatiq, TaskIQ's stream broker and BullMQ."""
+    if any(find_spec(peer) is None for peer in PYTHON_PEERS):
+        raise SystemExit("redis-drain compares with Dramatiq and TaskIQ: run  make bench")
+    jobs = run.size(20_000, 4000)
+
+    async def ours() -> float:
+        return ask("benchmarks.drains", "drain", run.url(engine), jobs, "coroutine")["rate"]
+
+    def peer(name: str) -> Callable[[], Awaitable[float]]:
+        async def drain() -> float:
+            with client(run.redis().url) as connection:
+                connection.flushall()
+            return ask(_PEERS, name, run.redis().url, jobs // 4)["rate"]
+
+        return drain
+
+    with TemporaryDirectory(prefix="dayjob-bullmq-") as folder:
+        bullmq = _bullmq(run, Path(folder), jobs)
+        found, *peers = await run.in_turn(
+            "redis-drain", run.size(5, 3), ours, *map(peer, PYTHON_PEERS), *([bullmq] if bullmq else [])
+        )
+    names = [*PYTHON_PEERS, *(["bullmq"] if bullmq else [])]
+    best = max(range(len(PYTHON_PEERS)), key=lambda index: median(peers[index]))
+    wanted = {names[best]: 5.0, "bullmq": 1.2}
+    return [
+        Finding(
+            measure="redis-drain",
+            engine=engine,
+            what=f"no-op coroutine tasks vs {name}",
+            figures=f"{rate(median(found))} vs {rate(median(theirs))}",
+            value=paired_ratio(found, theirs),
+            unit="×",
+            at_least=wanted.get(name),
+        )
+        for name, theirs in zip(names, peers, strict=True)
+    ]
+
+
+def _bullmq(run: Run, folder: Path, jobs: int) -> Callable[[], Awaitable[float]] | None:
+    """BullMQ's drain, where there is node and npm can get it."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        return None
+    installed = subprocess.run(
+        [npm, "install", "--silent", "bullmq", "ioredis"], cwd=folder, capture_output=True
+    )
+    if installed.returncode:
+        return None
+    program = folder / "bullmq.mjs"
+    program.write_bytes((Path(__file__).parent / "bullmq.mjs").read_bytes())
+
+    async def drain() -> float:
+        with client(run.redis().url) as connection:
+            connection.flushall()
+        return _node(node, str(program), str(run.redis().socket), str(jobs // 2))
+
+    return drain
+
+
+def _node(*command: str) -> float:
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return float(ran.stdout)
+
+
+@measure("redis-latency", "redis")
+async def redis_latency(run: Run, engine: str) -> list[Finding]:
+    """From an enqueue in another process to the start on an idle worker, against TaskIQ."""
+    samples = run.size(200, 60)
+
+    async def ours() -> float:
+        return ask(_PEERS, "dayjob-latency", run.url(engine), samples)["p50"]
+
+    async def theirs() -> float:
+        return ask(_PEERS, "taskiq-latency", run.redis().url, samples)["p50"]
+
+    found, peer = await run.in_turn("redis-latency", run.size(5, 3), ours, theirs)
+    return [
+        Finding(
+            measure="redis-latency",
+            engine=engine,
+            what="enqueue to start from another process, p50 vs TaskIQ's",
+            figures=f"{millis(median(found))} vs {millis(median(peer))}",
+            value=paired_ratio(found, peer),
+            unit="×",
+            at_most=1.0,
+        )
+    ]
+
+
+@measure("redis-memory", "redis")
+async def redis_memory(run: Run, engine: str) -> list[Finding]:
+    """The server's memory per pending no-op job."""
+    jobs = run.size(100_000, 20_000)
+    with client(run.redis().url) as connection:
+        async with Broker(run.url(engine), config=BrokerConfig(duties=False)) as broker:
+            before = connection.info("memory")["used_memory"]
+            for _ in range(0, jobs, 10_000):
+                await broker.enqueue_many([NewJob("default", b"[]", task="tasks.noop")] * 10_000)
+            used = (connection.info("memory")["used_memory"] - before) / jobs
+    return [
+        Finding(
+            measure="redis-memory", engine=engine, what=f"bytes per pending job, {jobs:,} jobs",
+            figures=f"{used:.0f} bytes", value=used, unit="bytes", at_most=600,
+        )
+    ]  # fmt: skip

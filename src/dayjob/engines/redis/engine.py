@@ -1,0 +1,308 @@
+"""The Redis engine's face to the broker: each verb that changes something is one call of its script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dayjob.clock import Clock
+from dayjob.engines.base import (
+    Capabilities,
+    ClaimRequest,
+    Insertion,
+    Keeps,
+    Listing,
+    Progress,
+    Renewal,
+    Renewed,
+    Reschedule,
+    Verdict,
+)
+from dayjob.engines.redis import arguments, listing, record
+from dayjob.engines.redis.arguments import Arguments
+from dayjob.engines.redis.lanes import Lanes, Ticket
+from dayjob.engines.redis.link import Link
+from dayjob.engines.redis.news import News
+from dayjob.engines.redis.opening import prepare
+from dayjob.engines.redis.place import Place
+from dayjob.engines.redis.record import CODES, NONE, STATES, TIME
+from dayjob.engines.redis.unsettled import Unsettled
+from dayjob.errors import Closed, ConfigError, EngineUnavailable
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.signals import Signals
+
+_OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
+
+
+class RedisEngine:
+    """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
+
+    capabilities = Capabilities(
+        persistent=True, multi_process=True, transactional_enqueue=False, knows_orphans=False
+    )
+
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self.signals = Signals()
+        self._place = place
+        self._keys = place.keys
+        self._opened: tuple[Link, News] | None = None
+        self._lanes = Lanes(place.keys)
+        self._unsettled = Unsettled()
+
+    async def open(self) -> None:
+        link = Link(self._place)
+        try:
+            await prepare(link)
+        except BaseException:
+            await link.close()
+            raise
+        link.opening = False
+        self._lanes = Lanes(self._keys)
+        self._opened = (link, News(link, self.signals))
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            link, news = self._opened
+            self._opened = None
+            await news.close()
+            await link.close()
+
+    @property
+    def _link(self) -> Link:
+        if self._opened is None:
+            raise Closed(f"{self._place.shown}: the engine is not open")
+        return self._opened[0]
+
+    async def _listen(self) -> None:
+        """To be awaited before a look after which somebody may wait for a change."""
+        if self._opened is None:
+            raise Closed(f"{self._place.shown}: the engine is not open")
+        await self._opened[1].listen()
+
+    async def _run(self, verb: str, now: int | None, *given: Any) -> Any:
+        """Call the verb's script, again if need be, so that it acts once."""
+        with self._lanes.ticket() as ticket:
+            return await self._send(ticket, verb, now, given)
+
+    async def _send(self, ticket: Ticket, verb: str, now: int | None, given: Sequence[Any]) -> Any:
+        head = ("" if now is None else now, self._keys.news, self._keys.ends, ticket.token)
+        return await self._link.run(verb, (*self._keys.fixed, ticket.answer), (*head, *given))
+
+    # In.
+
+    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+        return _enqueued(jobs, await self._run("insert", now, *arguments.jobs(jobs)))
+
+    async def insert_within(
+        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
+    ) -> list[Enqueued]:
+        raise ConfigError(
+            f"connection={connection!r}: Redis has no transactions to join; "
+            "leave connection out, or use sqlite:///"
+        )
+
+    # Out.
+
+    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+        await self._listen()
+        answers = await self._run("claim", now, *arguments.requests(requests))
+        return await self._claimed(requests, answers, now)
+
+    async def insert_and_claim(
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+    ) -> tuple[list[Enqueued], list[list[Job]]]:
+        enqueued, answers = await self._run(
+            "insert_and_claim", now, *arguments.jobs(jobs), *arguments.requests(requests)
+        )
+        return _enqueued(jobs, enqueued), await self._claimed(requests, answers, now)
+
+    async def _claimed(
+        self, requests: Sequence[ClaimRequest], answers: list[list[bytes]], now: int | None
+    ) -> list[list[Job]]:
+        """The jobs of each request. What can't be decoded is set aside, and others are claimed instead."""
+        claimed: list[list[Job]] = []
+        for request, answer in zip(requests, answers, strict=True):
+            jobs: list[Job] = []
+            corrupt: Arguments = []
+            keys: list[bytes] = []
+            for key, blob in zip(answer[::2], answer[1::2], strict=True):
+                try:
+                    jobs.append(record.claimed_job(key, blob))
+                except record.Corrupt as error:
+                    keys.append(key)
+                    corrupt += (record.epoch_of(blob), str(error))
+            claimed.append(jobs)
+            if keys:
+                await self._run("set_aside", now, arguments.ids(keys), *corrupt)
+                again = ClaimRequest(request.queues, len(keys), request.worker)
+                jobs += (await self.claim([again], now))[0]
+        return claimed
+
+    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+        known: dict[tuple[bytes, int, str], JobState | None] = {}
+        for batch in self._unsettled.batches_of(verdicts):
+            answer = await self._send(batch.ticket, "settle", batch.now, batch.arguments)
+            known |= batch.outcomes(_states(answer))
+            self._unsettled.forget(batch)
+            self._lanes.give_back(batch.ticket)
+        new = [verdict for verdict in verdicts if _named(verdict) not in known]
+        states = iter(await self._settle(new, now) if new else [])
+        return [known[name] if (name := _named(verdict)) in known else next(states) for verdict in verdicts]
+
+    async def _settle(self, verdicts: Sequence[Verdict], now: int | None) -> list[JobState | None]:
+        ticket = self._lanes.take()
+        given = arguments.verdicts(verdicts)
+        try:
+            answer = await self._send(ticket, "settle", now, given)
+        except EngineUnavailable:
+            self._unsettled.keep(ticket, now, given, verdicts)
+            raise
+        except BaseException:
+            self._lanes.give_back(ticket)
+            raise
+        self._lanes.give_back(ticket)
+        return _states(answer)
+
+    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+        given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
+        for renewal in renewals:
+            given += (renewal.epoch, renewal.lease)
+        answer = await self._run("renew", now, *given)
+        renewed: list[Renewed] = []
+        for start in range(0, len(answer), 9):
+            lease = TIME.unpack_from(answer, start)[0]
+            renewed.append(Renewed(None if lease == NONE else lease, answer[start + 8] == 1))
+        return renewed
+
+    async def report(self, reports: Sequence[Progress]) -> None:
+        given: Arguments = [arguments.ids(report.key for report in reports)]
+        for report in reports:
+            given += (report.epoch, record.progress(report.fraction, report.message))
+        await self._run("report", None, *given)
+
+    # From outside the claim.
+
+    async def cancel(
+        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+    ) -> list[CancelOutcome]:
+        answer = await self._run("cancel", now, arguments.ids(keys), *arguments.keeps(keeps))
+        return [_OUTCOMES[code] for code in answer]
+
+    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+        await self._listen()
+        (keys,) = await self._link.ask(("SMEMBERS", self._keys.flagged))
+        if not keys:
+            return []
+        (blobs,) = await self._link.ask(("HMGET", self._keys.jobs, *keys))
+        return [
+            (key, record.epoch_of(blob))
+            for key, blob in zip(keys, blobs, strict=True)
+            if record.asks_to_stop(blob)
+        ]
+
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        await self._listen()
+        return await listing.get(self._link, keys)
+
+    async def find(self, listing_: Listing) -> list[Job]:
+        return await listing.find(self._link, listing_)
+
+    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+        return [code == 1 for code in await self._run("requeue", now, arguments.ids(keys))]
+
+    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+        keys = await listing.finished_keys(self._link, JobState.DEAD, queue, None, limit)
+        return sum(await self.requeue(keys, now)) if keys else 0
+
+    async def purge_dead(self, queue: str | None, limit: int) -> int:
+        keys = await listing.finished_keys(self._link, JobState.DEAD, queue, None, limit)
+        return await self._drop(JobState.DEAD, "", keys, None)
+
+    async def _drop(self, state: JobState, age: int | str, keys: Sequence[bytes], now: int | None) -> int:
+        if not keys:
+            return 0
+        dropped: int = await self._run("drop", now, CODES[state], age, arguments.ids(keys))
+        return dropped
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+        given: Arguments = [arguments.ids(change.key for change in changes)]
+        for change in changes:
+            given.append(b"" if change.run_at is None else TIME.pack(change.run_at))
+            given.append(b"" if change.priority is None else change.priority)
+        return [code == 1 for code in await self._run("reschedule", now, *given)]
+
+    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+        await self._listen()
+        found = await listing.stats(self._link)
+        return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
+
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        (values,) = await self._link.ask(("HMGET", self._keys.kv, *keys))
+        found: list[bytes | None] = values
+        return found
+
+    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+        last = dict(writes)
+        puts = [part for key, value in last.items() if value is not None for part in (key, value)]
+        deletes = [key for key, value in last.items() if value is None]
+        await self._run("kv_write", None, len(puts) // 2, *puts, len(deletes), *deletes)
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._run("pause", None, queue, int(paused))
+
+    async def paused(self) -> set[str]:
+        (names,) = await self._link.ask(("SMEMBERS", self._keys.paused))
+        return {name.decode() for name in names}
+
+    # Duties.
+
+    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+        promoted, expired = await self._run("promote", now, limit, *arguments.keeps(keeps))
+        return promoted, expired
+
+    async def next_due(self, now: int | None = None) -> int | None:
+        await self._listen()
+        first = (0, 0, "WITHSCORES")
+        (seconds, micros), *ends = await self._link.ask(
+            ("TIME",), ("ZRANGE", self._keys.due, *first), ("ZRANGE", self._keys.expiries, *first)
+        )
+        at = int(seconds) * 1_000_000 + int(micros) if now is None else now
+        times = [int(float(end[1])) for end in ends if end]
+        return max(min(times) - at, 0) if times else None
+
+    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+        ended: int = await self._run("reap", now, limit, *arguments.keeps(keeps))
+        return ended
+
+    async def sweep(self, limit: int, now: int | None = None) -> int:
+        removed: int = await self._run("sweep", now, limit)
+        return removed
+
+    async def sweep_finished(
+        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+    ) -> tuple[int, bytes | None]:
+        keys = await listing.finished_keys(self._link, state, None, after, limit)
+        return await self._drop(state, age, keys, now), keys[-1] if len(keys) == limit else None
+
+
+def _enqueued(jobs: Sequence[Insertion], answer: bytes) -> list[Enqueued]:
+    enqueued: list[Enqueued] = []
+    at = 0
+    for job in jobs:
+        if answer[at]:
+            enqueued.append(Enqueued(id_text(job.key), True))
+            at += 1
+        else:
+            enqueued.append(Enqueued(id_text(answer[at + 1 : at + 17]), False))
+            at += 17
+    return enqueued
+
+
+def _states(answer: bytes) -> list[JobState | None]:
+    return [STATES[code] for code in answer]
+
+
+def _named(verdict: Verdict) -> tuple[bytes, int, str]:
+    return (verdict.key, verdict.epoch, verdict.event)

@@ -1,0 +1,71 @@
+-- Records: one string per job; record.py is the other side of this layout. Times stay packed (8 bytes, big
+-- endian) unless they are compared, so that those beyond a double's precision pass through unharmed.
+local FORMAT = 1
+local FIXED = '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4'
+local FIXED_SIZE = 97
+local NONE = '\128\0\0\0\0\0\0\0'
+
+local CANCEL_FLAG, HELD_FLAG, SETTLED_FLAG, ERROR_FLAG, RESULT_FLAG = 1, 2, 4, 8, 16
+local band = bit.band
+
+local function to_time(number)
+  return pack('>i8', number)
+end
+
+local function to_number(time)
+  return (unpack_from('>i8', time))
+end
+
+local NOW_TIME = to_time(NOW)
+
+-- The record as a table, or nil if it can't be read.
+local function decode(id, blob)
+  local ok, format, state, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
+    finished, expires, remove, queue_size, dedup_size, worker_size, error_size, errors_size, result_size,
+    progress_size = pcall(unpack_from, FIXED, blob)
+  if not ok or format ~= FORMAT or state < SCHEDULED or state > CANCELLED then
+    return nil
+  end
+  local dedup_at = FIXED_SIZE + 1 + queue_size
+  local worker_at = dedup_at + dedup_size
+  local error_at = worker_at + worker_size
+  local errors_at = error_at + error_size
+  local result_at = errors_at + errors_size
+  local progress_at = result_at + result_size
+  local facts_at = progress_at + progress_size
+  if facts_at > #blob + 1 then
+    return nil
+  end
+  return {
+    id = id, state = state, priority = priority, attempts = attempts, max_attempts = max_attempts,
+    epoch = epoch, enqueued = enqueued, run = run, claimed = claimed, lease = lease, finished = finished,
+    expires = expires, remove = remove,
+    cancel = band(flags, CANCEL_FLAG) > 0, held = band(flags, HELD_FLAG) > 0,
+    settled = band(flags, SETTLED_FLAG) > 0,
+    queue = sub(blob, FIXED_SIZE + 1, dedup_at - 1), dedup = sub(blob, dedup_at, worker_at - 1),
+    worker = sub(blob, worker_at, error_at - 1),
+    error = band(flags, ERROR_FLAG) > 0 and sub(blob, error_at, errors_at - 1) or nil,
+    errors = sub(blob, errors_at, result_at - 1),
+    result = band(flags, RESULT_FLAG) > 0 and sub(blob, result_at, progress_at - 1) or nil,
+    progress = sub(blob, progress_at, facts_at - 1), facts = sub(blob, facts_at),
+  }
+end
+
+local function encode(r)
+  local flags = (r.cancel and CANCEL_FLAG or 0) + (r.held and HELD_FLAG or 0)
+    + (r.settled and SETTLED_FLAG or 0) + (r.error and ERROR_FLAG or 0) + (r.result and RESULT_FLAG or 0)
+  local error, result = r.error or '', r.result or ''
+  return pack(FIXED, FORMAT, r.state, flags, r.priority, r.attempts, r.max_attempts, r.epoch, r.enqueued,
+    r.run, r.claimed, r.lease, r.finished, r.expires, r.remove, #r.queue, #r.dedup, #r.worker, #error,
+    #r.errors, #result, #r.progress)
+    .. r.queue .. r.dedup .. r.worker .. error .. r.errors .. result .. r.progress .. r.facts
+end
+
+-- Where a job stands in its queue: (priority, id), bytewise, under the queue's name, which holds no NUL.
+local function pending_member(r)
+  return r.queue .. '\0' .. pack('>I4', r.priority) .. r.id
+end
+
+local function finished_member(state, queue, id)
+  return state .. queue .. '\0' .. id
+end

@@ -1,0 +1,63 @@
+"""The Redis engine under test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from dayjob.engines.redis.keys import Keys
+from tests.conformance.storages.base import EngineUnderTest
+from tests.servers.redis import client, prefix_of, url_of
+from tests.servers.redis_audit import audit
+
+
+def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], None]:
+    def harm(directory: Path, id: str) -> None:
+        jobs = Keys(prefix_of(directory)).jobs
+        with client(url_of(directory)) as connection:
+            record = connection.hget(jobs, UUID(id).bytes)
+            assert record is not None
+            connection.hset(jobs, UUID(id).bytes, damage(record))
+
+    return harm
+
+
+REDIS_DAMAGE = {
+    "nothing": _redis_damage(lambda record: b""),
+    "garbage": _redis_damage(lambda record: b"\xc1\xff\x00" * 99),
+    "half a head": _redis_damage(lambda record: record[:40]),
+    "another format": _redis_damage(lambda record: b"\x09" + record[1:]),
+    "no such state": _redis_damage(lambda record: record[:1] + b"\x07" + record[2:]),
+    "sizes beyond the end": _redis_damage(lambda record: record[:75] + b"\xff\xff" + record[77:]),
+    "half the facts": _redis_damage(lambda record: record[:-9]),
+    "text for facts": _redis_damage(lambda record: record[:-12] + b"text"),
+    "a task that is no text": _redis_damage(lambda record: record.replace(b"\xa1t", b"\xa1\xff")),
+    "a tenant that is a number": _redis_damage(lambda record: record.replace(b"\xa4acme", b"\xce\0\0\0\5")),
+}
+
+
+def _redis_option(text: str) -> Callable[[Path], str]:
+    return lambda directory: f"{url_of(directory)}&{text}"
+
+
+def _redis_from_the_future(directory: Path) -> str:
+    with client(url_of(directory)) as connection:
+        connection.set(Keys(prefix_of(directory)).layout, 9999)
+    return url_of(directory)
+
+
+REDIS_UNUSABLE: dict[str, Callable[[Path], str]] = {
+    "layout from the future": _redis_from_the_future,
+    "unknown option": _redis_option("colour=blue"),
+    "bad patience": _redis_option("patience=long"),
+    "no patience": _redis_option("patience=0"),
+    "braces in the prefix": lambda directory: "redis://localhost/0?prefix={a}",
+    "no prefix": lambda directory: "redis://localhost/0?prefix=",
+    "a database by name": lambda directory: "redis://localhost/jobs",
+    "bad port": lambda directory: "redis://localhost:99999/0",
+    "no socket": lambda directory: "unix://?db=0",
+}
+
+
+REDIS = EngineUnderTest("redis", url_of, REDIS_DAMAGE, REDIS_UNUSABLE, after=audit)

@@ -1,0 +1,175 @@
+"""The layout is as documented: fixed keys, all declared; bounded scripts; little memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, ConfigError, JobState, NewJob
+from dayjob.engines.redis import keys, opening
+from dayjob.engines.redis.link import Link
+from dayjob.engines.redis.opening import server_version, settings_dangers
+from tests.engines.redis.conftest import QUIET
+from tests.servers.proxy import Proxy
+from tests.servers.redis import Server, client
+
+LUA = Path(keys.__file__).parent / "lua"
+SHARED = sorted((LUA / "shared").glob("*.lua"))
+VERBS = sorted(LUA.glob("*.lua"))
+
+BOUNDED = {
+    "DEL", "GET", "HDEL", "HGET", "HINCRBY", "HMGET", "HSET", "PUBLISH", "SADD", "SET", "SISMEMBER", "SREM",
+    "TIME", "ZADD", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCORE",
+}  # fmt: skip
+"""Commands whose work is bounded by their arguments; ranges need a LIMIT besides."""
+
+
+def test_the_scripts_name_their_keys_in_the_order_in_which_they_get_them() -> None:
+    source = (LUA / "shared" / "1_keys.lua").read_text()
+    named: dict[int, str] = {}
+    for names, places in re.findall(r"^local ([A-Z, ]+) = (KEYS.*)$", source, re.MULTILINE):
+        numbers = [int(number) for number in re.findall(r"KEYS\[(\d+)\]", places)]
+        named |= dict(zip(numbers, names.split(", "), strict=True))
+    assert [named[number] for number in sorted(named)] == [name.upper() for name in (*keys.FIXED, "answer")]
+
+
+def test_every_key_is_documented() -> None:
+    for name in (*keys.FIXED, *keys.PERMANENT, "answer:…"):
+        assert f"\n``{name}``" in (keys.__doc__ or "")
+
+
+@pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
+def test_a_script_says_what_it_does_and_what_it_gets(path: Path) -> None:
+    head = path.read_text().partition("\nlocal")[0].partition("\nfor")[0]
+    assert head.startswith("-- ")
+    assert "-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: " in head
+
+
+@pytest.mark.parametrize("path", [*SHARED, *VERBS], ids=lambda path: path.stem)
+def test_a_script_touches_declared_keys_only_and_does_bounded_work(path: Path) -> None:
+    declared = {name.upper() for name in (*keys.FIXED, "answer")} | {"key", "index"}
+    for command, key, rest in re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?([^\n]*)", path.read_text()):
+        assert command in BOUNDED
+        assert (
+            command == "TIME" or key in declared or (command == "PUBLISH" and key in ("ARGV[2]", "ARGV[3]"))
+        )
+        assert "LIMIT" in rest or not command.startswith("ZRANGE")
+    for command, key in re.findall(r"\bsend\('(\w+)', (\w+)", path.read_text()):
+        assert command in BOUNDED
+        assert key in declared
+
+
+async def test_a_pending_job_takes_few_bytes(server: Server, broker: Broker) -> None:
+    with client(server.url) as connection:
+        await broker.enqueue("default", b"[]", task="tasks.noop")
+        before = connection.info("memory")["used_memory_dataset"]
+        for _ in range(4):
+            await broker.enqueue_many([NewJob("default", b"[]", task="tasks.noop") for _ in range(5000)])
+        after = connection.info("memory")["used_memory_dataset"]
+    assert (after - before) / 20_000 <= 600
+
+
+async def test_an_older_server_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "OLDEST", (99, 0))
+    with pytest.raises(ConfigError, match=r"version \d+\.\d+\.\d+: dayjob needs Redis 6\.2 or later"):
+        await Broker(server.url, config=QUIET).open()
+
+
+def test_the_version_is_read_from_what_the_server_tells() -> None:
+    assert server_version(b"# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n") == (6, 2, 14)
+    assert server_version(b"# Server\r\nserver_name:valkey\r\nredis_version:7.2.4\r\n") == (7, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"save": "", "appendonly": "no", "maxmemory-policy": "noeviction"}, ["set appendonly yes"]),
+        ({"save": "3600 1", "appendonly": "no", "maxmemory-policy": "allkeys-lru"}, ["allkeys-lru"]),
+        (
+            {"save": "", "appendonly": "no", "maxmemory-policy": "volatile-ttl"},
+            ["appendonly", "volatile-ttl"],
+        ),
+        ({"save": "", "appendonly": "yes", "maxmemory-policy": "noeviction"}, []),
+        ({"save": "3600 1", "appendonly": "no"}, []),
+        ({}, []),
+    ],
+)
+def test_settings_that_may_lose_jobs_are_named(settings: dict[str, str], words: list[str]) -> None:
+    dangers = settings_dangers(settings)
+    assert len(dangers) == len(words)
+    for danger, word in zip(dangers, words, strict=True):
+        assert word in danger
+
+
+async def test_a_server_that_hides_its_settings_is_taken_as_it_is(server: Server) -> None:
+    with client(server.url) as connection:
+        connection.config_set("maxmemory-policy", "allkeys-lru")
+        connection.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all", "-config")
+    async with Broker(server.url, config=QUIET) as broker:
+        link = broker._engine._link  # type: ignore[attr-defined]
+        assert len(await opening.dangers(link)) == 1
+        hidden = Link(link.place)
+        hidden.place.options["username"], hidden.place.options["password"] = "app", "x"
+        assert await opening.dangers(hidden) == []
+        await hidden.close()
+
+
+async def test_dangers_are_logged_when_a_server_is_first_opened(
+    server: Server, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with client(server.url) as connection:
+        connection.config_set("maxmemory-policy", "allkeys-lru")
+    for _ in range(2):
+        async with Broker(proxy.url("dayjob"), config=QUIET) as broker:
+            await broker.stats("q")
+    assert caplog.text.count("set it to noeviction") == 1
+
+
+async def test_a_user_with_the_documented_rights_can_do_everything(server: Server, proxy: Proxy) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+    commands = re.search(r"and the commands `([A-Z\s]+)`", text)
+    assert commands is not None
+    with client(server.url) as connection:
+        rights = [f"+{command.lower()}" for command in commands[1].split()]
+        connection.execute_command(
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">word",
+            "~{dayjob}:*",
+            "resetchannels",
+            "&{dayjob}:*",
+            "-@all",
+            *rights,
+        )
+    url = proxy.url("dayjob").replace("127.0.0.1", "app:word@127.0.0.1")
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many(
+            [NewJob("q", dedup_key="k", kv={b"k": b"v"}), NewJob("q"), NewJob("r", delay=1)]
+        )
+        await broker.enqueue("q", expires=1e-6)
+        await broker.promote()
+        first, second = await broker.claim("q", limit=2)
+        await broker.renew(first)
+        await broker.cancel(first.id)
+        await broker.check_cancels()
+        assert first.cancel_requested
+        await broker.ack(first, enqueue=[NewJob("q")], kv={b"k": b"w"})
+        await broker.dead_letter(second, "x")
+        await broker.requeue(second.id)
+        await broker.reschedule(second.id, priority=1)
+        await broker.pause("q")
+        await broker.resume("q")
+        for state in JobState:
+            await broker.jobs(state=state)
+            await broker.jobs(state=state, newest_first=True)
+        await broker.purge_dead()
+        await broker.reap()
+        await broker.sweep()
+        await broker.kv_delete(b"k")
+        assert await broker.next_due() is not None
+        with client(server.url) as connection:
+            assert connection.acl_log() == []

@@ -1,0 +1,236 @@
+"""Outages of the server are ridden out, or end in a clear error; nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import Broker, ConfigError, EngineUnavailable, Job, NewJob, Settlement
+from tests.conformance.arrange import claim_one
+from tests.conformance.observe import everything
+from tests.conformance.waiting import within
+from tests.engines.redis.conftest import QUIET, SHORT
+from tests.servers.proxy import Proxy, proxied
+from tests.servers.redis import Server, client, running_server
+from tests.worker.crew import pause
+
+
+async def waiting_claim(broker: Broker, queue: str) -> asyncio.Task[list[Job]]:
+    """A claim that waits, and is known to."""
+    task = asyncio.create_task(broker.claim(queue, wait=60))
+    while queue not in broker._offers._by_queue:
+        await asyncio.wait({task}, timeout=0.01)
+    return task
+
+
+async def test_a_restart_loses_nothing_that_was_acknowledged(server: Server, broker: Broker) -> None:
+    await broker.enqueue_many([NewJob("q", b"%d" % number, kv={b"k": b"v"}) for number in range(20)])
+    acked, running = await broker.claim("q", limit=2)
+    await broker.ack(acked)
+    await broker.enqueue("later", delay=60, dedup_key="k")
+    await broker.pause("paused")
+    before = await everything(broker)
+    await asyncio.to_thread(server.restart)
+    assert await within(everything(broker)) == before
+    assert not (await broker.enqueue("later", dedup_key="k")).created
+    await broker.ack(running)
+    await broker.resume("paused")
+
+
+async def test_whoever_waits_is_woken_after_a_restart(server: Server, broker: Broker) -> None:
+    waiting = await waiting_claim(broker, "q")
+    await asyncio.to_thread(server.restart)
+    async with Broker(server.url, config=QUIET) as other:
+        await other.enqueue("q")
+    assert len(await within(waiting)) == 1
+
+
+async def test_scripts_are_sent_again_after_they_were_flushed(server: Server, broker: Broker) -> None:
+    await broker.enqueue("q")
+    with client(server.url) as connection:
+        connection.script_flush()
+    await broker.enqueue("q")
+    claims = await broker.claim("q", limit=2)
+    with client(server.url) as connection:
+        connection.script_flush()
+    results = await broker.settle_many([Settlement.ack(claim) for claim in claims])
+    assert [result.applied for result in results] == [True, True]
+
+
+@pytest.mark.parametrize("kind", ["normal", "pubsub"])
+async def test_killed_connections_are_made_anew(server: Server, broker: Broker, kind: str) -> None:
+    waiting = await waiting_claim(broker, "q")
+    with client(server.url) as connection:
+        assert connection.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes") > 0
+    async with Broker(server.url, config=QUIET) as other:
+        await other.enqueue("q")
+    [claim] = await within(waiting)
+    await broker.ack(claim)
+
+
+async def test_a_paused_server_is_waited_for(server: Server, broker: Broker) -> None:
+    await broker.enqueue("q")
+    claim = await claim_one(broker)
+    with client(server.url) as connection:
+        connection.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        acking = asyncio.create_task(broker.ack(claim))
+        await asyncio.wait({acking}, timeout=0.2)
+        assert not acking.done()
+        connection.execute_command("CLIENT", "UNPAUSE")
+    await within(acking)
+    assert (await broker.stats("q")).done == 1
+
+
+async def test_a_server_paused_for_too_long_ends_in_an_error_and_its_calls_act_once(
+    server: Server, proxy: Proxy
+) -> None:
+    async with Broker(proxy.url("dayjob", SHORT), config=QUIET) as broker:
+        await broker.enqueue("q")
+        claim = await claim_one(broker)
+        with client(server.url) as connection:
+            connection.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+            with pytest.raises(EngineUnavailable, match="no answer"):
+                await within(broker.ack(claim, enqueue=[NewJob("after")]))
+            connection.execute_command("CLIENT", "UNPAUSE")
+        await within(broker.ack(claim, enqueue=[NewJob("after")]))
+        assert (await broker.stats("after")).pending == 1
+
+
+async def test_a_full_server_refuses_new_jobs_and_lets_running_ones_end(
+    server: Server, broker: Broker
+) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(7)])
+    acked, nacked, chained, died, renewed, released = await broker.claim("q", limit=6)
+    before = await broker.all_stats()
+    with client(server.url) as connection:
+        connection.config_set("maxmemory", 1)
+        for attempt in (
+            lambda: broker.enqueue("q"),
+            lambda: broker.enqueue_many([NewJob("new"), NewJob("q", kv={b"k": b"v"})]),
+            lambda: broker.kv_put(b"k", b"v"),
+        ):
+            with pytest.raises(EngineUnavailable, match="memory is full"):
+                await within(attempt())
+        assert await broker.all_stats() == before
+        await broker.ack(acked)
+        assert await broker.nack(nacked, "boom", delay=5) == "scheduled"
+        await broker.ack(chained, enqueue=[NewJob("after")], kv={b"done": b"1"})
+        await broker.dead_letter(died, "x")
+        await broker.renew(renewed)
+        assert await broker.cancel(renewed.id) == "requested"
+        await broker.release(released)
+        claims = await broker.claim("q", limit=5)
+        assert len(claims) == 2
+        async with Broker(server.url, config=QUIET) as other:
+            await other.settle_many([Settlement.ack(claim) for claim in claims])
+        connection.config_set("maxmemory", 0)
+    stats = await broker.stats("q")
+    assert (stats.done, stats.running, stats.scheduled, stats.dead) == (4, 1, 1, 1)
+    assert await broker.kv_get(b"done") == b"1"
+    assert await broker.kv_get(b"k") is None
+    assert (await broker.enqueue("q")).created
+
+
+async def test_a_replica_is_waited_for_until_it_takes_over(server: Server, broker: Broker) -> None:
+    with client(server.url) as connection:
+        connection.execute_command("REPLICAOF", "127.0.0.1", 1)
+        enqueuing = asyncio.create_task(broker.enqueue("q"))
+        await asyncio.wait({enqueuing}, timeout=0.2)
+        assert not enqueuing.done()
+        connection.execute_command("REPLICAOF", "NO", "ONE")
+    assert (await within(enqueuing)).created
+    assert (await broker.stats("q")).pending == 1
+
+
+async def test_a_replica_that_stays_one_ends_in_an_error_that_says_so(server: Server) -> None:
+    async with Broker(f"{server.url}?patience=2", config=QUIET) as broker:
+        with client(server.url) as connection:
+            connection.execute_command("REPLICAOF", "127.0.0.1", 1)
+            with pytest.raises(EngineUnavailable, match=r"no answer for 2 s .*READONLY"):
+                await within(broker.enqueue("q"))
+            connection.execute_command("REPLICAOF", "NO", "ONE")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "LOADING Redis is loading the dataset in memory",
+        "BUSY Redis is busy running a script",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "CLUSTERDOWN The cluster is down",
+        "MASTERDOWN Link with MASTER is down",
+        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk",
+    ],
+    ids=lambda reply: reply.split()[0],
+)
+async def test_what_passes_is_waited_for(through: Broker, proxy: Proxy, reply: str) -> None:
+    proxy.replies = [f"-{reply}\r\n".encode()] * 3
+    assert (await within(through.enqueue("q"))).created
+    assert proxy.replies == []
+
+
+async def test_a_user_whose_rights_are_taken_away_is_told_so(server: Server, broker: Broker) -> None:
+    """A worker rides it out, as it does any outage, until somebody gives them back."""
+    await broker.enqueue("q")
+    claim = await claim_one(broker)
+    with client(server.url) as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
+        with pytest.raises(EngineUnavailable, match="refuses this user"):
+            await within(broker.ack(claim))
+        connection.execute_command("ACL", "SETUSER", "default", "+evalsha", "+eval")
+    await within(broker.ack(claim))
+
+
+async def test_a_call_that_the_server_refuses_ends_at_once(through: Broker, proxy: Proxy) -> None:
+    proxy.replies = [b"-ERR unknown command\r\n"]
+    with pytest.raises(EngineUnavailable, match="unknown command"):
+        await within(through.enqueue("q"))
+
+
+async def test_the_node_that_a_cluster_names_is_followed(
+    server: Server, through: Broker, proxy: Proxy
+) -> None:
+    async with proxied(server.socket) as other:
+        proxy.replies = [f"-MOVED 1234 127.0.0.1:{other.port}\r\n".encode()]
+        assert (await within(through.enqueue("q"))).created
+        proxy.replies = [b"-ERR the wrong node was asked\r\n"]
+        assert (await within(through.enqueue("q"))).created
+        proxy.replies.clear()
+    assert (await within(through.stats("q"))).pending == 2
+
+
+async def test_a_cluster_holds_all_keys_in_one_slot() -> None:
+    async with running_server(port="0", cluster_enabled="yes") as server:
+        with client(server.url) as connection:
+            connection.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            async with asyncio.timeout(20):
+                while b"cluster_state:ok" not in connection.execute_command("CLUSTER", "INFO"):
+                    await pause(0.05)
+        async with Broker(server.url, config=QUIET) as broker:
+            await broker.enqueue_many([NewJob("q", dedup_key="k", kv={b"k": b"v"}), NewJob("r", delay=1e-6)])
+            await broker.promote()
+            claims = await broker.claim(["q", "r"], limit=2)
+            await broker.settle_many([Settlement.ack(claims[0]), Settlement.nack(claims[1], "x")])
+            assert (await broker.stats("q")).done == 1
+
+
+async def test_an_unreachable_server_is_told_of_in_time_and_without_the_password() -> None:
+    url = "redis://ada:s3cr%40t@127.0.0.1:1/0?patience=0.2"
+    with pytest.raises(EngineUnavailable, match=r"no answer for 0\.2 s") as caught:
+        await within(Broker(url).open())
+    assert "s3cr" not in str(caught.value)
+    assert "redis://ada:***@127.0.0.1:1/0" in str(caught.value)
+
+
+@pytest.mark.parametrize("user", ["", ":wr0ng@", "ada:wr0ng@"])
+async def test_a_refused_user_is_a_matter_of_configuration(user: str) -> None:
+    async with running_server(requirepass="s3cret") as server, proxied(server.socket) as proxy:
+        url = proxy.url("dayjob").replace("127.0.0.1", f"{user}127.0.0.1")
+        with pytest.raises(ConfigError, match="refuses this user") as caught:
+            await within(Broker(url).open())
+        assert "wr0ng" not in str(caught.value)
+        allowed = proxy.url("dayjob").replace("127.0.0.1", ":s3cret@127.0.0.1")
+        async with Broker(allowed, config=QUIET) as broker:
+            await broker.enqueue("q")
+            assert "s3cret" not in repr(broker._engine.__dict__)

