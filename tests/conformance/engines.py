@@ -134,7 +134,15 @@ SQLITE_UNUSABLE: dict[str, Callable[[Path], str]] = {
 }
 
 
+# SlateDB.
+
+
+def slatedb_url(directory: Path) -> str:
+    return f"file://{directory}/jobs"
+
+
 ENGINES: list[EngineUnderTest] = [
     EngineUnderTest("memory", memory_url, unusable={"unknown option": lambda _: "memory://x?colour=blue"}),
     EngineUnderTest("sqlite", sqlite_url, SQLITE_DAMAGE, SQLITE_UNUSABLE, _sqlite_transaction),
+    EngineUnderTest("slatedb", slatedb_url),
 ]

@@ -18,7 +18,11 @@ class Entry(Struct, frozen=True):
 
 
 ENGINES: dict[str, Entry] = {
+    "az": Entry("dayjob.engines.slatedb", "slatedb"),
+    "file": Entry("dayjob.engines.slatedb", "slatedb"),
+    "gs": Entry("dayjob.engines.slatedb", "slatedb"),
     "memory": Entry("dayjob.engines.memory"),
+    "s3": Entry("dayjob.engines.slatedb", "slatedb"),
     "sqlite": Entry("dayjob.engines.sqlite"),
 }
 """Each module has ``create(url: Location, clock: Clock) -> Engine``."""
