@@ -60,11 +60,13 @@ class Archive:
             (state, key) for key in dict.fromkeys(wanted) if key <= self.newest for state in FINISHED_STATES
         ]
         rows = await self._ledger.get_all([keys.finished(state, key) for state, key in asked])
-        return {
+        found = {
             key: values.finished(key, state, value)
             for (state, key), value in zip(asked, rows, strict=True)
             if value is not None
         }
+        await self._mend(found.values())
+        return found
 
     def holds(self, key: bytes, found: Iterable[bytes]) -> bool:
         """Whether the job is here now, given what was found before the verb changed anything."""
@@ -94,27 +96,26 @@ class Archive:
         prefix = keys.finished_prefix(state)
         chunk = min(max(limit, 16), 1000)
         async for rows in source.scan(prefix, after=after, backwards=newest_first, chunk=chunk):
-            for stored, value in rows:
-                found = values.finished(keys.id_of(stored), state, value)
+            read = [values.finished(keys.id_of(stored), state, value) for stored, value in rows]
+            await self._mend(read)
+            for found in read:
                 if fits(found):
                     listed.append(found)
                     if len(listed) == limit:
                         return listed
         return listed
 
-    async def mend(self, listed: Sequence[Finished]) -> None:
-        """Find out the queue and the time of removal of jobs that can't be read."""
-        unreadable = {
-            found.record.key: found.record for found in listed if found.record.queue == values.UNREADABLE
-        }
-        if unreadable:
-            source = await self._ledger.scannable()
-            async for rows in source.scan(keys.REMOVAL):
-                for stored, value in rows:
-                    time, key = keys.removal_parts(stored)
-                    if key in unreadable:
-                        unreadable[key].remove_us = time
-                        unreadable[key].queue = values.removal(value)[1]
+    async def _mend(self, listed: Iterable[Finished]) -> None:
+        """Learn the queue and the time of removal of unreadable jobs from where else they are told."""
+        unreadable = {found.record.key: found.record for found in listed if found.amiss is not None}
+        if not unreadable:
+            return
+        async for rows in self._ledger.source.scan(keys.REMOVAL):
+            for stored, value in rows:
+                time, key = keys.removal_parts(stored)
+                if key in unreadable:
+                    unreadable[key].remove_us = time
+                    unreadable[key].queue = values.removal(value)[1]
 
     async def sweep(self, limit: int, now: int) -> int:
         if self.next_removal > now or limit <= 0:

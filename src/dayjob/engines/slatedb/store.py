@@ -307,7 +307,6 @@ class Store:
 
     async def requeue(self, wanted: Sequence[bytes], now: int) -> list[bool]:
         found = await self.archive.find(wanted)
-        await self.archive.mend(list(found.values()))
         return [self._requeue(found.pop(key, None), now) for key in wanted]
 
     def _requeue(self, found: values.Finished | None, now: int) -> bool:
@@ -340,11 +339,9 @@ class Store:
         stats = self.ledger.stats.get(queue) if queue is not None else None
         if queue is not None and (stats is None or not stats.dead):
             return []
-        listed = await self.archive.list(
+        return await self.archive.list(
             JobState.DEAD, lambda found: queue in (None, found.record.queue), None, limit
         )
-        await self.archive.mend(listed)
-        return listed
 
     def reschedule(self, change: Reschedule, now: int) -> bool:
         record = self.live.jobs.get(change.key)
@@ -421,7 +418,6 @@ class Store:
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int
     ) -> tuple[int, bytes | None]:
         examined = await self.archive.list(state, _any, after, limit)
-        await self.archive.mend(examined)
         old = [found for found in examined if _finished_by(found.record, now - age)]
         for found in old:
             self.archive.take(found, state)
