@@ -6,12 +6,16 @@ import os
 from threading import Lock
 from typing import Any
 
+from msgspec.structs import replace
+
 from dayjob.engines.slatedb.core import Core
 from dayjob.engines.slatedb.place import Place
-from dayjob.errors import ConfigError
+from dayjob.errors import ConfigError, EngineFenced
 
 _cores: dict[Any, Core] = {}
 _lock = Lock()
+_lost: set[Any] = set()
+"""What was taken over from this process: it does not take it back by itself, or the two would never end."""
 _inherited = False
 
 
@@ -24,6 +28,10 @@ def acquire(place: Place) -> Core:
         )
     with _lock:
         core = _cores.get(place.identity)
+        if core is not None and isinstance(core.failure, EngineFenced):
+            _lost.add(place.identity)
+        if place.identity in _lost:
+            place = replace(place, take_over=False)
         if core is None or core.users == 0 or core.failure is not None:
             ending = core.closed if core is not None and core.failure is None else None
             core = _cores[place.identity] = Core(place, ending)
@@ -44,6 +52,8 @@ def release(core: Core) -> bool:
 def forget(core: Core) -> None:
     """A core that has ended need not be waited for."""
     with _lock:
+        if isinstance(core.failure, EngineFenced):
+            _lost.add(core.place.identity)
         if _cores.get(core.place.identity) is core:
             del _cores[core.place.identity]
 
