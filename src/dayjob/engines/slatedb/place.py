@@ -14,11 +14,14 @@ from typing import TypeVar
 from msgspec import Struct
 from slatedb import uniffi
 
+from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
 
 Answer = TypeVar("Answer")
 
 _environment = Lock()
+_BRIEFLY = 2
+_PAUSE = 0.2
 _NO_DATABASE = "failed to find latest transactional object"
 
 
@@ -91,12 +94,31 @@ class Place(Struct, frozen=True):
 
     async def open_reader(self) -> uniffi.DbReader | None:
         """A reader of what is durable, which changes nothing in the store; None if there is no database."""
-        builder = uniffi.DbReaderBuilder(self.path, self.resolve())
-        builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
-        try:
-            return await self.opening(builder.build())
-        except NoDatabase:
-            return None
+        return await self.opening(self._read_patiently())
+
+    async def _read_patiently(self) -> uniffi.DbReader | None:
+        """SlateDB tries for ever what a store refuses; so it is to try briefly, and this tries again."""
+        while True:
+            builder = uniffi.DbReaderBuilder(self.path, self.resolve())
+            builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+            builder.with_options(
+                uniffi.ReaderOptions(
+                    manifest_poll_interval_ms=1000,
+                    checkpoint_lifetime_ms=600_000,
+                    max_memtable_bytes=64 << 20,
+                    skip_wal_replay=False,
+                    object_store_max_retries=_BRIEFLY,
+                )
+            )
+            try:
+                return await builder.build()
+            except uniffi.Error as error:
+                if _NO_DATABASE in str(error):
+                    return None
+                told = self.translated(error, opening=True)
+                if not isinstance(told, EngineUnavailable):
+                    raise told from error
+            await SYSTEM.wait(asyncio.Event(), _PAUSE)
 
     async def opening(self, work: Awaitable[Answer]) -> Answer:
         """What it comes to; a store that refuses or never answers is told as such."""
@@ -109,8 +131,6 @@ class Place(Struct, frozen=True):
                 "exists, that its endpoint can be reached, and that the credentials may use it"
             ) from None
         except uniffi.Error as error:
-            if _NO_DATABASE in str(error):
-                raise NoDatabase(f"{self.url}: there is no database") from error
             raise self.translated(error, opening=True) from error
 
     def translated(self, error: uniffi.Error, *, opening: bool = False) -> DayjobError:
@@ -143,10 +163,6 @@ _REFUSALS = {
     "401 Unauthorized": "check the credentials in the environment",
     "404 Not Found": "make the bucket, or correct its name",
 }
-
-
-class NoDatabase(ConfigError):
-    """There is nothing to read yet."""
 
 
 def _text(error: uniffi.Error) -> str:
