@@ -9,6 +9,7 @@ with ``DAYJOB_SLATEDB_FAST=0`` in the environment, the plain way is. Nothing in 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from collections.abc import Awaitable
 from struct import Struct
@@ -17,6 +18,8 @@ from typing import Any, Protocol
 from slatedb import uniffi
 
 Row = tuple[bytes, bytes]
+
+_log = logging.getLogger("dayjob.engines.slatedb")
 
 SWITCH = "DAYJOB_SLATEDB_FAST"
 
@@ -139,6 +142,8 @@ def choose() -> Binding:
             from slatedb.uniffi._slatedb_uniffi import slatedb as raw
 
             return Fast(raw)
-        except (ImportError, AttributeError, TypeError):
-            return Plain()
+        except Exception as error:  # Whatever it is, the plain way is right.
+            _log.warning(
+                "SlateDB's binding is not as expected (%r): jobs take the slower way across it", error
+            )
     return Plain()

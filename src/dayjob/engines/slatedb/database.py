@@ -45,8 +45,12 @@ class Source:
         first: bytes | None = None,
         backwards: bool = False,
         chunk: int = _ROWS,
+        once: bool = False,
     ) -> AsyncIterator[list[Row]]:
-        """Rows under the prefix in chunks, from ``first`` on or beyond ``after``, told without prefix."""
+        """Rows under the prefix in chunks, from ``first`` on or beyond ``after``, told without prefix.
+
+        ``once``: all of it, so each chunk is read while the one before is worked on, and no cache keeps it.
+        """
         if backwards:
             bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=after, end_inclusive=False)
         else:
@@ -58,18 +62,23 @@ class Source:
             durability_filter=uniffi.DurabilityLevel.MEMORY,
             dirty=False,
             read_ahead_bytes=1 << 20,
-            cache_blocks=True,
+            cache_blocks=not once,
             max_fetch_tasks=4,
             order=uniffi.IterationOrder.DESCENDING if backwards else uniffi.IterationOrder.ASCENDING,
         )
         try:
             iterator = await self._handle.scan_prefix_with_options(prefix, bounds, options)
-            while True:
-                rows = await self._binding.rows(iterator, chunk)
-                if rows:
+            rows = await self._binding.rows(iterator, chunk)
+            while len(rows) == chunk:
+                if once:
+                    following = asyncio.ensure_future(self._binding.rows(iterator, chunk))
                     yield rows
-                if len(rows) < chunk:
-                    return
+                    rows = await following
+                else:
+                    yield rows
+                    rows = await self._binding.rows(iterator, chunk)
+            if rows:
+                yield rows
         except uniffi.Error as error:
             raise self.place.translated(error) from error
 

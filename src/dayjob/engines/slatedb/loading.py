@@ -136,8 +136,9 @@ Unreadable = dict[bytes, tuple[Record, str]]
 async def _load_jobs(store: Store) -> Unreadable:
     unreadable: Unreadable = {}
     names: dict[str, str] = {}
+    priorities: dict[int, int] = {}
     add, new_record, job_head, id_of = store.live.add, values.new_record, values.job_head, keys.id_of
-    async for rows in store.ledger.source.scan(keys.JOB):
+    async for rows in store.ledger.source.scan(keys.JOB, once=True):
         for stored, value in rows:
             key = id_of(stored)
             try:
@@ -146,13 +147,14 @@ async def _load_jobs(store: Store) -> Unreadable:
                 record = Record(key, values.UNREADABLE, JobState.PENDING, 0, 0, 1, 0, 0)
                 unreadable[key] = (record, str(error))
             record.queue = names.setdefault(record.queue, record.queue)
+            record.priority = priorities.setdefault(record.priority, record.priority)
             add(record)
     return unreadable
 
 
 async def _load_changes(store: Store, unreadable: Unreadable) -> None:
     live = store.live
-    async for rows in store.ledger.source.scan(keys.STATE):
+    async for rows in store.ledger.source.scan(keys.STATE, once=True):
         for stored, value in rows:
             key = keys.id_of(stored)
             record = live.jobs.get(key)
