@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import batching, flatness, importing, report, speed, waiting, workers
+from benchmarks import batching, flatness, importing, object_storage, report, speed, waiting, workers
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
-THEMES = (batching, flatness, importing, speed, waiting, workers)
+THEMES = (batching, flatness, importing, object_storage, speed, waiting, workers)
 """Importing them registers their measures."""
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-Unit = Literal["×", "ms", "%", "/s", "MiB"]
+Unit = Literal["×", "ms", "%", "/s", "MiB", ""]
 
 
 class Finding(Struct, frozen=True, kw_only=True):

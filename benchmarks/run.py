@@ -14,7 +14,7 @@ from benchmarks.findings import Finding
 from benchmarks.screen import Screen
 from benchmarks.side import Side
 
-ENGINES = ("sqlite", "memory")
+ENGINES = ("sqlite", "memory", "slatedb")
 
 
 class Run:
@@ -35,6 +35,8 @@ class Run:
         self._files += 1
         if engine == "memory":
             return f"memory://bench-{self._files}"
+        if engine == "slatedb":
+            return f"file://{self._folder}/{self._files}"
         return f"sqlite:///{self._folder}/{self._files}.db"
 
     def file(self, name: str) -> str:

@@ -61,6 +61,8 @@ class Proxy:
         """The status line to answer with, in place of the server."""
         self.requests: Counter[str] = Counter()
         self.refused = 0
+        self.took: list[float] = []
+        """The seconds that each PUT took, latency included."""
         self._upstream = upstream
         self.port = 0
         self.conversations: set[asyncio.Task[None]] = set()
@@ -80,7 +82,8 @@ class Proxy:
             lines = head.decode("latin-1").split("\r\n")
             fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
             body = await reader.readexactly(int(fields.get("content-length", "0")))
-            self.requests[lines[0].split()[0]] += 1
+            method, begun = lines[0].split()[0], SYSTEM.elapsed()
+            self.requests[method] += 1
             if self.latency:
                 await SYSTEM.wait(asyncio.Event(), self.latency)
             if self.failing is not None:
@@ -89,6 +92,8 @@ class Proxy:
             else:
                 await self._relay(lines, body, writer)
             await writer.drain()
+            if method == "PUT":
+                self.took.append(SYSTEM.elapsed() - begun)
 
     async def _relay(self, lines: list[str], body: bytes, writer: asyncio.StreamWriter) -> None:
         kept = [line for line in lines if line and not line.lower().startswith("connection:")]

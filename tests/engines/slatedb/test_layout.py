@@ -136,3 +136,15 @@ async def test_the_writes_of_an_ack_that_is_kept(
         await broker.enqueue("q")
         (job,) = await broker.claim("q")
         assert await count().of(broker.ack(job)) == expected
+
+
+async def test_a_dedup_key_that_a_claim_let_go_is_its_next_holder_s_after_opening(url: str) -> None:
+    """Both jobs are stored with the key; that the first let it go is only told by its claim."""
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q", dedup_key="k")
+        (first,) = await broker.claim("q")
+        second = await broker.enqueue("q", dedup_key="k")
+    async with Broker(url, config=QUIET) as broker:
+        assert (await broker.enqueue("q", dedup_key="k")).id == second.id
+        await broker.ack(first)
+        assert (await broker.enqueue("q", dedup_key="k")).id == second.id

@@ -151,6 +151,7 @@ class Core:
         self._wake = asyncio.Event()
         self._undelivered: deque[Commit] = deque()
         self._delivering = asyncio.Event()
+        self._written = asyncio.Event()
         self._delivered = asyncio.Event()
         self._latest: asyncio.Future[None] | None = None
         try:
@@ -159,7 +160,9 @@ class Core:
             self.failure = error
             self.opened.set_exception(error)
             return
-        tasks = [asyncio.create_task(work()) for work in (self._deliver, self._beat, self._watch)]
+        tasks = [
+            asyncio.create_task(work()) for work in (self._flush, self._deliver, self._beat, self._watch)
+        ]
         with self._lock:
             self._loop = asyncio.get_running_loop()
         self.opened.set_result(None)
@@ -184,9 +187,7 @@ class Core:
             self._store = await load(self._ledger, self._owner.session)
             self._ledger.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
             self._sign(SYSTEM.now())
-            await self._publish()
-            assert self._latest is not None
-            await place.opening(self._latest)
+            await place.opening(self._make_durable())
         except BaseException:
             with suppress(Exception):
                 await self._database.close()
@@ -198,15 +199,20 @@ class Core:
             self._owner = replace(self._owner, closed=True)
             self._sign(SYSTEM.now())
             try:
-                await self._publish()
-                assert self._latest is not None
                 async with asyncio.timeout(self.place.patience):
-                    await self._latest
+                    await self._make_durable()
             except (DayjobError, uniffi.Error, TimeoutError) as error:
                 _log.warning("%s was not closed cleanly: %s", self.place.url, error)
         with suppress(uniffi.Error, TimeoutError):
             async with asyncio.timeout(self.place.patience):
                 await self._database.close()
+
+    async def _make_durable(self) -> None:
+        """Write what is staged and wait for it; while nobody else does."""
+        await self._publish()
+        await self._database.flush()
+        assert self._latest is not None
+        await self._latest
 
     def _sign(self, now: int) -> None:
         self._owner = replace(self._owner, beat_us=now)
@@ -257,6 +263,7 @@ class Core:
             self._fail(error)
             raise
         self._latest = asyncio.ensure_future(handle.await_durable())
+        self._written.set()
 
     async def _commit(self, outcomes: list[Outcome]) -> None:
         topics = self._ledger.take_topics()
@@ -344,6 +351,26 @@ class Core:
                     loop.call_soon_threadsafe(signals.publish_all)
 
     # In the background.
+
+    async def _flush(self) -> None:
+        """Make durable what was written, at once if the last time was ``flush_ms`` ago, else when it will be.
+
+        So an idle queue waits for the request only, and a busy one makes no more requests than it may.
+        """
+        interval = self.place.flush_ms / 1000
+        begun = SYSTEM.elapsed() - interval
+        while True:
+            await self._written.wait()
+            await SYSTEM.wait(asyncio.Event(), begun + interval - SYSTEM.elapsed())
+            begun = SYSTEM.elapsed()
+            self._written.clear()
+            try:
+                await self._database.flush()
+            except DayjobError as error:
+                if isinstance(error, EngineFenced):
+                    self._fail(error)
+                    return
+                _log.warning("%s", error)
 
     async def _beat(self) -> None:
         """Give a sign of life, so that other hosts can tell that the owner lives."""

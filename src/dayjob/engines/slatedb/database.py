@@ -12,6 +12,7 @@ from dayjob.engines.slatedb.binding import Row, choose
 from dayjob.engines.slatedb.place import Place
 
 _ROWS = 1000
+_LOG = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
 _AT_ONCE = 64
 """How many reads of single keys are under way at once."""
 
@@ -106,6 +107,13 @@ class Database(Source):
         try:
             handle: uniffi.WriteHandle = await self._handle.write(batch)
             return handle
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+
+    async def flush(self) -> None:
+        """Make durable what was written before."""
+        try:
+            await self._handle.flush_with_options(_LOG)
         except uniffi.Error as error:
             raise self.place.translated(error) from error
 

@@ -82,14 +82,12 @@ class Live:
     # In and out.
 
     def add(self, record: Record) -> None:
-        """A job that was not here; it is put in its line by ``stand``."""
+        """A job that was not here; ``stand`` puts it in its line, ``hold`` takes its dedup key."""
         key = record.key
         self.jobs[key] = record
         self.keys.add(key)
         if key > self.newest:
             self.newest = key
-        if record.held_key is not None:
-            self.hold(record)
 
     def remove(self, record: Record) -> None:
         del self.jobs[record.key]
@@ -98,10 +96,11 @@ class Live:
         self.sessions.pop(record.key, None)
 
     def hold(self, record: Record) -> None:
-        assert record.held_key is not None
-        pair = (record.queue, record.held_key)
-        self.held[pair] = record.key
-        self._holding[record.key] = pair
+        """Take the dedup key that the record holds, if it holds one."""
+        if record.held_key is not None:
+            pair = (record.queue, record.held_key)
+            self.held[pair] = record.key
+            self._holding[record.key] = pair
 
     def let_go(self, record: Record) -> None:
         """Free the dedup key that the record no longer holds."""

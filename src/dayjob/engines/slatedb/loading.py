@@ -162,15 +162,12 @@ async def _load_changes(store: Store, unreadable: Unreadable) -> None:
                 store.ledger.delete(stored)
                 continue
             live.changed.add(key)
-            held = record.held_key
             try:
                 change = values.changed(value)
             except Corrupt as error:
                 unreadable[key] = (record, str(error))
                 continue
             values.apply(record, change)
-            if record.held_key != held:
-                live.let_go(record)
             if record.state is JobState.RUNNING:
                 live.sessions[key] = change.session
                 if record.cancel_requested:
@@ -195,7 +192,6 @@ async def _load_claims(store: Store) -> None:
                     continue
                 if record.state is JobState.PENDING and record.epoch == epoch - 1:
                     records.claim(record, claim.now, lease, claim.worker)
-                    live.let_go(record)
                     live.sessions[key] = claim.session
                 if records.is_current(record, epoch):
                     running.add(key)
@@ -209,6 +205,7 @@ def _put_in_line(store: Store) -> None:
     live = store.live
     lines: dict[str, list[Standing]] = {}
     for record in live.jobs.values():
+        live.hold(record)
         if record.state is JobState.PENDING and (record.expires_us is None or record.attempts):
             lines.setdefault(record.queue, []).append((record.priority, record.key))
         else:

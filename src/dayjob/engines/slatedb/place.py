@@ -20,6 +20,8 @@ from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavaila
 Answer = TypeVar("Answer")
 
 _environment = Lock()
+_SELDOM = 20
+"""The core asks for flushes itself; SlateDB's own, by its clock, come so many times less often."""
 _BRIEFLY = 2
 _PAUSE = 0.2
 _NO_DATABASE = "failed to find latest transactional object"
@@ -84,7 +86,7 @@ class Place(Struct, frozen=True):
 
     async def open_writer(self) -> uniffi.Db:
         settings = uniffi.Settings.default()
-        settings.set("flush_interval", json.dumps(f"{self.flush_ms}ms"))
+        settings.set("flush_interval", json.dumps(f"{_SELDOM * self.flush_ms}ms"))
         settings.set("manifest_poll_interval", json.dumps("1s" if self.local else "5s"))
         settings.set("l0_sst_size_bytes", str(16 << 20))
         settings.set("max_unflushed_bytes", str(128 << 20))

@@ -137,6 +137,7 @@ class Store:
         record = values.new_record(key, head)
         ledger.put(keys.job(key), value)
         live.add(record)
+        live.hold(record)
         live.stand(record)
         stats = ledger.touch(job.queue)
         if record.state is JobState.PENDING:
