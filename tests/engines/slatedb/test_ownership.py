@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -132,14 +131,29 @@ async def test_a_reader_sees_what_is_there_and_fences_nobody(url: str, broker: B
     assert await reader.said() == [{"one": "pending", "two": "scheduled"}, 1, 0, ["r"]]
     await broker.claim("q")
     await broker.resume("r")
-
-    async def caught_up() -> bool:
-        reader.tell()
-        answer: list[Any] = await reader.said()
-        return answer == [{"one": "running", "two": "scheduled"}, 0, 1, []]
-
-    await until(caught_up)
+    reader.tell()
+    assert await reader.said() == [{"one": "running", "two": "scheduled"}, 0, 1, []]
     assert (await broker.enqueue("q")).created
+
+
+async def test_a_reader_s_listing_is_of_one_moment(url: str, broker: Broker) -> None:
+    """Whatever is settled while it is made, each job is listed whole, in one state."""
+    ids = [answer.id for answer in await broker.enqueue_many([NewJob("q", b"data") for _ in range(600)])]
+    ended = asyncio.Event()
+
+    async def settle_all() -> None:
+        while jobs := await broker.claim("q", limit=20):
+            await asyncio.gather(*map(broker.ack, jobs))
+        ended.set()
+
+    settling = asyncio.create_task(settle_all())
+    async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
+        while not ended.is_set():
+            listed = await reader.jobs("q", limit=1000)
+            assert [job.id for job in listed] == ids[len(ids) - len(listed) :]
+            assert {job.payload for job in listed} <= {b"data"}
+            assert not [job for job in listed if job.last_error], "none is taken for a corrupt one"
+    await settling
 
 
 async def test_a_reader_changes_nothing(url: str, broker: Broker) -> None:

@@ -83,6 +83,18 @@ class Source:
         except uniffi.Error as error:
             raise self.place.translated(error) from error
 
+    async def versions(self, prefix: bytes) -> dict[bytes, int]:
+        """When each row under the prefix was last written, as a number that only grows."""
+        bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
+        found: dict[bytes, int] = {}
+        try:
+            iterator = await self._handle.scan_prefix(prefix, bounds)
+            while rows := await iterator.next_batch(_ROWS):
+                found |= {row.key: row.seq for row in rows}
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+        return found
+
     async def first(self, prefix: bytes, *, backwards: bool = False) -> Row | None:
         async for rows in self.scan(prefix, backwards=backwards, chunk=1):
             return rows[0]

@@ -22,6 +22,7 @@ Answer = TypeVar("Answer")
 _environment = Lock()
 _SELDOM = 20
 """The core asks for flushes itself; SlateDB's own, by its clock, come so many times less often."""
+_NEVER_MS = 86_400_000
 _BRIEFLY = 2
 _PAUSE = 0.2
 _NO_DATABASE = "failed to find latest transactional object"
@@ -95,7 +96,10 @@ class Place(Struct, frozen=True):
         return await self.opening(builder.build())
 
     async def open_reader(self) -> uniffi.DbReader | None:
-        """A reader of what is durable, which changes nothing in the store; None if there is no database."""
+        """A reader of what is durable now, which changes nothing in the store; None if there is no database.
+
+        It may still catch up with the writer just after it was opened.
+        """
         return await self.opening(self._read_patiently())
 
     async def _read_patiently(self) -> uniffi.DbReader | None:
@@ -105,7 +109,7 @@ class Place(Struct, frozen=True):
             builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
             builder.with_options(
                 uniffi.ReaderOptions(
-                    manifest_poll_interval_ms=1000,
+                    manifest_poll_interval_ms=_NEVER_MS,
                     checkpoint_lifetime_ms=600_000,
                     max_memtable_bytes=64 << 20,
                     skip_wal_replay=False,

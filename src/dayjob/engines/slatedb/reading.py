@@ -1,14 +1,15 @@
 """A look at a database that another process owns: through SlateDB's reader, which never fences.
 
-It sees what is durable, a moment later. Verbs that change something are refused; the duties find nothing to
-do. Each listing rebuilds what waits and runs by a scan, so it costs time in proportion to the backlog;
-counters, kv values and single jobs' queues are read directly.
+Each look opens a reader of its own and sees all that was durable at one moment, the latest. Verbs that
+change something are refused; the duties find nothing to do. A listing rebuilds what waits and runs by a
+scan, so it costs time in proportion to the backlog; counters and kv values are read directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
 
 from dayjob.engines.base import Keeps, Listing
 from dayjob.engines.slatedb import keys, values
@@ -19,9 +20,13 @@ from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.loading import check_layout, load
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
-from dayjob.errors import Closed, ConfigError, InvalidState
+from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
 from dayjob.job import Job, QueueStats
 from dayjob.signals import Signals
+
+Answer = TypeVar("Answer")
+
+_TRIES = 20
 
 
 class SlateReader:
@@ -32,10 +37,25 @@ class SlateReader:
     def __init__(self, place: Place) -> None:
         self.signals = Signals()
         self._place = place
-        self._source: Source | None = None
+        self._open = False
 
     async def open(self) -> None:
         self._place.check()
+        self._open = True
+        try:
+            async with self._looking() as source:
+                await self._place.opening(check_layout(source))
+        except BaseException:
+            self._open = False
+            raise
+
+    async def close(self) -> None:
+        self._open = False
+
+    @asynccontextmanager
+    async def _looking(self) -> AsyncIterator[Source]:
+        if not self._open:
+            raise Closed(f"{self._place.url}: the engine is not open")
         reader = await self._place.open_reader()
         if reader is None:
             raise ConfigError(
@@ -43,25 +63,26 @@ class SlateReader:
             )
         source = Source(self._place, reader)
         try:
-            await self._place.opening(check_layout(source))
-        except BaseException:
-            await source.close()
-            raise
-        self._source = source
-
-    async def close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
+            yield source
+        finally:
             await source.close()
 
-    @property
-    def _open(self) -> Source:
-        if self._source is None:
-            raise Closed(f"{self._place.url}: the engine is not open")
-        return self._source
+    async def _look(self, look: Callable[[Store], Awaitable[Answer]]) -> Answer:
+        """What there is to see at one moment.
 
-    async def _look(self) -> Store:
-        return await load(Ledger(self._open, self._refuse), session=0)
+        A reader may catch up with the writer between two of our reads. Whatever moves a job rewrites the row
+        of its queue, so rows that are as they were tell that it did not; else the look is taken again.
+        """
+        async with self._looking() as source:
+            for _ in range(_TRIES):
+                before = await source.versions(keys.QUEUE)
+                ledger = Ledger(source, _nothing)
+                answer = await look(await load(ledger, session=0))
+                if await source.versions(keys.QUEUE) == before:
+                    return answer
+        raise EngineUnavailable(
+            f"{self._place.url}: it changes too fast for a look at the whole: try again, or ask for its stats"
+        )
 
     async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidState(
@@ -76,10 +97,10 @@ class SlateReader:
         return []
 
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
-        return await listings.get(await self._look(), wanted)
+        return await self._look(lambda store: listings.get(store, wanted))
 
     async def find(self, listing: Listing) -> list[Job]:
-        return await listings.find(await self._look(), listing)
+        return await self._look(lambda store: listings.find(store, listing))
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
@@ -90,13 +111,14 @@ class SlateReader:
 
     async def _queues(self) -> dict[str, values.Queue]:
         found: dict[str, values.Queue] = {}
-        async for rows in self._open.scan(keys.QUEUE):
-            for stored, value in rows:
-                found[keys.queue_name(stored)] = values.queue(value)
+        async with self._looking() as source:
+            async for rows in source.scan(keys.QUEUE):
+                found |= {keys.queue_name(stored): values.queue(value) for stored, value in rows}
         return found
 
     async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
-        return await self._open.get_all([keys.kv(key) for key in wanted])
+        async with self._looking() as source:
+            return await source.get_all([keys.kv(key) for key in wanted])
 
     # The duties are those of the process that writes.
 
@@ -111,3 +133,7 @@ class SlateReader:
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
         return 0
+
+
+async def _nothing() -> None:
+    """What loading would put right is for the process that writes."""
