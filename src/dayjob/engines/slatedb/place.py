@@ -161,6 +161,7 @@ class Place(Struct, frozen=True):
 
 
 _REFUSALS = {
+    "/latest/api/token": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "NoSuchBucket": "make the bucket, or correct its name",
     "AccessDenied": "allow the credentials to list, read, write and delete in it",
     "InvalidAccessKeyId": "check the credentials in the environment",
