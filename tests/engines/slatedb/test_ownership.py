@@ -142,9 +142,11 @@ async def test_a_reader_s_listing_is_of_one_moment(url: str, broker: Broker) -> 
     ended = asyncio.Event()
 
     async def settle_all() -> None:
-        while jobs := await broker.claim("q", limit=20):
-            await asyncio.gather(*map(broker.ack, jobs))
-        ended.set()
+        try:
+            while jobs := await broker.claim("q", limit=20):
+                await asyncio.gather(*map(broker.ack, jobs))
+        finally:
+            ended.set()
 
     settling = asyncio.create_task(settle_all())
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
