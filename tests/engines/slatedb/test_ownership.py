@@ -58,10 +58,10 @@ async def test_a_taker_fences_the_first_whose_late_settlement_changes_nothing(ur
 
 
 async def test_a_fenced_process_notices_while_it_waits(url: str, spawn: Spawn) -> None:
-    first = await spawn(wait_for_a_job, url)
+    first = await spawn(wait_for_a_job, f"{url}?beat=3600")
     assert await first.said() == "open"
     async with Broker(f"{url}?takeover=1", config=QUIET):
-        assert await first.said() == "EngineFenced"
+        assert await first.said() == "EngineFenced", "without a write of its own that would have failed"
 
 
 async def test_a_fenced_worker_stops_and_says_why(url: str, spawn: Spawn) -> None:
