@@ -14,6 +14,7 @@ from benchmarks import (
     bloat,
     flatness,
     importing,
+    object_storage,
     postgres,
     redis_workers,
     report,
@@ -24,7 +25,9 @@ from benchmarks import (
 from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
-THEMES = (batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers)
+THEMES = (
+    batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers, object_storage,
+)  # fmt: skip
 """Importing them registers their measures."""
 
 

@@ -11,7 +11,7 @@ from benchmarks.workloads import BATCH, PAYLOAD, QUEUE, drain, drain_one_by_one,
 from dayjob import Broker
 
 
-@measure("group-commit", "sqlite")
+@measure("group-commit", "sqlite", "slatedb")
 async def group_commit(run: Run, engine: str) -> list[Finding]:
     """Concurrent single enqueues share commits."""
     calls = run.size(1000, 300)
@@ -46,7 +46,7 @@ async def group_commit(run: Run, engine: str) -> list[Finding]:
     ]
 
 
-@measure("batch-claim", "sqlite")
+@measure("batch-claim", "sqlite", "slatedb")
 async def batch_claim(run: Run, engine: str) -> list[Finding]:
     """Claim and ack in batches of 100."""
     batches, singles = run.size(30, 10), run.size(300, 100)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-Unit = Literal["×", "ms", "%", "/s", "MiB", "bytes"]
+Unit = Literal["×", "ms", "%", "/s", "MiB", "bytes", ""]
 
 
 class Finding(Struct, frozen=True, kw_only=True):

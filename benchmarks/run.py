@@ -16,7 +16,7 @@ from benchmarks.server import Server, start_server
 from benchmarks.side import Side
 from tests.servers.redis import Server as RedisServer
 
-ENGINES = ("sqlite", "memory", "postgres", "redis")
+ENGINES = ("sqlite", "memory", "postgres", "redis", "slatedb")
 
 
 class Run:
@@ -43,6 +43,8 @@ class Run:
             return f"{self.redis().url}?prefix=bench-{self._files}"
         if engine == "postgres":
             return self.server.new_database()
+        if engine == "slatedb":
+            return f"file://{self._folder}/{self._files}"
         return f"sqlite:///{self._folder}/{self._files}.db"
 
     def redis(self) -> RedisServer:

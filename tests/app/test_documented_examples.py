@@ -1,4 +1,4 @@
-"""Every example in docs/tasks.md is a program that runs."""
+"""Every example in docs/tasks.md and docs/object-storage.md is a program that runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "object-storage.md")]
 
 
 def examples() -> list[tuple[str, str]]:
     """The heading that each program stands under, and the program."""
-    text = PAGE.read_text()
     found = []
-    for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        heading = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)[-1]
-        found.append((heading, block[1]))
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+            heading = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)[-1]
+            found.append((heading, block[1]))
     return found
 
 

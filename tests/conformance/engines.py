@@ -6,8 +6,9 @@ from tests.conformance.storages.base import EngineUnderTest
 from tests.conformance.storages.memory import MEMORY
 from tests.conformance.storages.postgres import POSTGRES
 from tests.conformance.storages.redis import REDIS
+from tests.conformance.storages.slatedb import SLATEDB
 from tests.conformance.storages.sqlite import SQLITE
 
-ENGINES = [MEMORY, SQLITE, POSTGRES, REDIS]
+ENGINES = [MEMORY, SQLITE, POSTGRES, REDIS, SLATEDB]
 
 __all__ = ["ENGINES", "EngineUnderTest"]

@@ -14,7 +14,7 @@ from dayjob.engines import registry
 from dayjob.engines.registry import Entry, create_engine, parse
 from dayjob.errors import ConfigError
 
-KNOWN = ["memory://", "sqlite://"]
+KNOWN = ["az://", "file://", "gs://", "memory://", "s3://", "sqlite://"]
 
 
 @pytest.fixture

@@ -95,6 +95,11 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     "--reload", is_flag=True,
     help="Start again when a source file of the project changes; running jobs are put back. For development.",
 )  # fmt: skip
+@click.option(
+    "--take-over", is_flag=True,
+    help="Take an object-storage queue over from the process that has it open, which then stops. "
+    "For s3://, gs://, az:// and file://, which one process at a time can write to.",
+)  # fmt: skip
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True,

@@ -26,6 +26,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     max_jobs: int | None
     max_rss: int | None
     reload: bool
+    take_over: bool
     uvloop: bool
     log_level: str
     log_format: Format
@@ -39,8 +40,11 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     def restarts(self) -> bool:
         return self.max_jobs is not None or self.max_rss is not None
 
-    def for_child(self, number: int, lifeline: int) -> list[str]:
-        """The command line of one of the children, counted from 1."""
+    def for_child(self, number: int, lifeline: int, *, again: bool = False) -> list[str]:
+        """The command line of one of the children, counted from 1.
+
+        One that is started again takes nothing over: what its predecessor lost, it lost for good.
+        """
         arguments = ["worker", self.app, "--child", str(lifeline)]
         values = {
             "--concurrency": self.concurrency,
@@ -57,7 +61,12 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         for option, value in values.items():
             if value is not None:
                 arguments += [option, str(value)]
-        flags = {"--burst": self.burst, "--reload": self.reload, "--no-uvloop": not self.uvloop}
+        flags = {
+            "--burst": self.burst,
+            "--reload": self.reload,
+            "--no-uvloop": not self.uvloop,
+            "--take-over": self.take_over and not again,
+        }
         arguments += [flag for flag, given in flags.items() if given]
         for queue in ("*",) if self.queues == () else self.queues or ():
             arguments += ["--queues", queue]

@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from dayjob.app import App
+from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.worker_health import Files, Health
 from dayjob.cli.worker_lifeline import Lifeline
@@ -88,6 +89,8 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
             "define them, or name queues with -q ('*' for all)"
         )
     log_outcomes(app)
+    if options.take_over:
+        take_over(app)
     try:
         return Worker(
             app, queues, options.concurrency, options.job_timeout, options.shutdown_timeout, options.lease,
@@ -95,6 +98,20 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
         )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def take_over(app: App) -> None:
+    """Have the app take its storage over from whoever has it open."""
+    url = f"{app.url}{'&' if '?' in app.url else '?'}takeover=1"
+    try:
+        Broker(url, config=app.config)
+    except ConfigError as error:
+        scheme = app.url.partition(":")[0]
+        raise click.UsageError(
+            f"--take-over: {scheme}:// has no single owner to take over from, or the URL says it already "
+            f"({error})"
+        ) from error
+    app.url = url
 
 
 def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:

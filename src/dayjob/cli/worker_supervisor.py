@@ -122,7 +122,7 @@ class Supervisor:
     async def _keep(self, number: int) -> None:
         delay, failed_starts, first = FIRST_DELAY, 0, True
         while not self._stopping.is_set():
-            child = await self._start(number)
+            child = await self._start(number, again=not first)
             code = await child.ended()
             del self._children[number]
             if self._stopping.is_set():
@@ -153,11 +153,12 @@ class Supervisor:
             await SYSTEM.wait(self._stopping, delay)
             delay, first = min(delay * 2, LONGEST_DELAY), False
 
-    async def _start(self, number: int) -> Child:
+    async def _start(self, number: int, *, again: bool) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "dayjob", *self._options.for_child(number, theirs.fileno()),
+                sys.executable, "-P", "-m", "dayjob",
+                *self._options.for_child(number, theirs.fileno(), again=again),
                 stdin=DEVNULL, pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C is for the supervisor, which then stops its children
             )  # fmt: skip

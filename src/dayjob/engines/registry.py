@@ -24,11 +24,15 @@ class Entry(Struct, frozen=True):
 
 
 ENGINES: dict[str, Entry] = {
+    "az": Entry("dayjob.engines.slatedb", "slatedb"),
+    "file": Entry("dayjob.engines.slatedb", "slatedb"),
+    "gs": Entry("dayjob.engines.slatedb", "slatedb"),
     "memory": Entry("dayjob.engines.memory"),
     "postgres": Entry("dayjob.engines.postgres", "postgres"),
     "postgresql": Entry("dayjob.engines.postgres", "postgres"),
     "redis": Entry("dayjob.engines.redis", "redis"),
     "rediss": Entry("dayjob.engines.redis", "redis"),
+    "s3": Entry("dayjob.engines.slatedb", "slatedb"),
     "sqlite": Entry("dayjob.engines.sqlite"),
     "unix": Entry("dayjob.engines.redis", "redis"),
 }

@@ -28,7 +28,7 @@ from dayjob.engines.base import (
     Reschedule,
     Verdict,
 )
-from dayjob.engines.memory.order import Line, SortedKeys
+from dayjob.engines.order import Line, SortedKeys
 from dayjob.engines.record import Record
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic

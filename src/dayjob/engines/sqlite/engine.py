@@ -22,9 +22,9 @@ from dayjob.engines.base import (
     Verdict,
 )
 from dayjob.engines.connections import started
+from dayjob.engines.process import Process, this_process
 from dayjob.engines.sqlite.database import Place
 from dayjob.engines.sqlite.forks import no_fork
-from dayjob.engines.sqlite.owners import Process, this_process
 from dayjob.engines.sqlite.store import Store
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.errors import Closed, ConfigError, InvalidState

@@ -24,10 +24,10 @@ from dayjob.engines.base import (
     Reschedule,
     Verdict,
 )
+from dayjob.engines.process import Process, is_gone
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
-from dayjob.engines.sqlite.owners import Process, is_gone
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import insert_chunks, insert_of, key_chunks, keyed, statement
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +29,11 @@ class Line(Generic[Item]):
         if len(self._heap) > 2 * len(self._jobs) + _SLACK:
             self._heap = [entry for entry in set(self._heap) if self._is_live(entry)]
             heapify(self._heap)
+
+    def fill(self, items: Iterable[Item]) -> None:
+        """Push many at once."""
+        self._heap += items
+        heapify(self._heap)
 
     def peek(self) -> Item | None:
         heap = self._heap

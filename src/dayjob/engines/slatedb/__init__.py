@@ -1,0 +1,90 @@
+"""The SlateDB engine: a queue whose only server is a bucket, for one process that writes."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import unquote
+
+from dayjob.clock import Clock
+from dayjob.engines.base import Engine
+from dayjob.engines.registry import Location
+from dayjob.engines.slatedb.engine import SlateEngine
+from dayjob.engines.slatedb.place import Place
+from dayjob.engines.slatedb.reading import SlateReader
+from dayjob.errors import ConfigError
+
+_KNOWN = "flush_ms, takeover, readonly, patience and beat, and for buckets region and endpoint"
+
+
+def create(location: Location, clock: Clock) -> Engine:
+    """``s3://bucket/prefix``, ``gs://``, ``az://``, or ``file:///absolute/folder``."""
+    scheme, url = location.parts.scheme, location.url
+    path = unquote(location.parts.path)
+    if "\0" in path:
+        raise ConfigError(f"the URL {url!r} holds a NUL character: remove it")
+    if scheme == "file":
+        store, path = "file:///", _folder(location, path)
+    else:
+        if not location.parts.netloc:
+            raise ConfigError(f"the URL {url!r} names no bucket: write {scheme}://bucket/prefix")
+        store, path = f"{scheme}://{location.parts.netloc}", path.strip("/") or "dayjob"
+    variables = () if scheme == "file" else _variables(location, scheme)
+    local = scheme == "file"
+    place = Place(
+        url, store, path,
+        flush_ms=int(_number(location, "flush_ms", "5" if local else "100", 1, 60_000)),
+        patience=_number(location, "patience", "30", 0.1, 3600),
+        beat=_number(location, "beat", "10" if local else "30", 0.1, 3600),
+        take_over=_flag(location, "takeover"),
+        read_only=_flag(location, "readonly"),
+        variables=variables,
+    )  # fmt: skip
+    location.done(f"{scheme}:// takes {_KNOWN}")
+    return SlateReader(place) if place.read_only else SlateEngine(place, clock)
+
+
+def _folder(location: Location, path: str) -> str:
+    if location.parts.netloc:
+        raise ConfigError(
+            f"the URL {location.url!r} has two slashes: write three, as in file:///var/lib/jobs"
+        )
+    path = path.rstrip("/")
+    if not path:
+        raise ConfigError(f"the URL {location.url!r} names no folder: write file:///var/lib/jobs")
+    return path
+
+
+def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
+    """What the URL says of the store, in the names of the store's own environment variables."""
+    region, endpoint = location.take("region", ""), location.take("endpoint", "")
+    if (region or endpoint) and scheme != "s3":
+        raise ConfigError(f"the URL {location.url!r} has region or endpoint: only s3:// takes them")
+    found = {}
+    if region:
+        found["AWS_REGION"] = region
+    if endpoint:
+        found["AWS_ENDPOINT"] = endpoint
+        if endpoint.startswith("http://"):
+            found["AWS_ALLOW_HTTP"] = "true"
+    return tuple(found.items())
+
+
+def _number(location: Location, name: str, default: str, least: float, most: float) -> float:
+    """An option of the URL, or of the environment as ``DAYJOB_SLATEDB_`` and its name."""
+    text = location.take(name, os.environ.get(f"DAYJOB_SLATEDB_{name.upper()}", default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise ConfigError(
+            f"the URL {location.url!r} has {name}={text!r}: write a number, {least:g} to {most:g}"
+        )
+    return number
+
+
+def _flag(location: Location, name: str) -> bool:
+    text = location.take(name, "0")
+    if text not in ("0", "1"):
+        raise ConfigError(f"the URL {location.url!r} has {name}={text!r}: write 0 or 1")
+    return text == "1"

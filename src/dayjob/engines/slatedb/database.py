@@ -1,0 +1,142 @@
+"""Reads and writes of one open database, as the engine needs them: rows in, rows out, by key and by range."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from slatedb import uniffi
+
+from dayjob.engines.slatedb.binding import Row, choose
+from dayjob.engines.slatedb.place import Place
+
+_ROWS = 1000
+_LOG = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
+_AT_ONCE = 64
+"""How many reads of single keys are under way at once."""
+
+
+class Source:
+    """What can be read: a writer or a reader."""
+
+    def __init__(self, place: Place, handle: Any) -> None:
+        self.place = place
+        self._handle = handle
+        self._binding = choose()
+
+    async def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = await self._handle.get(key)
+            return value
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+
+    async def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        for start in range(0, len(keys), _AT_ONCE):
+            found += await asyncio.gather(*map(self.get, keys[start : start + _AT_ONCE]))
+        return found
+
+    async def scan(
+        self,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        first: bytes | None = None,
+        backwards: bool = False,
+        chunk: int = _ROWS,
+        once: bool = False,
+    ) -> AsyncIterator[list[Row]]:
+        """Rows under the prefix in chunks, from ``first`` on or beyond ``after``, told without prefix.
+
+        ``once``: all of it, so each chunk is read while the one before is worked on, and no cache keeps it.
+        """
+        if backwards:
+            bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=after, end_inclusive=False)
+        else:
+            start = first if after is None else after
+            bounds = uniffi.KeyRange(
+                start=start, start_inclusive=after is None, end=None, end_inclusive=False
+            )
+        options = uniffi.ScanOptions(
+            durability_filter=uniffi.DurabilityLevel.MEMORY,
+            dirty=False,
+            read_ahead_bytes=1 << 20,
+            cache_blocks=not once,
+            max_fetch_tasks=4,
+            order=uniffi.IterationOrder.DESCENDING if backwards else uniffi.IterationOrder.ASCENDING,
+        )
+        try:
+            iterator = await self._handle.scan_prefix_with_options(prefix, bounds, options)
+            rows = await self._binding.rows(iterator, chunk)
+            while len(rows) == chunk:
+                if once:
+                    following = asyncio.ensure_future(self._binding.rows(iterator, chunk))
+                    yield rows
+                    rows = await following
+                else:
+                    yield rows
+                    rows = await self._binding.rows(iterator, chunk)
+            if rows:
+                yield rows
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+
+    async def versions(self, prefix: bytes) -> dict[bytes, int]:
+        """When each row under the prefix was last written, as a number that only grows."""
+        bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
+        found: dict[bytes, int] = {}
+        try:
+            iterator = await self._handle.scan_prefix(prefix, bounds)
+            while rows := await iterator.next_batch(_ROWS):
+                found |= {row.key: row.seq for row in rows}
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+        return found
+
+    async def first(self, prefix: bytes, *, backwards: bool = False) -> Row | None:
+        async for rows in self.scan(prefix, backwards=backwards, chunk=1):
+            return rows[0]
+        return None
+
+    async def close(self) -> None:
+        await self._handle.shutdown()
+
+
+class Database(Source):
+    """A writer."""
+
+    async def write(self, changes: Mapping[bytes, bytes | None]) -> uniffi.WriteHandle:
+        """Apply the changes as one, None deletes; the handle tells when they are durable."""
+        batch = uniffi.WriteBatch()
+        put, delete = self._binding.put, self._binding.delete
+        for key, value in changes.items():
+            if value is None:
+                delete(batch, key)
+            else:
+                put(batch, key, value)
+        try:
+            handle: uniffi.WriteHandle = await self._handle.write(batch)
+            return handle
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+
+    async def flush(self) -> None:
+        """Make durable what was written before."""
+        try:
+            await self._handle.flush_with_options(_LOG)
+        except uniffi.Error as error:
+            raise self.place.translated(error) from error
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another writer is known to have taken over."""
+        reason: Any = self._handle.status().close_reason
+        return reason is uniffi.CloseReason.FENCED
+
+
+async def every(source: Source, prefix: bytes) -> AsyncIterator[Row]:
+    async for rows in source.scan(prefix):
+        for row in rows:
+            yield row

@@ -1,0 +1,80 @@
+"""Harm: to rows of a database that this process has open, and databases that are not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from slatedb import uniffi
+
+from dayjob.clock import SYSTEM
+from dayjob.engines.registry import parse
+from dayjob.engines.slatedb import create, keys, sharing
+from dayjob.engines.slatedb.core import Core
+from dayjob.job import JobState
+
+BODIES = {
+    "no body": b"",
+    "body of another type": msgspec.msgpack.encode(5),
+    "bad headers": msgspec.msgpack.encode([b"", "", {"h": 5}, None]),
+    "bad text": msgspec.msgpack.encode([b"", b"\xff", {}, None]),
+}
+WHOLES = {"no value": b"", "no version": b"\xffgarbage", "cut short": b"\x01\x00\x00\x01\x00abc"}
+
+
+def open_core(url: str) -> Core:
+    """The core of a database that this process has open."""
+    engine: Any = create(parse(url), SYSTEM)
+    core = sharing.find(engine._place)
+    assert core is not None
+    return core
+
+
+def damage_job(url: str, key: bytes, what: str) -> None:
+    """Replace the job's stored value, or its body, in the database and wherever it is kept."""
+    core = open_core(url)
+    assert core._loop is not None
+    asyncio.run_coroutine_threadsafe(_damage(core, key, what), core._loop).result(20)
+
+
+async def _damage(core: Core, key: bytes, what: str) -> None:
+    ledger = core._ledger
+    rows = {keys.job(key): 2}
+    rows |= {keys.finished(state, key): 3 for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED)}
+    changed = 0
+    for row, parts in rows.items():
+        value = await ledger.get(row)
+        if value is not None:
+            ledger.put(row, WHOLES[what] if what in WHOLES else _with_body(value, parts, BODIES[what]))
+            changed += 1
+    assert changed == 1
+    core._store.bodies.drop(key)
+    await core._publish()
+
+
+def _with_body(value: bytes, parts: int, body: bytes) -> bytes:
+    end = 1
+    for _ in range(parts - 1):
+        end += 4 + int.from_bytes(value[end : end + 4], "big")
+    return value[:end] + body
+
+
+def make_database(folder: Path, rows: str) -> None:
+    """A database of SlateDB's that this dayjob must not touch."""
+    written = {
+        "future": (keys.LAYOUT_KEY, msgspec.msgpack.encode({"layout": 9999})),
+        "unreadable": (keys.LAYOUT_KEY, b"\xc1"),
+        "foreign": (b"their key", b"their value"),
+    }[rows]
+
+    async def make() -> None:
+        database = await uniffi.DbBuilder(str(folder), uniffi.ObjectStore.resolve("file:///")).build()
+        handle = await database.put(*written)
+        await handle.await_durable()
+        await database.shutdown()
+
+    with ThreadPoolExecutor(1) as thread:  # The caller's has an event loop of its own.
+        thread.submit(asyncio.run, make()).result(30)

@@ -1,0 +1,90 @@
+"""What other processes do with a database while a test looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from dayjob import App, Broker, BrokerConfig, Context, EngineFenced, LeaseLost, Worker
+from tests.engines.sqlite.processes import say, told
+
+QUIET = BrokerConfig(duties=False)
+
+
+async def hold(url: str) -> None:
+    """Enqueue and claim a job; at the test's word try to ack it, and say what came of it."""
+    broker = await Broker(url, config=QUIET).open()
+    await broker.enqueue("q", b"held")
+    (job,) = await broker.claim("q")
+    say(job.id)
+    await told()
+    say(await outcome(broker.ack(job)))
+    say(await outcome(broker.enqueue("q", b"late")))
+    say(await outcome(broker.close()))
+
+
+async def claim_and_stay(url: str) -> None:
+    """Enqueue two jobs, claim one, and live until killed."""
+    broker = await Broker(url, config=QUIET).open()
+    await broker.enqueue("q", b"first")
+    await broker.enqueue("q", b"second")
+    (job,) = await broker.claim("q", lease=3600)
+    say(job.id)
+    await told()
+
+
+async def wait_for_a_job(url: str) -> None:
+    """Wait for a job that does not come; say how the wait ended."""
+    broker = await Broker(url, config=QUIET).open()
+    say("open")
+    say(await outcome(broker.claim("nothing", wait=60)))
+
+
+async def try_to_open(url: str) -> None:
+    broker = Broker(url, config=QUIET)
+    say(await outcome(broker.open()))
+    if broker.is_open:
+        await broker.close()
+
+
+async def look(url: str) -> None:
+    """Look at all there is, from outside, again and again."""
+    async with Broker(url, config=QUIET) as broker:
+        while True:
+            jobs = {job.payload.decode(): job.state.value for job in await broker.jobs()}
+            stats = await broker.stats("q")
+            say([jobs, stats.pending, stats.running, sorted(await broker.paused())])
+            await told()
+
+
+async def run_worker(url: str) -> None:
+    """A worker with one job that never ends; says how it came to its own end, and what it logged of it."""
+    errors: list[str] = []
+
+    class Errors(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            errors.append(record.getMessage())
+
+    logging.getLogger("dayjob.worker").addHandler(Errors(logging.ERROR))
+    app = App(url)
+
+    @app.task(name="endless", queue="q")
+    async def endless(ctx: Context) -> None:
+        say("running")
+        await asyncio.Event().wait()
+
+    await endless.aenqueue()
+    say(await outcome(Worker(app, queues=("q",), shutdown_timeout=5).run()))
+    say(errors)
+
+
+async def outcome(attempt: Any) -> str:
+    """The name of what was raised, or 'done'."""
+    try:
+        await attempt
+    except (EngineFenced, LeaseLost) as error:
+        return type(error).__name__
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"

@@ -1,0 +1,150 @@
+"""The layout of keys and values: no two keys are alike, scans have an order, and writes are few."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dayjob import Broker, JobState, NewJob, Retention
+from dayjob.engines.base import Insertion
+from dayjob.engines.slatedb import keys, values
+from dayjob.engines.slatedb.core import Core
+from dayjob.engines.slatedb.values import Corrupt
+from tests.conformance.arrange import quiet
+from tests.engines.slatedb.conftest import QUIET
+from tests.engines.slatedb.damage import open_core
+
+ids = st.binary(min_size=16, max_size=16)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
+times = st.integers(0, 2**62)
+
+
+@given(ids, ids, texts, texts, times)
+def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str, time: int) -> None:
+    made: dict[tuple[object, ...], bytes] = {
+        ("layout",): keys.LAYOUT_KEY,
+        ("owner",): keys.OWNER,
+        **{("job", key): keys.job(key) for key in (one, other)},
+        **{("state", key): keys.state(key) for key in (one, other)},
+        **{
+            ("finished", state, key): keys.finished(state, key)
+            for state in keys.FINISHED_STATES
+            for key in (one, other)
+        },
+        **{("removal", time, key): keys.removal(time, key) for key in (one, other)},
+        **{("queue", text): keys.queue(text) for text in (name, another)},
+        **{("kv", text): keys.kv(text.encode()) for text in (name, another)},
+        ("claim", time): keys.claim(time),
+    }
+    for (what, key), (else_, another_key) in combinations(made.items(), 2):
+        assert key != another_key, f"{what} and {else_}"
+
+
+@given(st.lists(st.tuples(times, ids), min_size=2, max_size=5))
+def test_removals_are_in_the_order_of_their_times(places: list[tuple[int, bytes]]) -> None:
+    stored = [keys.removal(time, key) for time, key in places]
+    assert sorted(stored) == [keys.removal(time, key) for time, key in sorted(places)]
+    assert [keys.removal_parts(one) for one in stored] == places
+
+
+@given(texts)
+def test_a_queue_s_name_is_read_back(name: str) -> None:
+    assert keys.queue_name(keys.queue(name)) == name
+
+
+@given(st.binary(max_size=200), st.integers(0, 80))
+def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: int) -> None:
+    """Never any other error: of garbage, and of a good value that is cut or has a byte replaced."""
+    _, good = values.new_job(Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"}), 5, 5, None)
+    for stored in (value, good[:cut], good[:cut] + value[:1] + good[cut + 1 :]):
+        for read in (
+            values.job_head,
+            values.job_parts,
+            values.changed,
+            values.claimed,
+            values.queue,
+            values.owner,
+        ):
+            with suppress(Corrupt):
+                read(stored)
+        assert values.finished(bytes(16), JobState.DEAD, stored).to_job().state is JobState.DEAD
+
+
+# How many writes each transition takes, as the head of ``keys`` says.
+
+
+class Writes:
+    """Counts the rows that calls write, the counters of queues aside."""
+
+    def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._rows: list[bytes] = []
+        write = core._database.write
+
+        def counted(changes: dict[bytes, bytes | None]) -> object:
+            self._rows += [key for key in changes if not key.startswith((keys.QUEUE, keys.OWNER))]
+            return write(changes)
+
+        monkeypatch.setattr(core._database, "write", counted)
+
+    async def of(self, call: Awaitable[object]) -> int:
+        self._rows.clear()
+        await call
+        return len(self._rows)
+
+
+@pytest.fixture
+def count(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Writes]:
+    return lambda: Writes(open_core(url), monkeypatch)
+
+
+async def test_the_writes_of_each_transition(url: str, count: Callable[[], Writes]) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        writes = count()
+        assert await writes.of(broker.enqueue_many([NewJob("q") for _ in range(100)])) == 100
+        jobs = []
+
+        async def claim() -> None:
+            jobs.extend(await broker.claim("q", limit=100))
+
+        assert await writes.of(claim()) == 1
+        acked, retried, released, renewed, *rest = jobs
+        assert await writes.of(broker.ack(acked)) == 1
+        assert await writes.of(broker.nack(retried, "x", delay=60)) == 1
+        assert await writes.of(broker.release(released)) == 1
+        assert await writes.of(broker.renew(renewed)) == 1
+        assert await writes.of(broker.ack(renewed)) == 2
+        *most, last = rest
+        for job in most:
+            await broker.ack(job)
+        assert await writes.of(broker.ack(last)) == 2, "the claim's last job"
+        assert await writes.of(broker.stats("q")) == 0
+        assert await writes.of(broker.jobs("q")) == 0
+        assert await writes.of(broker.promote()) == await writes.of(broker.reap()) == 0
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(3600, 4), (None, 2)])
+async def test_the_writes_of_an_ack_that_is_kept(
+    url: str, count: Callable[[], Writes], kept: float | None, expected: int
+) -> None:
+    """Each is the last of its claim, which costs one more."""
+    async with Broker(url, config=quiet(retention=Retention(done=kept))) as broker:
+        await broker.enqueue("q")
+        (job,) = await broker.claim("q")
+        assert await count().of(broker.ack(job)) == expected
+
+
+async def test_a_dedup_key_that_a_claim_let_go_is_its_next_holder_s_after_opening(url: str) -> None:
+    """Both jobs are stored with the key; that the first let it go is only told by its claim."""
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q", dedup_key="k")
+        (first,) = await broker.claim("q")
+        second = await broker.enqueue("q", dedup_key="k")
+    async with Broker(url, config=QUIET) as broker:
+        assert (await broker.enqueue("q", dedup_key="k")).id == second.id
+        await broker.ack(first)
+        assert (await broker.enqueue("q", dedup_key="k")).id == second.id

@@ -1,0 +1,142 @@
+"""What opening makes of what is stored: claims, ids that came back, damage, counters, a large backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from dayjob import Broker, JobState, NewJob, QueueStats
+from dayjob.engines.slatedb import bodies, keys, values
+from dayjob.engines.slatedb.core import Core
+from dayjob.job import id_key
+from tests.conformance.arrange import KEEP_ALL, quiet
+from tests.conformance.observe import check_counters, ids
+from tests.engines.slatedb.conftest import QUIET
+from tests.engines.slatedb.damage import damage_job, open_core
+
+Rewrite = Callable[[Core], None]
+
+
+async def rewrite(url: str, change: Rewrite) -> None:
+    """Stage rows in the open database and write them."""
+    core = open_core(url)
+    assert core._loop is not None
+
+    async def write() -> None:
+        change(core)
+        await core._publish()
+
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(write(), core._loop))
+
+
+async def test_an_id_that_came_back_is_not_under_the_claim_of_the_job_that_had_it(url: str) -> None:
+    """The claim's row stays for its other job, and names the id with an epoch that would fit the new job."""
+    id = str(UUID(int=5))
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many([NewJob("q", id=id), NewJob("q")])
+        first, second = await broker.claim("q", limit=2)
+        await broker.ack(first)
+        assert (await broker.enqueue("q", b"again", id=id)).created
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
+        (again,) = await broker.claim("q")
+        assert (again.id, again.payload, again.epoch) == (id, b"again", 1)
+        await broker.ack(second)
+
+
+async def test_an_id_that_came_back_after_opening_is_not_under_it_either(url: str) -> None:
+    id = str(UUID(int=5))
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many([NewJob("q", id=id), NewJob("q", id=UUID(int=4))])
+        other, first = await broker.claim("q", limit=2)
+        await broker.ack(first)
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q", b"again", id=id)
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
+        await broker.ack(other)
+
+
+async def test_an_id_of_a_finished_job_is_taken(url: str) -> None:
+    async with Broker(url, config=quiet(retention=KEEP_ALL)) as broker:
+        await broker.enqueue("q", id=UUID(int=5))
+        await broker.ack((await broker.claim("q"))[0])
+        assert not (await broker.enqueue("q", id=UUID(int=5))).created
+    async with Broker(url, config=quiet(retention=KEEP_ALL)) as broker:
+        assert not (await broker.enqueue("q", id=UUID(int=5))).created
+        assert (await broker.enqueue("q", id=UUID(int=4))).created
+
+
+@pytest.mark.parametrize("what", ["no value", "no version", "cut short"])
+async def test_a_job_that_is_unreadable_when_it_is_opened_is_set_aside(url: str, what: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        first, second, third = await broker.enqueue_many([NewJob("q", b"data") for _ in range(3)])
+        damage_job(url, id_key(second.id), what)
+    for _ in range(2):
+        async with Broker(url, config=QUIET) as broker:
+            assert await broker.stats("q") == QueueStats(pending=2)
+            (dead,) = await broker.dead_jobs()
+            assert (dead.id, dead.queue) == (second.id, values.UNREADABLE)
+            assert "corrupt record" in str(dead.last_error)
+            await check_counters(broker)
+    async with Broker(url, config=QUIET) as broker:
+        assert ids(await broker.claim("q", limit=5)) == [first.id, third.id]
+        assert await broker.purge_dead() == 1
+
+
+async def test_a_job_whose_state_is_unreadable_is_set_aside_on_its_queue(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        retried, other = await broker.enqueue_many([NewJob("q", b"data", dedup_key="k"), NewJob("q")])
+        (job,) = await broker.claim("q")
+        await broker.nack(job, "boom", delay=60)
+        await rewrite(url, lambda core: core._ledger.put(keys.state(job.key), b"\x01\xc1"))
+    async with Broker(url, config=QUIET) as broker:
+        (dead,) = await broker.dead_jobs("q")
+        assert (dead.id, dead.payload) == (retried.id, b"data")
+        assert await broker.stats("q") == QueueStats(pending=1, dead=1)
+        assert (await broker.enqueue("q", dedup_key="k")).created, "it holds its key no longer"
+        assert ids(await broker.claim("q"))[0] == other.id
+
+
+async def test_a_claim_that_is_unreadable_gives_its_jobs_back(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q")
+        await broker.claim("q")
+        await rewrite(url, lambda core: core._ledger.put(keys.claim(1), b"garbage"))
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.stats("q") == QueueStats(pending=1)
+        assert len(await broker.claim("q")) == 1
+
+
+async def test_counters_that_were_wrong_are_right_again(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q", delay=60)])
+        await broker.ack((await broker.claim("q"))[0])
+        wrong = values.queue_value(QueueStats(9, 9, 9, 1, 0, 0), False)
+        await rewrite(url, lambda core: core._ledger.put(keys.queue("q"), wrong))
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.stats("q") == QueueStats(pending=1, scheduled=1, done=1)
+
+
+async def test_more_than_fits_in_memory_is_claimed_in_order(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues side by side, some jobs kept in memory, most read ahead, some read one by one."""
+    monkeypatch.setattr(bodies, "ROOM", 20_000)
+    monkeypatch.setattr(bodies, "_AHEAD", 50)
+    jobs = [NewJob("ab"[number % 2], b"%d" % number) for number in range(600)]
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many(jobs)
+        for limit in (1, 30, 5, 100, 164):
+            claimed = await broker.claim("a", limit=limit)
+            assert len(claimed) == limit
+            await asyncio.gather(*map(broker.ack, claimed))
+        assert await broker.claim("a") == []
+    async with Broker(url, config=QUIET) as broker:
+        found = [job.payload for _ in range(10) for job in await broker.claim("b", limit=30)]
+        assert found == [b"%d" % number for number in range(1, 600, 2)]
+        assert open_core(url)._store.bodies._size < 3 * bodies.ROOM
+        assert {job.state for job in await broker.jobs(limit=1000)} == {JobState.RUNNING}

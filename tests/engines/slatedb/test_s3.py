@@ -1,0 +1,215 @@
+"""On S3, as moto plays it, with a proxy before it that delays, refuses and counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
+from tests.conformance.arrange import KEEP_ALL, quiet
+from tests.conformance.observe import check_counters, everything
+from tests.engines.slatedb.conftest import QUIET
+from tests.engines.slatedb.damage import open_core
+from tests.engines.slatedb.roles import claim_and_stay, hold, look, try_to_open
+from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
+from tests.engines.sqlite.processes import Spawn, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    server.make_bucket()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    async with proxying(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    """A prefix of the test's own."""
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture
+def url(base: str, proxy: Proxy) -> str:
+    return f"{base}?endpoint={proxy.endpoint}&flush_ms=20"
+
+
+async def test_jobs_live_there(url: str) -> None:
+    config = quiet(retention=KEEP_ALL)
+    async with Broker(url, config=config) as broker:
+        await broker.enqueue_many([NewJob("q", b"%d" % number, kv={b"k": b"v"}) for number in range(20)])
+        first, second, third, _ = await broker.claim("q", limit=4)
+        await broker.ack(first, result=b"r", enqueue=[NewJob("after")])
+        await broker.nack(second, "boom", delay=60)
+        await broker.dead_letter(third, "no good")
+        await check_counters(broker)
+        before = await everything(broker)
+    async with Broker(url, config=config) as broker:
+        assert await everything(broker) == before
+        assert await broker.kv_get(b"k") == b"v"
+        assert (await broker.stats("q")).dead == 1
+
+
+async def test_a_taker_fences_the_first(url: str, spawn: Spawn) -> None:
+    first = await spawn(hold, url)
+    id = await first.said()
+    refused = await (await spawn(try_to_open, url)).said()
+    assert f"process {first.pid} has it open" in refused
+    async with Broker(f"{url}&takeover=1", config=QUIET) as broker:
+        assert await broker.reap() == 1
+        first.tell()
+        assert [await first.said() for _ in range(3)] == ["EngineFenced", "EngineFenced", "done"]
+        (job,) = await broker.jobs()
+        assert (job.id, job.state, job.attempts) == (id, JobState.PENDING, 1)
+
+
+async def test_the_death_of_the_owner_frees_it(url: str, spawn: Spawn) -> None:
+    first = await spawn(claim_and_stay, url)
+    await first.said()
+    await first.kill()
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.reap() == 1
+        assert (await broker.stats("q")).pending == 2
+
+
+async def test_a_reader_looks_and_fences_nobody(url: str, spawn: Spawn) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q", b"one")
+        reader = await spawn(look, f"{url}&readonly=1")
+        assert await reader.said() == [{"one": "pending"}, 1, 0, []]
+        assert (await broker.enqueue("q")).created
+
+
+async def test_a_slow_store_is_waited_for(url: str, proxy: Proxy) -> None:
+    proxy.latency = 0.2
+    async with Broker(url, config=QUIET) as broker:
+        await asyncio.gather(*(broker.enqueue("q") for _ in range(50)))
+        jobs = await broker.claim("q", limit=50)
+        await asyncio.gather(*map(broker.ack, jobs))
+        assert (await broker.stats("q")).done == 50
+
+
+async def test_a_store_that_refuses_for_a_while_is_ridden_out(url: str, proxy: Proxy) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        proxy.failing = b"503 Slow Down"
+        enqueuing = asyncio.create_task(broker.enqueue("q"))
+        await refusals(proxy, 3)
+        assert not enqueuing.done(), "it is not durable yet"
+        proxy.failing = None
+        assert (await enqueuing).created
+
+
+async def test_opening_waits_for_a_store_that_refuses_for_a_while(url: str, proxy: Proxy) -> None:
+    proxy.failing = b"503 Slow Down"
+    broker = Broker(url, config=QUIET)
+    opening = asyncio.create_task(broker.open())
+    await refusals(proxy, 3)
+    proxy.failing = None
+    await opening
+    assert (await broker.enqueue("q")).created
+    await broker.close()
+
+
+async def refusals(proxy: Proxy, count: int) -> None:
+    async def enough() -> bool:
+        return proxy.refused >= count
+
+    await until(enough)
+
+
+async def test_after_too_long_an_outage_a_repetition_gets_the_answer_that_was_lost(
+    url: str, proxy: Proxy
+) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        core = open_core(url)
+        core.place = replace(core.place, patience=1)  # From here on: opening may take its time.
+        await broker.enqueue("q", b"to settle")
+        await broker.enqueue("q", b"to claim")
+        (job,) = await broker.claim("q")
+        proxy.failing = b"503 Slow Down"
+        id = "00000000-0000-7000-8000-000000000001"
+        attempts = await asyncio.gather(
+            broker.ack(job), broker.enqueue("r", id=id), broker.claim("q"), return_exceptions=True
+        )
+        assert [type(attempt) for attempt in attempts] == [EngineUnavailable] * 3
+        assert url in str(attempts[0])
+        proxy.failing = None
+
+        async def back() -> bool:
+            try:
+                await broker.kv_put(b"k", b"v")
+            except EngineUnavailable:
+                return False
+            return True
+
+        await until(back)
+        await broker.ack(job)
+        assert (await broker.enqueue("r", id=id)).created, "as it was told the first time, had it been told"
+        assert not (await broker.enqueue("r", id=id)).created
+        assert (await broker.stats("r")).pending == 1
+        assert (await broker.stats("q")).done == 1
+        (claimed,) = await broker.claim("q")
+        assert (claimed.payload, claimed.attempts) == (b"to claim", 1), "a claim that nobody got is released"
+        await check_counters(broker)
+
+
+async def test_a_wrong_bucket_is_told(proxy: Proxy) -> None:
+    url = f"s3://nosuchbucket/jobs?endpoint={proxy.endpoint}"
+    with pytest.raises(ConfigError, match="make the bucket, or correct its name") as caught:
+        await Broker(url, config=QUIET).open()
+    assert url in str(caught.value)
+
+
+async def test_a_lack_of_permission_is_told(url: str, proxy: Proxy) -> None:
+    proxy.failing = b"403 Forbidden"
+    with pytest.raises(ConfigError, match="allow the credentials"):
+        await Broker(url, config=QUIET).open()
+
+
+async def test_a_store_that_is_not_there_is_told(base: str, proxy: Proxy) -> None:
+    with pytest.raises(EngineUnavailable, match="endpoint can be reached"):
+        await Broker(f"{base}?endpoint=http://127.0.0.1:1&patience=1", config=QUIET).open()
+
+
+async def test_nothing_is_written_while_nothing_changes(base: str, proxy: Proxy) -> None:
+    """Looks for a take-over go on, signs of life are told apart by their interval."""
+    async with Broker(f"{base}?endpoint={proxy.endpoint}&flush_ms=20&beat=3600") as broker:
+        await broker.enqueue("q", delay=3600)
+        await quiescence(proxy)
+        proxy.requests.clear()
+
+        async def looked() -> bool:
+            await broker.stats("q")
+            await broker.jobs("q")
+            return proxy.requests["GET"] >= 4
+
+        await until(looked)
+        assert proxy.requests["PUT"] == proxy.requests["POST"] == proxy.requests["DELETE"] == 0
+
+
+async def quiescence(proxy: Proxy) -> None:
+    """Wait until what a new database does of its own accord is over: two looks in a row without a write."""
+    seen = (-1, -1)
+
+    async def calm() -> bool:
+        nonlocal seen
+        gets, puts = proxy.requests["GET"], proxy.requests["PUT"]
+        if puts != seen[1]:
+            seen = (gets, puts)
+        return gets >= seen[0] + 2
+
+    await until(calm)
