@@ -12,9 +12,9 @@ from statistics import median
 
 from benchmarks import slatedb_port
 from benchmarks.findings import Finding, millis, paired_ratio, percentile, rate
+from benchmarks.processes import ask
 from benchmarks.run import Run, measure
 from benchmarks.side import Side, Store
-from benchmarks.workers import child
 from benchmarks.workloads import PAYLOAD, QUEUE, enqueue, fill, timed
 from dayjob import Broker, BrokerConfig, NewJob, Settlement
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
@@ -32,7 +32,7 @@ async def port_drain(run: Run, engine: str) -> list[Finding]:
     port_jobs = jobs // 5
 
     async def ours() -> float:
-        return child("drain", f"{run.url(engine)}?flush_ms={_FLUSH}", jobs)["rate"]
+        return float(ask("benchmarks.drains", "drain", f"{run.url(engine)}?flush_ms={_FLUSH}", jobs)["rate"])
 
     async def theirs() -> float:
         port = await slatedb_port.Port.open(run.url(engine).removeprefix("file://"), _FLUSH)
