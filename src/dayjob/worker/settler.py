@@ -41,6 +41,12 @@ class Settler:
         self._held_up: set[asyncio.Task[None]] = set()
 
     def put(self, run: Run, settlement: Settlement) -> None:
+        if any(job.dedup_key is not None for job in settlement.enqueue):
+            # It may have to wait for somebody's open transaction: no other is to wait with it.
+            task = asyncio.get_running_loop().create_task(self._store_alone((run, settlement)))
+            self._held_up.add(task)
+            task.add_done_callback(self._held_up.discard)
+            return
         self._waiting.append((run, settlement))
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
@@ -55,6 +61,12 @@ class Settler:
         for task in (*self._held_up, self._runner):
             if task is not None:
                 task.cancel()
+
+    async def _store_alone(self, one: tuple[Run, Settlement]) -> None:
+        try:
+            await self._store([one])
+        except (EngineFenced, Closed) as error:
+            self._shut_out(error)
 
     async def _run(self) -> None:
         try:

@@ -24,7 +24,7 @@ from dayjob.engines.postgres.claiming import Claiming
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import Cursors
 from dayjob.engines.postgres.exchange import Exchange
-from dayjob.engines.postgres.inserting import Inserting, insert
+from dayjob.engines.postgres.inserting import Fetch, Inserting, insert
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
@@ -128,13 +128,22 @@ class PostgresEngine:
         topics: set[Topic] = {queue_topic(job.queue) for job in jobs} | {DUE}
         news = self._exchange.message(list(topics))
         fetch = await fetch_within(connection)
-        installation = await fetch(self._statements["installation"])
-        if not installation or installation[0][0] != self._installation:
+        if await self._installation_at(fetch) != self._installation:
             raise ConfigError(
                 f"connection={connection!r} leads to another database than {self._place.url}: "
                 "pass a connection to the one that the queue is in"
             )
         return await insert(fetch, self._statements, jobs, now, self._exchange.channel, news)
+
+    async def _installation_at(self, fetch: Fetch) -> str | None:
+        """Which installation a caller's connection leads to; None if there is none."""
+        try:
+            found = await fetch(self._statements["installation"])
+        except Exception as error:
+            if type(error).__name__ in ("UndefinedTable", "UndefinedTableError"):
+                return None
+            raise
+        return found[0][0] if found else None
 
     # Out.
 

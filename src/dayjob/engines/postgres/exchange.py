@@ -16,7 +16,7 @@ from dayjob.engines.postgres import news
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import LAST_ID, START, Cursors
 from dayjob.engines.postgres.listener import Listener
-from dayjob.engines.postgres.news import RETURNED, Item, News
+from dayjob.engines.postgres.news import RETURNED, WAIT, Item, News
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
@@ -24,9 +24,6 @@ from dayjob.errors import DayjobError
 from dayjob.signals import DUE, Signals, Topic, job_topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
-
-WAIT = "wait"
-"""The kind of news that says: somebody waits for this job."""
 
 REMEMBERED = 60.0
 """Seconds for which others' waiting is remembered; it is said again before that."""

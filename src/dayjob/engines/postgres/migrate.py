@@ -65,7 +65,15 @@ async def _version(connection: Connection, place: Place) -> int:
     """The layout that the schema has; 0 if it has none."""
     if not await connection.fetchval(_HAS_META, place.schema):
         return 0
-    found = await connection.fetchval(f"SELECT value FROM {quoted(place.schema)}.meta WHERE key = 'layout'")
+    try:
+        found = await connection.fetchval(
+            f"SELECT value FROM {quoted(place.schema)}.meta WHERE key = 'layout'"
+        )
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigError(
+            f"{place.url}: the role may not use the schema {place.schema!r} ({error}): give it to the role, or "
+            "the rights to use it and to read and write its tables"
+        ) from error
     return int(found) if found is not None else 0
 
 

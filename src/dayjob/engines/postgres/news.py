@@ -25,6 +25,11 @@ _REMEMBERED = 1000
 Item = tuple[str, str, int]
 """A topic's kind and name, and for a queue the lowest priority of what is new."""
 
+WAIT = "wait"
+"""The kind that says: somebody waits for this job."""
+
+_KEYED = ("job", WAIT)
+
 EVERYTHING: Item = ("*", "", 0)
 RETURNED = -1
 """In place of a priority: jobs came back to the queue, somewhere in its order."""
@@ -91,9 +96,13 @@ def message(sender: str, items: list[Item]) -> str:
 def read(message: str) -> tuple[str, list[Item]]:
     """Who sent a message, and its items; what can't be read stands for everything."""
     try:
-        return _decode(message)
-    except msgspec.MsgspecError:
+        sender, items = _decode(message)
+        for kind, name, _ in items:
+            if kind in _KEYED:
+                bytes.fromhex(name)
+    except (msgspec.MsgspecError, ValueError):
         return "", [EVERYTHING]
+    return sender, items
 
 
 def of_topic(topic: Topic, place: int = RETURNED) -> Item:

@@ -50,9 +50,13 @@ async def connect(place: Place, timeout: float) -> Connection:
         max_cached_statement_lifetime=0,
         server_settings=None if place.pgbouncer else {"application_name": "dayjob", **SETTINGS},
     )
-    await connection.set_type_codec(
-        "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
-    )
+    try:
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+        )
+    except BaseException:
+        connection.terminate()
+        raise
     return connection
 
 

@@ -12,8 +12,8 @@ from importlib.resources import files
 
 _HERE = files("dayjob.engines.postgres")
 
-_IN_LITERAL = re.compile(r"'dayjob\.(\w+)'")
-_IN_SQL = re.compile(r"\bdayjob\.(?=\w)")
+_NAMED = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
+"""In a literal and in the SQL itself; in one go, as the schema's own name may hold the word."""
 
 
 @cache
@@ -43,8 +43,7 @@ class Statements:
     def placed(self, sql: str) -> str:
         """The SQL with this schema's name instead of ``dayjob``."""
         literal = self._schema.replace("'", "''")
-        sql = _IN_LITERAL.sub(lambda match: f"'{literal}.{match[1]}'", sql)
-        return _IN_SQL.sub(lambda _: f"{self._schema}.", sql)
+        return _NAMED.sub(lambda name: f"'{literal}.{name[1]}'" if name[1] else f"{self._schema}.", sql)
 
 
 def migrations() -> list[tuple[int, str]]:

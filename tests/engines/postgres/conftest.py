@@ -1,0 +1,47 @@
+"""A schema of the shared server per test, ways to look behind the engine, and processes that end with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from dayjob import Broker, BrokerConfig
+from tests.engines.sqlite import processes
+from tests.engines.sqlite.processes import Spawn, spawning
+from tests.servers.postgres import schema_of, schema_url, server_url
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> str:
+    return schema_of(tmp_path)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return schema_url(tmp_path)
+
+
+@pytest.fixture
+async def broker(url: str) -> AsyncIterator[Broker]:
+    """An open broker that runs no duties."""
+    async with Broker(url, config=BrokerConfig(duties=False)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def console() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A session of somebody else on the same server."""
+    with psycopg.connect(server_url(), autocommit=True) as console:
+        yield console
+
+
+@pytest.fixture
+async def spawn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawn]:
+    """Starts processes; as many as there are here take their time to begin on a busy machine."""
+    monkeypatch.setattr(processes, "BOUND", 90.0)
+    async with spawning() as spawn:
+        yield spawn

@@ -1,0 +1,56 @@
+"""What the child processes of these tests do."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dayjob import Broker, BrokerConfig, NewJob
+from tests.engines.sqlite.processes import say, told
+
+QUIET = BrokerConfig(duties=False)
+
+KEYS = 1000
+
+
+async def open_new(urls: list[str]) -> None:
+    """Open each schema together with others, and enqueue a job in it."""
+    for url in urls:
+        broker = Broker(url, config=QUIET)
+        say("ready")
+        await told()
+        async with broker:
+            say((await broker.enqueue("q")).created)
+
+
+def wanted_keys(enqueuer: int, round: int) -> list[str]:
+    """The same keys for all enqueuers of a round, in an order of its own for each; some want but a few."""
+    keys = [f"{round}: {number}" for number in range(KEYS)]
+    start = enqueuer * 77 % KEYS
+    keys = keys[start:] + keys[:start]
+    if enqueuer % 2:
+        keys.reverse()
+    return keys[:20] if enqueuer % 5 == 0 else keys
+
+
+async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
+    """Enqueue a job for each key: those who want but a few one by one, the others all in one batch.
+
+    Says for each round the answers of each enqueuer, in its order.
+    """
+    brokers = {enqueuer: Broker(url, config=QUIET) for enqueuer in enqueuers}
+    await asyncio.gather(*(broker.open() for broker in brokers.values()))
+
+    async def enqueue(enqueuer: int, round: int) -> list[tuple[str, bool]]:
+        broker, keys = brokers[enqueuer], wanted_keys(enqueuer, round)
+        if len(keys) < KEYS:
+            answers = [await broker.enqueue("q", dedup_key=key) for key in keys]
+        else:
+            answers = await broker.enqueue_many([NewJob("q", dedup_key=key) for key in keys])
+        return [(answer.id, answer.created) for answer in answers]
+
+    for round in range(rounds):
+        say("ready")
+        await told()
+        say(await asyncio.gather(*(enqueue(enqueuer, round) for enqueuer in enqueuers)))
+    for broker in brokers.values():
+        await broker.close()

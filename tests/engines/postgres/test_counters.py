@@ -1,0 +1,142 @@
+"""The counters and the answers of batches: both only grow with each commit, and are kept small."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from dayjob import Broker, BrokerConfig, QueueStats
+from dayjob.engines.postgres import tidying
+from tests.conformance.arrange import claim_one
+from tests.conformance.observe import check_counters
+from tests.servers.postgres import server_url
+from tests.worker.crew import until
+
+QUIET = BrokerConfig(duties=False)
+
+FEW = 50
+
+Console = psycopg.Connection[tuple[Any, ...]]
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidying, "FEW", FEW)
+
+
+@pytest.fixture
+async def brokers(url: str) -> AsyncIterator[list[Broker]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Broker(url, config=QUIET)) for _ in range(4)]
+
+
+def rows(console: Console, schema: str, table: str = "counts") -> int:
+    found = console.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+async def use(broker: Broker, queue: str, rounds: int) -> None:
+    """Three commits a round, each of which counts: one job of each round succeeds, every tenth stays."""
+    for number in range(rounds):
+        await broker.enqueue(queue)
+        if number % 10:
+            await broker.ack(await claim_one(broker, queue))
+
+
+async def test_rows_stay_few_and_sums_are_right_with_many_writers(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
+    rounds = 100
+    async with asyncio.TaskGroup() as group:
+        for place, broker in enumerate(brokers):
+            group.create_task(use(broker, f"q{place}", rounds))
+    stats = await brokers[0].all_stats()
+    expected = QueueStats(pending=rounds // 10, done=rounds - rounds // 10)
+    assert stats == {f"q{place}": expected for place in range(4)}
+    await brokers[0].sweep()
+    assert rows(console, schema) == 4, "one for each queue"
+    assert await brokers[1].all_stats() == stats
+    await check_counters(brokers[2])
+
+
+async def test_they_are_folded_along_the_way(brokers: list[Broker], console: Console, schema: str) -> None:
+    """Nearly five hundred commits and nobody sweeps: without folding there were as many rows."""
+    most = 0
+    for _ in range(15):
+        await use(brokers[0], "q", 11)
+        most = max(most, rows(console, schema))
+    assert most < 4 * FEW
+    assert await brokers[0].stats("q") == QueueStats(pending=30, done=135)
+
+
+async def test_whoever_reads_many_folds_them(brokers: list[Broker], console: Console, schema: str) -> None:
+    console.execute(
+        f"INSERT INTO {schema}.counts (queue, pending, dead)"
+        " SELECT 'q', n, -n FROM generate_series(-1000, 1000) AS n"
+    )
+    await brokers[0].enqueue("q")
+    assert await brokers[1].stats("q") == QueueStats(pending=1)
+    await until(lambda: rows(console, schema) <= 2)
+    assert await brokers[1].stats("q") == QueueStats(pending=1)
+
+
+async def test_what_is_not_committed_yet_is_not_folded(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
+    with psycopg.connect(server_url()) as connection:
+        await brokers[0].enqueue("q", connection=connection)
+        await brokers[1].enqueue("q")
+        await brokers[1].sweep()
+        assert await brokers[1].stats("q") == QueueStats(pending=1)
+        connection.commit()
+    assert await brokers[1].stats("q") == QueueStats(pending=2)
+    await brokers[1].sweep()
+    assert rows(console, schema) == 1
+    assert await brokers[1].stats("q") == QueueStats(pending=2)
+
+
+async def test_folding_waits_for_nobody(brokers: list[Broker], console: Console, schema: str) -> None:
+    """Rows that somebody has locked are left to the next time."""
+    for number in range(3):
+        await brokers[number].enqueue("q")
+    with console.transaction():
+        locked = console.execute(f"SELECT FROM {schema}.counts LIMIT 1 FOR UPDATE").rowcount
+        assert locked == 1
+        await brokers[0].sweep()
+        assert await brokers[0].stats("q") == QueueStats(pending=3)
+        assert rows(console, schema) == 2
+    await brokers[0].sweep()
+    assert rows(console, schema) == 1
+    assert await brokers[0].stats("q") == QueueStats(pending=3)
+
+
+async def test_a_queue_that_was_used_stays_known(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
+    await use(brokers[0], "used", 2)
+    await brokers[0].pause("paused")
+    await brokers[0].resume("paused")
+    await brokers[0].sweep()
+    assert await brokers[0].queues() == ["paused", "used"]
+    assert rows(console, schema) == 2
+
+
+async def test_the_answers_of_batches_are_kept_for_a_while_and_then_pruned(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
+    await use(brokers[0], "q", 5)
+    kept = rows(console, schema, "batches")
+    assert kept >= 5
+    console.execute(f"UPDATE {schema}.batches SET noted_at = noted_at - 590 * 1000000")
+    await brokers[0].sweep()
+    assert rows(console, schema, "batches") == kept, "a retry may still ask for them"
+    console.execute(f"UPDATE {schema}.batches SET noted_at = noted_at - 10 * 1000000")
+    await brokers[0].enqueue("q")
+    await brokers[0].sweep()
+    assert rows(console, schema, "batches") == 1

@@ -1,0 +1,215 @@
+"""Dedup keys that many want at once, and one that somebody's open transaction holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob
+from dayjob.broker import group
+from dayjob.engines.base import Contended
+from tests.conformance.arrange import KEEP_ALL, record, state
+from tests.conformance.observe import check_counters
+from tests.engines.postgres.roles import enqueue_keys, wanted_keys
+from tests.engines.sqlite.processes import Spawn, said_by_all, together
+from tests.servers.postgres import server_url
+from tests.servers.private import private_server
+from tests.worker.crew import until, within, working
+
+QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
+
+ROUNDS = 2
+
+
+# Many at once.
+
+
+@pytest.mark.slow
+async def test_many_processes_that_want_the_same_keys_create_each_once_and_never_deadlock(
+    spawn: Spawn,
+) -> None:
+    enqueuers = [[*range(place, 50, 4)] for place in range(4)]
+    # Before the lock timeout, so that a circle of waiters is seen.
+    async with private_server(deadlock_timeout="10ms") as server:
+        children = [await spawn(enqueue_keys, server.url, some, ROUNDS) for some in enqueuers]
+        created: Counter[str] = Counter()
+        holders: defaultdict[str, set[str]] = defaultdict(set)
+        for round in range(ROUNDS):
+            await together(children)
+            for some, said in zip(enqueuers, await said_by_all(children), strict=True):
+                for enqueuer, answers in zip(some, said, strict=True):
+                    for key, (id, new) in zip(wanted_keys(enqueuer, round), answers, strict=True):
+                        created[key] += new
+                        holders[key].add(id)
+        assert set(created.values()) == {1}
+        async with Broker(server.url, config=QUIET) as broker:
+            stored = {job.dedup_key: {job.id} for job in await broker.jobs(limit=10_000)}
+            assert stored == holders
+            await check_counters(broker)
+        assert [await child.ended() for child in children] == [0] * 4
+        deadlocks = await server.fetch("SELECT sum(deadlocks)::int FROM pg_stat_database")
+        assert deadlocks == [(0,)]
+
+
+# A key that an open transaction holds.
+
+
+@pytest.fixture
+async def broker(url: str) -> AsyncIterator[Broker]:
+    async with Broker(url, config=QUIET) as broker:
+        yield broker
+        await check_counters(broker)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is held up waits for as long as the test does."""
+    monkeypatch.setattr(group, "PATIENCE", 3600.0)
+
+
+class Holder:
+    """A transaction that has enqueued with a key and is still open."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], id: str) -> None:
+        self.id = id
+        self.commit = connection.commit
+        self.rollback = connection.rollback
+
+
+@pytest.fixture
+async def holder(broker: Broker) -> AsyncIterator[Holder]:
+    async with await psycopg.AsyncConnection.connect(server_url()) as connection:
+        enqueued = await broker.enqueue("q", b"held", dedup_key="held", connection=connection)
+        yield Holder(connection, enqueued.id)
+        await connection.rollback()
+
+
+async def submitted(*calls: Any) -> list[asyncio.Task[Any]]:
+    """The calls under way, all begun in one turn of the loop, so that they share their batches."""
+    return [asyncio.create_task(call) for call in calls]
+
+
+@pytest.mark.usefixtures("patience")
+async def test_others_do_not_wait_for_a_held_key(broker: Broker, holder: Holder) -> None:
+    held, *others = await submitted(
+        broker.enqueue("q", dedup_key="held"),
+        broker.enqueue("q", dedup_key="free"),
+        broker.enqueue("r", dedup_key="held"),
+        broker.enqueue("q"),
+        broker.enqueue_many([NewJob("q"), NewJob("q", dedup_key="free too")]),
+    )
+    await within(asyncio.gather(*others))
+    await within(broker.enqueue("q", dedup_key="later"))
+    await within(broker.enqueue("q"))
+    assert not held.done()
+    assert (await broker.stats("q")).pending == 6
+    await holder.rollback()
+    assert (await within(held)).created
+
+
+@pytest.mark.usefixtures("patience")
+async def test_a_commit_tells_the_waiter_who_holds_the_key(broker: Broker, holder: Holder) -> None:
+    one, many = await submitted(
+        broker.enqueue("q", dedup_key="held"),
+        broker.enqueue_many([NewJob("q", b"more"), NewJob("q", dedup_key="held")]),
+    )
+    await within(broker.enqueue("q"))
+    await holder.commit()
+    answer = await within(one)
+    assert (answer.id, answer.created) == (holder.id, False)
+    more, answer = await within(many)
+    assert more.created
+    assert (answer.id, answer.created) == (holder.id, False)
+
+
+@pytest.mark.usefixtures("patience")
+async def test_a_rollback_leaves_the_key_to_the_waiter(broker: Broker, holder: Holder) -> None:
+    waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(3)))
+    await within(broker.enqueue("q"))
+    await holder.rollback()
+    answers = await within(asyncio.gather(*waiting))
+    assert sum(answer.created for answer in answers) == 1
+    assert len({answer.id for answer in answers}) == 1
+    assert answers[0].id != holder.id
+
+
+async def test_the_waiter_s_patience_has_an_end(
+    broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "PATIENCE", 0.1)
+    batch = [NewJob("q", b"of a batch"), NewJob("q", dedup_key="free"), NewJob("q", dedup_key="held")]
+    calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
+    for call in calls:
+        with pytest.raises(Contended, match="locked by a transaction that is still open") as caught:
+            await within(call)
+        assert isinstance(caught.value, EngineUnavailable)
+        assert "nothing was changed; try again when it has ended" in str(caught.value)
+    assert await broker.jobs() == [], "a batch is stored as a whole or not at all"
+    await holder.commit()
+    assert (await broker.enqueue("q", dedup_key="held")).id == holder.id
+    assert [answer.created for answer in await broker.enqueue_many(batch)] == [True, True, False]
+
+
+@pytest.mark.usefixtures("patience")
+async def test_an_ack_whose_follow_up_is_held_up_holds_up_no_other(broker: Broker, holder: Holder) -> None:
+    await broker.enqueue_many([NewJob("work") for _ in range(10)])
+    first, *jobs = await broker.claim("work", limit=10)
+    held, *others = await submitted(
+        broker.ack(first, enqueue=[NewJob("q", b"follow-up", dedup_key="held")]),
+        *(broker.ack(job, enqueue=[NewJob("after")]) for job in jobs[:3]),
+        *(broker.ack(job) for job in jobs[3:6]),
+        *(broker.nack(job, "no good", delay=0) for job in jobs[6:]),
+    )
+    await within(asyncio.gather(*others))
+    assert not held.done()
+    assert await state(broker, first.id) is JobState.RUNNING
+    assert (await broker.stats("after")).pending == 3
+    await holder.rollback()
+    await within(held)
+    assert await state(broker, first.id) is JobState.DONE
+    assert [job.payload for job in await broker.jobs("q")] == [b"follow-up"]
+
+
+@pytest.mark.usefixtures("patience")
+async def test_a_worker_settles_the_others_while_a_follow_up_is_held_up(url: str) -> None:
+    app = App(url, config=BrokerConfig(retention=KEEP_ALL))
+    begun = asyncio.Event()
+
+    @app.task(queue="after")
+    async def after() -> None: ...
+
+    @app.task(queue="q")
+    async def work(ctx: Context, follows: bool) -> None:
+        if follows:
+            ctx.then(after.using(dedup_key="held").bind())
+        await begun.wait()
+
+    async with app, await psycopg.AsyncConnection.connect(server_url()) as connection:
+        held = await work.aenqueue(True)
+        others = await work.aenqueue_many([(False,)] * 10)
+        broker = app.broker
+        holding = await after.using(dedup_key="held", connection=connection).aenqueue()
+        async with working(app, queues=["q"]):
+
+            async def run() -> bool:
+                return (await broker.stats("q")).running == 11
+
+            async def settled() -> bool:
+                return (await broker.stats("q")).done == 10
+
+            await until(run)
+            begun.set()
+            await until(settled)
+            assert [await handle.astatus() for handle in others] == [JobState.DONE] * 10
+            assert await held.astatus() is JobState.RUNNING
+            late = await work.aenqueue(False)
+            await within(broker.wait(late.id))
+            await connection.commit()
+            assert (await within(broker.wait(held.id))).status == "completed"
+        assert (await record(broker, held.id)).state is JobState.DONE
+        assert [job.id for job in await broker.jobs("after")] == [holding.id]

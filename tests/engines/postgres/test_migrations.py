@@ -1,0 +1,196 @@
+"""The schema: made once however many begin, by a role that owns nothing else, under whatever name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import pytest
+
+from dayjob import Broker, BrokerConfig, CancelOutcome, ConfigError, JobState, NewJob
+from dayjob.engines.postgres.statements import migrations, quoted
+from dayjob.engines.registry import find_layout
+from tests.conformance.arrange import KEEP_ALL, claim_one, record
+from tests.conformance.observe import check_counters
+from tests.engines.postgres.roles import open_new
+from tests.engines.sqlite.processes import Spawn, said_by_all, together
+from tests.servers.postgres import schema_url, server_url, with_options
+from tests.servers.private import PrivateServer, private_server
+from tests.worker.crew import within
+
+QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
+
+NEWEST = migrations()[-1][0]
+
+Console = psycopg.Connection[tuple[object, ...]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PrivateServer]:
+    """Roles belong to a whole server."""
+    async with private_server() as server:
+        yield server
+
+
+async def use_every_verb(broker: Broker) -> None:
+    """Enqueue, claim, settle and look, in every way that has a statement of its own."""
+    first = await broker.enqueue("q", b"data", kv={b"k": b"v"}, headers={"h": "1"})
+    keyed = await broker.enqueue("q", dedup_key="d", delay=60)
+    assert not (await broker.enqueue("q", dedup_key="d")).created
+    await broker.enqueue_many([NewJob("q", b"%d" % number) for number in range(5)])
+    job = await claim_one(broker)
+    assert job.id == first.id
+    await broker.renew(job, 60)
+    await broker.ack(job, result=b"r", enqueue=[NewJob("after", dedup_key="x")], kv={b"l": b"w"})
+    jobs = await broker.claim(["q", "after"], limit=10)
+    assert len(jobs) == 6
+    assert await broker.cancel(jobs[0].id) is CancelOutcome.REQUESTED
+    await within(jobs[0].cancel_token.wait())
+    await broker.mark_cancelled(jobs[0])
+    await broker.dead_letter(jobs[1], "no good")
+    await broker.dead_letter(jobs[2], "no good")
+    assert await broker.nack(jobs[3], "no good", delay=60) is JobState.SCHEDULED
+    await broker.release(jobs[4])
+    await broker.snooze(jobs[5], 60)
+    assert await broker.requeue(jobs[1].id)
+    assert await broker.purge_dead() == 1
+    assert await broker.reschedule(keyed.id, priority=5)
+    assert await broker.cancel(keyed.id) is CancelOutcome.REMOVED
+    assert (await record(broker, first.id)).result == b"r"
+    assert len(await broker.jobs("q", state=JobState.DONE, newest_first=True)) == 1
+    await broker.pause("q")
+    assert await broker.paused() == {"q"}
+    assert await broker.claim("q") == []
+    await broker.resume("q")
+    assert await broker.kv_get(b"k") == b"v"
+    await broker.kv_put(b"k", b"x")
+    await broker.kv_delete(b"k")
+    await broker.promote()
+    await broker.reap()
+    await broker.sweep()
+    await broker.sweep_done(0)
+    await check_counters(broker)
+
+
+# Creating.
+
+
+@pytest.mark.slow
+async def test_twenty_processes_open_a_new_schema_at_once(tmp_path: Path, spawn: Spawn) -> None:
+    urls = [schema_url(tmp_path / str(number)) for number in range(2)]
+    children = await spawn.many(20, open_new, urls)
+    for url in urls:
+        await together(children)
+        assert await said_by_all(children) == [True] * 20
+        async with Broker(url, config=QUIET) as broker:
+            assert (await broker.stats("q")).pending == 20
+    assert [await child.ended() for child in children] == [0] * 20
+
+
+async def test_the_layout_is_reported(url: str, schema: str, console: Console) -> None:
+    layout = find_layout(url)
+    assert layout is not None
+    assert await layout.apply() == (0, NEWEST)
+    assert await layout.apply() == (NEWEST, NEWEST)
+    found = console.execute(f"SELECT value FROM {schema}.meta WHERE key = 'layout'").fetchall()
+    assert found == [(str(NEWEST),)]
+
+
+async def test_a_newer_layout_is_refused(url: str, schema: str, console: Console) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q")
+    console.execute(f"UPDATE {schema}.meta SET value = '9999' WHERE key = 'layout'")
+    with pytest.raises(ConfigError, match=f"has layout 9999 and this dayjob knows up to {NEWEST}: upgrade"):
+        await Broker(url, config=QUIET).open()
+    console.execute(f"UPDATE {schema}.meta SET value = '{NEWEST}' WHERE key = 'layout'")
+    async with Broker(url, config=QUIET) as broker:
+        assert (await broker.stats("q")).pending == 1, "and it was left as it was"
+
+
+async def test_the_script_applied_by_hand_gives_a_schema_that_opens(
+    url: str, schema: str, console: Console
+) -> None:
+    layout = find_layout(url)
+    assert layout is not None
+    script = layout.script()
+    assert script.startswith("BEGIN;")
+    assert script.rstrip().endswith("COMMIT;")
+    console.execute(script)
+    assert await layout.apply() == (NEWEST, NEWEST)
+    async with Broker(url, config=QUIET) as broker:
+        await use_every_verb(broker)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['quo"te', "apo'stro''phe", "two  words ", "dayjob.x", "dayjob.jobs", "ünïcødé 🐘", "$1 %s {}", "A;--"],
+)
+async def test_any_name_will_do_for_the_schema(name: str, console: Console) -> None:
+    url = with_options(server_url(), schema=quote(name, safe=""))
+    try:
+        async with Broker(url, config=QUIET) as broker, Broker(url, config=QUIET) as other:
+            await use_every_verb(broker)
+            waiting = other.claim("woken", wait=20)
+            enqueued = await broker.enqueue("woken")
+            assert [job.id for job in await within(waiting)] == [enqueued.id]
+        found = console.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name]).fetchall()
+        assert ("jobs",) in found
+    finally:
+        console.execute(f"DROP SCHEMA IF EXISTS {quoted(name)} CASCADE")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 57, "🐘" * 15])
+def test_a_name_that_the_server_would_cut_short_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="write a name of 1 to 56 bytes"):
+        Broker(with_options(server_url(), schema=quote(name, safe="")))
+
+
+# Roles.
+
+
+def as_role(url: str, role: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{role}:secret@{parts.hostname}:{parts.port}").geturl()
+
+
+async def test_a_role_that_owns_only_the_schema_is_enough(server: PrivateServer) -> None:
+    await server.fetch("CREATE ROLE worker LOGIN PASSWORD 'secret'")
+    await server.fetch("REVOKE CREATE, TEMPORARY ON DATABASE postgres FROM PUBLIC")
+    await server.fetch("CREATE SCHEMA dayjob AUTHORIZATION worker")
+    async with Broker(as_role(server.url, "worker"), config=QUIET) as broker:
+        await use_every_verb(broker)
+
+
+async def test_a_role_that_may_only_use_what_is_there_is_enough_once_it_is_there(
+    server: PrivateServer,
+) -> None:
+    async with Broker(server.url, config=QUIET):
+        """The owner has made the tables."""
+    await server.fetch("CREATE ROLE worker LOGIN PASSWORD 'secret'")
+    await server.fetch("GRANT USAGE ON SCHEMA dayjob TO worker")
+    await server.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dayjob TO worker")
+    async with Broker(as_role(server.url, "worker"), config=QUIET) as broker:
+        await use_every_verb(broker)
+
+
+async def test_a_role_that_owns_nothing_is_told_what_to_do(server: PrivateServer) -> None:
+    await server.fetch("CREATE ROLE nobody LOGIN PASSWORD 'secret'")
+    with pytest.raises(ConfigError, match="may not create the tables") as caught:
+        await Broker(as_role(server.url, "nobody"), config=QUIET).open()
+    assert 'CREATE SCHEMA "dayjob" AUTHORIZATION role' in str(caught.value)
+    assert "dayjob migrate --sql" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert await server.fetch("SELECT FROM pg_namespace WHERE nspname = 'dayjob'") == []
+
+
+async def test_a_role_that_may_not_even_look_is_told_what_to_do(server: PrivateServer) -> None:
+    async with Broker(server.url, config=QUIET):
+        """The tables are there, and somebody else's."""
+    await server.fetch("CREATE ROLE nobody LOGIN PASSWORD 'secret'")
+    with pytest.raises(ConfigError, match="give the role the schema 'dayjob'"):
+        await Broker(as_role(server.url, "nobody"), config=QUIET).open()
