@@ -28,10 +28,11 @@ async def test_without_subscriptions_changes_are_polled_for(server: Server) -> N
 
 
 async def test_a_producer_needs_one_connection(server: Server) -> None:
-    """Nobody waits in a process that only enqueues, so it subscribes to nothing."""
+    """Nobody waits in a process that only enqueues and looks, so it subscribes to nothing."""
     async with Broker(server.url, config=QUIET) as broker:
         for _ in range(5):
-            await broker.enqueue("q")
+            await broker.get((await broker.enqueue("q")).id)
+            await broker.stats("q")
         with client(server.url) as connection:
             names = [entry["name"] for entry in connection.client_list()]
             assert names.count("dayjob") == 1

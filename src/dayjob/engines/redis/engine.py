@@ -58,7 +58,9 @@ class RedisEngine:
             raise
         link.opening = False
         self._lanes = Lanes(self._keys)
-        self._opened = (link, News(link, self.signals))
+        news = News(link, self.signals)
+        self.signals.on_listen = news.notice
+        self._opened = (link, news)
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -73,11 +75,11 @@ class RedisEngine:
             raise Closed(f"{self._place.shown}: the engine is not open")
         return self._opened[0]
 
-    async def _listen(self) -> None:
+    async def _listen(self, *, for_claims: bool = False) -> None:
         """To be awaited before a look after which somebody may wait for a change."""
         if self._opened is None:
             raise Closed(f"{self._place.shown}: the engine is not open")
-        await self._opened[1].listen()
+        await self._opened[1].listen(for_claims=for_claims)
 
     async def _run(self, verb: str, now: int | None, *given: Any) -> Any:
         """Call the verb's script, again if need be, so that it acts once."""
@@ -104,7 +106,7 @@ class RedisEngine:
     # Out.
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
-        await self._listen()
+        await self._listen(for_claims=True)
         answers = await self._run("claim", now, *arguments.requests(requests))
         return await self._claimed(requests, answers, now)
 

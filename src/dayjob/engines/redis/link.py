@@ -87,14 +87,16 @@ class Link:
         patience = self.place.patience if patience is None else patience
         deadline = SYSTEM.elapsed() + patience
         pause = 0.0
+        cause: Exception | None = None
         while True:
             left = deadline - SYSTEM.elapsed()
             try:
                 async with asyncio.timeout(min(max(left, 0.05), _LONGEST_TRY)):
                     return await self._ask(commands)
             except (OSError, RedisError) as error:
-                cause = error
                 self._check(error)
+                if cause is None or not isinstance(error, TimeoutError):
+                    cause = error  # That a last try was cut short says less than why there were others.
             left = deadline - SYSTEM.elapsed()
             if left <= 0:
                 raise EngineUnavailable(

@@ -1,4 +1,7 @@
-"""Wake-ups from the server: one subscribed connection, opened when somebody first may have to wait.
+"""Wake-ups from the server: one subscribed connection, opened when somebody first listens.
+
+Whoever looks before a wait awaits ``listen`` first, so that no change falls between the two. That somebody
+listens for cancels is no reason by itself, since every broker does: it becomes one with the first claim.
 
 While it is down everybody is woken now and then, to look for themselves, and once more when it is up again:
 what was told meanwhile is lost.
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from redis.asyncio.connection import AbstractConnection
@@ -35,9 +39,17 @@ class News:
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._heard = False
+        self._wanted = False
 
-    async def listen(self) -> None:
-        """Return when changes are told of from now on, or polled for."""
+    def notice(self, topics: Sequence[Topic]) -> None:
+        """Somebody begins to listen to these."""
+        self._wanted = self._wanted or any(topic != CANCEL for topic in topics)
+
+    async def listen(self, *, for_claims: bool = False) -> None:
+        """Return when changes are told of from now on, or polled for; at once if nobody wants to know."""
+        self._wanted = self._wanted or for_claims
+        if not self._wanted:
+            return
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dayjob redis news")
         if not self._begun.is_set():
