@@ -129,3 +129,24 @@ assert "dayjob.engines.sqlite" in loaded(), loaded()
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://localhost:6379/0?prefix=a@b", "redis://localhost:6379/0?prefix=a@b"),
+        ("postgresql://ada:secret@host/db", "postgresql://ada:***@host/db"),
+        ("postgresql://ada:se:c@ret@host:5432/db?x=1", "postgresql://ada:***@host:5432/db?x=1"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("redis://:se/cr#et@host:1/0", "redis://:***@host:1/0"),
+        (
+            "postgresql://host/db?user=ada&password=secret&x=1",
+            "postgresql://host/db?user=ada&password=***&x=1",
+        ),
+        ("postgresql://host/db?sslpassword=secret", "postgresql://host/db?sslpassword=***"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert registry.without_password(url) == shown

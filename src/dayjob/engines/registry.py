@@ -14,7 +14,9 @@ from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.errors import ConfigError
 
-_PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):[^?#]*@")
+_PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):(?:[^?#]*|(?!\d*[/?#]).*)@")
+"""Up to the last @ of the host's part; a password with a raw ? or # in it reaches further, a port doesn't."""
+
 _PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&#]*")
 
 

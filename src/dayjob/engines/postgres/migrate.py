@@ -71,8 +71,8 @@ async def _version(connection: Connection, place: Place) -> int:
         )
     except asyncpg.InsufficientPrivilegeError as error:
         raise ConfigError(
-            f"{place.url}: the role may not use the schema {place.schema!r} ({error}): give it to the role, or "
-            "the rights to use it and to read and write its tables"
+            f"{place.url}: the role may not use the schema {place.schema!r} ({error}): give it to the role, "
+            "or the rights to use it and to read and write its tables"
         ) from error
     return int(found) if found is not None else 0
 
