@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from dayjob import Broker, JobState, NewJob, QueueStats
-from dayjob.engines.slatedb import bodies, keys, values
+from dayjob import Broker, EngineUnavailable, JobState, NewJob, QueueStats
+from dayjob.engines.slatedb import bodies, keys, store, values
 from dayjob.engines.slatedb.core import Core
 from dayjob.job import id_key
 from tests.conformance.arrange import KEEP_ALL, quiet
@@ -140,3 +140,33 @@ async def test_more_than_fits_in_memory_is_claimed_in_order(
         assert found == [b"%d" % number for number in range(1, 600, 2)]
         assert open_core(url)._store.bodies._size < 3 * bodies.ROOM
         assert {job.state for job in await broker.jobs(limit=1000)} == {JobState.RUNNING}
+
+
+async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it serves, and those that wait for their turn; the database can be opened again."""
+    broker = await Broker(url, config=QUIET).open()
+    core = open_core(url)
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(core._ledger, "take_topics", fail)
+    calls = [broker.enqueue("q"), broker.stats("q"), broker.kv_get(b"k")]
+    async with asyncio.timeout(20):
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(answer, EngineUnavailable)
+            assert "a bug" in str(answer)
+        with pytest.raises(EngineUnavailable, match="a bug"):
+            await broker.enqueue("q")
+        await broker.close()
+    async with Broker(url, config=QUIET) as again:
+        assert (await again.enqueue("q")).created
+
+
+def test_answers_that_nobody_asks_for_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "REMEMBERED", 2)
+    kept = store.Store.__new__(store.Store)
+    kept.lost_answers, kept.lost_enqueues = {}, {}
+    kept.remember(settled=[((b"%d" % number, 1), JobState.DONE) for number in range(5)], enqueued="abcde")
+    assert list(kept.lost_answers) == [(b"3", 1), (b"4", 1)]
+    assert list(kept.lost_enqueues) == ["d", "e"]

@@ -86,6 +86,8 @@ class Core:
         self.failure: DayjobError | None = None
         self._predecessor = predecessor
         self._waiting: deque[Call] = deque()
+        self._served: list[Call] = []
+        self._undelivered: deque[Commit] = deque()
         self._audience: dict[Signals, asyncio.AbstractEventLoop] = {}
         self._lock = Lock()
         self._closing = False
@@ -142,14 +144,22 @@ class Core:
         except Exception as error:  # Whatever it was, somebody waits.
             _log.exception("the engine on %s failed", self.place.url)
             self._fail(EngineUnavailable(f"{self.place.url}: the engine failed ({error!r}): open it again"))
+            self._answer_all()
         finally:
             if not self.opened.done():
                 self.opened.set_exception(self.failure or Closed(f"{self.place.url}: it was not opened"))
             self.closed.set_result(None)
 
+    def _answer_all(self) -> None:
+        """Nobody will serve the calls that are left: tell them why."""
+        with self._lock:
+            self._closing = True
+            calls = [*self._served, *self._waiting]
+        calls += [outcome.call for commit in self._undelivered for outcome in commit.outcomes]
+        self._tell([Outcome(call, None, self.failure) for call in calls], set())
+
     async def _live(self) -> None:
         self._wake = asyncio.Event()
-        self._undelivered: deque[Commit] = deque()
         self._delivering = asyncio.Event()
         self._written = asyncio.Event()
         self._delivered = asyncio.Event()
@@ -230,6 +240,7 @@ class Core:
                 with self._lock:
                     if self._waiting:
                         self._wake.set()
+            self._served = calls
             if calls:
                 await self._commit([await self._perform(call) for call in calls])
             else:

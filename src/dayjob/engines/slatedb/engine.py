@@ -120,9 +120,13 @@ class SlateEngine:
 
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         def unanswered(store: Store, states: list[JobState | None]) -> None:
-            for verdict, state in zip(verdicts, states, strict=True):
-                if state is not None:
-                    store.lost_answers[verdict.key, verdict.epoch] = state
+            store.remember(
+                settled=[
+                    ((verdict.key, verdict.epoch), state)
+                    for verdict, state in zip(verdicts, states, strict=True)
+                    if state is not None
+                ]
+            )
 
         answer: list[JobState | None] = await self._do(
             lambda store: store.settle(verdicts, self._now(now)), unanswered
@@ -228,4 +232,4 @@ class SlateEngine:
 
 
 def _remember_inserts(store: Store, answers: list[Enqueued]) -> None:
-    store.lost_enqueues.update(answer.id for answer in answers if answer.created)
+    store.remember(enqueued=[answer.id for answer in answers if answer.created])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from itertools import islice
+from typing import Any, TypeVar
 
 from dayjob.engines import record as records
 from dayjob.engines.base import (
@@ -32,6 +34,11 @@ from dayjob.errors import EngineUnavailable
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import CANCEL, DUE, job_topic, queue_topic
 
+Key = TypeVar("Key")
+
+REMEMBERED = 100_000
+"""How many answers that nobody got are kept."""
+
 
 class Store:
     """All that one database holds."""
@@ -45,7 +52,7 @@ class Store:
         """The claims of earlier processes: whoever writes here is the only one, so those are gone."""
         self.lost_answers: dict[tuple[bytes, int], JobState] = {}
         """Settlements that were applied, but whose callers were told that the store is unavailable."""
-        self.lost_enqueues: set[str] = set()
+        self.lost_enqueues: dict[str, None] = {}
         self._session = session
         self._later: list[Callable[[], Awaitable[object]]] = []
 
@@ -154,8 +161,17 @@ class Store:
     def _repeated(self, id: str) -> Enqueued:
         """The id exists. If its enqueue was never answered, this is the repetition, and gets that answer."""
         created = id in self.lost_enqueues
-        self.lost_enqueues.discard(id)
+        self.lost_enqueues.pop(id, None)
         return Enqueued(id, created)
+
+    def remember(
+        self, settled: Iterable[tuple[tuple[bytes, int], JobState]] = (), enqueued: Iterable[str] = ()
+    ) -> None:
+        """Keep answers that nobody got, for the repetition; of very many, the latest."""
+        self.lost_answers.update(settled)
+        self.lost_enqueues.update(dict.fromkeys(enqueued))
+        _forget_first(self.lost_answers, len(self.lost_answers) - REMEMBERED)
+        _forget_first(self.lost_enqueues, len(self.lost_enqueues) - REMEMBERED)
 
     def _forget_claims(self, key: bytes) -> None:
         """An id comes back: claims of the job that had it before must not be taken for claims of this one."""
@@ -423,6 +439,11 @@ class Store:
         for found in old:
             self.archive.take(found, state)
         return len(old), examined[-1].record.key if len(examined) == limit else None
+
+
+def _forget_first(kept: dict[Key, Any], many: int) -> None:
+    for key in list(islice(kept, max(many, 0))):
+        del kept[key]
 
 
 def _any(found: values.Finished) -> bool:
