@@ -192,5 +192,5 @@ async def test_a_role_that_may_not_even_look_is_told_what_to_do(server: PrivateS
     async with Broker(server.url, config=QUIET):
         """The tables are there, and somebody else's."""
     await server.fetch("CREATE ROLE nobody LOGIN PASSWORD 'secret'")
-    with pytest.raises(ConfigError, match="give the role the schema 'dayjob'"):
+    with pytest.raises(ConfigError, match="may not use the schema 'dayjob'"):
         await Broker(as_role(server.url, "nobody"), config=QUIET).open()

@@ -61,7 +61,7 @@ WALKS: dict[str, set[Step]] = {
 """These walk an index that holds little more than what they want: the flagged jobs, the running jobs."""
 
 SMALL = {
-    "answered", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notify",
+    "answered", "await_claim", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notify",
     "pause", "paused",
     "prune", "resume", "stats",
 }  # fmt: skip

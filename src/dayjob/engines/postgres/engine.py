@@ -97,6 +97,7 @@ class PostgresEngine:
 
     async def _fetch(self, name: str, *parameters: Any) -> list[Any]:
         """The rows of a statement that may be repeated."""
+        await self._exchange.ready()
 
         async def fetch(connection: Connection) -> list[Any]:
             found: list[Any] = await connection.fetch(self._statements[name], *parameters)
@@ -148,6 +149,7 @@ class PostgresEngine:
     # Out.
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+        await self._exchange.ready()
         if lost := await self._claiming.lost():
             await self.settle([Verdict(key, epoch, Event.RELEASE, Keep()) for key, epoch in lost], now)
         claimed: list[list[Job]] = []
@@ -240,6 +242,7 @@ class PostgresEngine:
         async def look(connection: Connection) -> dict[bytes, Job]:
             return await listing.get(connection, self._statements, keys)
 
+        await self._exchange.ready()
         found = await self._courier.carry(look)
         return [found.get(key) for key in keys]
 

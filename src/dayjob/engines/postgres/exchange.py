@@ -54,6 +54,10 @@ class Exchange:
     def listening(self) -> bool:
         return self._listener.listening
 
+    async def ready(self) -> None:
+        """To be awaited before a look after which somebody may wait for a change."""
+        await self._listener.ready()
+
     async def close(self) -> None:
         self._signals.on_listen = None
         if self._reminder is not None:

@@ -33,6 +33,7 @@ class Listener:
         self._signals = signals
         self._heard = heard
         self._task: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
         self.listening = False
 
     def start(self) -> None:
@@ -41,6 +42,11 @@ class Listener:
             work = self._poll if self._place.pgbouncer else self._listen
             self._task = asyncio.get_running_loop().create_task(work(), name="dayjob listener")
 
+    async def ready(self) -> None:
+        """Return when it listens, or polls. A look before that might miss what happens right after it."""
+        if self._task is not None and not self._begun.is_set():
+            await self._begun.wait()
+
     async def stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
@@ -48,6 +54,7 @@ class Listener:
             await asyncio.wait({task})
 
     async def _poll(self) -> None:
+        self._begun.set()
         while True:
             await SYSTEM.wait(asyncio.Event(), self._place.poll)
             self._signals.publish_all()
@@ -61,6 +68,7 @@ class Listener:
             except Exception as error:
                 _log.debug("%s: not listening: %r", self._place.url, error)
             self.listening = False
+            self._begun.set()
             self._signals.publish_all()
             await SYSTEM.wait(asyncio.Event(), pause)
             self._signals.publish_all()
@@ -74,7 +82,9 @@ class Listener:
         try:
             await connection.add_listener(self._place.channel, self._receive)
             self.listening = True
-            self._signals.publish_all()
+            if self._begun.is_set():  # Whoever looked meanwhile has heard nothing.
+                self._signals.publish_all()
+            self._begun.set()
             _log.debug("%s: listening", self._place.url)
             while not await SYSTEM.wait(broken, CHECK):
                 await connection.fetchval("SELECT 1", timeout=CHECK)
