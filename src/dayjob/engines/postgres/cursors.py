@@ -1,11 +1,12 @@
 """Where to look for the next job of a queue when its index is full of dead entries.
 
-While somebody holds an old snapshot, the server can't remove what has been claimed from the index, and
-every claim would step over all of it again. A claim tells how many entries it read; when those are many
-more than it took, the next claims of the queue start behind the last job taken. Jobs that come back or
-that go before the others would be overlooked, so a cursor is dropped as soon as this process knows of
-one, when it finds less than was asked for, and after a while in any case: in the worst case a job that
-another process puts ahead of the others waits that long. Without such a snapshot there are no cursors.
+What has been claimed stays in the index until the next vacuum, or for as long as somebody holds an old
+snapshot, and every claim would step over all of it again. A claim tells how many blocks of the index it
+read; when those are many more than it needed, the next claims of the queue start behind the last job
+taken. Jobs that come back or that go before the others would be overlooked, so a cursor is dropped as
+soon as this process knows of one, by itself or from a notification, when it finds less than was asked
+for, and after a second in any case: so long, at worst, waits a job that another process puts ahead of the
+others. While few jobs have been claimed since the last vacuum there are no cursors.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ Position = tuple[int, bytes]
 START: Position = (-1, bytes(16))
 LAST_ID = b"\xff" * 16
 
-WASTEFUL = 2000
-"""Entries read in vain by one claim, above which a cursor pays."""
+WASTEFUL = 100
+"""Blocks read in vain by one claim, above which a cursor pays; one holds a hundred entries or so."""
+
+_IN_A_BLOCK = 20
+"""Jobs that a block of the index holds at the least, if their queue's name is long."""
 
 SHORTEST = 1.0
 """Seconds that a cursor holds; longer, if the look without one took long."""
@@ -50,7 +54,7 @@ class Cursors:
         """Learn from the rows that a claim gave, which took that long."""
         if not rows:
             return
-        wasteful = rows[-1][-1] - len(rows) > WASTEFUL
+        wasteful = rows[-1][-1] - len(rows) // _IN_A_BLOCK > WASTEFUL
         if not wasteful and not self._cursors:
             return
         until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)

@@ -2,11 +2,11 @@
 -- $1 now  $2 queues  $3 their leases  $4, $5 after which (priority, id) of each to look  $6 limit
 -- $7 worker  $8 claim
 -- The claim is locked by its token while it is under way: a retry waits for it, and finds what it took.
--- The last column tells how many entries of the index were read: more than were claimed if others claim
--- too, and many more if a snapshot held by somebody keeps dead entries in it.
+-- The last column tells how many blocks of the index were read: a few, and many more if what was claimed
+-- since the last vacuum, or under a snapshot that somebody holds, is still in it.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now, pg_advisory_xact_lock(hashtextextended($8::uuid::text, 0)) AS under_way,
-        pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) AS read
+        pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) AS read
 ),
 picked AS MATERIALIZED (
     SELECT job.id
@@ -40,6 +40,6 @@ counted AS (
 )
 SELECT id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
     claimed_at, lease_expires_at, expires_at, last_error, cancel_requested, worker,
-    pg_stat_get_xact_tuples_returned('dayjob.jobs_pending'::regclass) - clock.read
+    pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) - clock.read
 FROM claimed, clock
 ORDER BY array_position($2::text[], queue), priority, id
