@@ -14,7 +14,8 @@ from dayjob.stopping import Stop
 
 _log = logging.getLogger("dayjob.job")
 
-_current: ContextVar[Context | None] = ContextVar("dayjob_current", default=None)
+CURRENT: ContextVar[Context | None] = ContextVar("dayjob_current", default=None)
+"""The context of the run that code is part of; ``current`` reads it."""
 
 Report = Callable[["Context", float, str], None]
 """Takes a run's progress where it is stored; at most one write per 250 ms comes of it."""
@@ -110,19 +111,19 @@ def _as_new_job(call: Any) -> NewJob:
 
 def current() -> Context:
     """The context of the run that this code is part of."""
-    context = _current.get()
+    context = CURRENT.get()
     if context is None:
         raise InvalidState("no job is running here: current() works inside a handler and what it calls")
     return context
 
 
 def current_or_none() -> Context | None:
-    return _current.get()
+    return CURRENT.get()
 
 
 def enter(context: Context | None) -> None:
     """Make the context current in this execution context."""
-    _current.set(context)
+    CURRENT.set(context)
 
 
 def detached(task: str) -> Context:

@@ -15,7 +15,7 @@ class Run:
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
     __slots__ = (
-        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "own_task", "renew_at", "task",
+        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "renew_at", "task",
         "worker_task",
     )  # fmt: skip
 
@@ -25,8 +25,6 @@ class Run:
         self.task = task
         self.renew_at = renew_at
         """When the claim is past half its lease, on the clock's ``elapsed``."""
-        self.own_task: asyncio.Task[None] | None = None
-        """The task that it runs in, once it is started."""
         self.worker_task: asyncio.Task[Any] | None = None
         self.interrupted: Reason | None = None
         """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""

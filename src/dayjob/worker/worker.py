@@ -12,8 +12,6 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from contextvars import Context as Variables
-from contextvars import copy_context
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,6 +33,7 @@ from dayjob.worker.executor import Executor, OnUnknown
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import Heartbeat
 from dayjob.worker.interrupts import interrupts
+from dayjob.worker.isolation import Isolation
 from dayjob.worker.opening import opened
 from dayjob.worker.outcome import describe
 from dayjob.worker.processes import ProcessPool
@@ -51,6 +50,9 @@ SHORT = 0.05
 
 MOST_UNSETTLED = 4
 """Runs that have ended free their slots before their outcomes are stored, up to so many times the slots."""
+
+_IN_A_TURN = 64
+"""Runs that a task performs at most before it makes room for others on the event loop."""
 
 _LOOK_AGAIN = 0.1
 """Seconds after which ``run_until_idle`` looks for jobs that the running ones enqueued."""
@@ -112,6 +114,7 @@ class Worker:
         self._unsettled = 0
         """How many of the runs have ended, and wait for their outcomes to be stored."""
         self._waiting: deque[Run] = deque()
+        self._starting = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._average = 1.0
         self._started = 0
@@ -166,7 +169,7 @@ class Worker:
         self._broker = broker
         self._state = state
         self._shutting_down = Stop()
-        self._variables: Variables = copy_context()
+        self._isolation = Isolation()
         self._threads = ThreadPool(f"dayjob-{self.app.name}")
         self._processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
         self._progress = ProgressReports(broker)
@@ -282,6 +285,7 @@ class Worker:
         }
         for job in jobs:
             self._accept(job, renew_at[job.queue])
+        self._start_some()
 
     def _accept(self, job: Job, renew_at: float) -> None:
         earlier = self._runs.get(job.key)
@@ -296,19 +300,45 @@ class Worker:
             run.cancel_requested()
         self._runs[job.key] = run
         self._started += 1
-        if len(self._tasks) < self.concurrency:
-            self._start(run)
-        else:
-            self._waiting.append(run)
+        self._waiting.append(run)
 
-    def _start(self, run: Run) -> None:
+    def _start_some(self) -> None:
+        """Start tasks for the runs that wait: one, and twice as many in each turn of the loop that they take.
+
+        A run that does not wait for anything is over within its task's first step, which then takes the next.
+        """
         assert self._loop is not None
-        task = self._loop.create_task(self._run_to_the_end(run), context=self._variables.copy())
-        self._tasks.add(task)
-        run.own_task = task
+        self._starting = False
+        free = self.concurrency - len(self._tasks)
+        for _ in range(min(len(self._waiting), free, max(len(self._tasks), 1))):
+            self._tasks.add(self._loop.create_task(self._serve_slot(), context=self._isolation.fresh()))
+        self._start_more()
+
+    def _start_more(self) -> None:
+        """Look again in the next turn, if a slot may be free for a run that waits."""
+        if self._waiting and not self._starting and not self._stopping.is_set():
+            assert self._loop is not None
+            if len(self._tasks) < self.concurrency:
+                self._starting = True
+                self._loop.call_soon(self._start_some)
+
+    async def _serve_slot(self) -> None:
+        """Perform the runs that wait, one after the other, while they leave no trace in this task."""
+        task = asyncio.current_task()
+        assert task is not None
+        for _ in range(_IN_A_TURN):
+            if not self._waiting or self._stopping.is_set():
+                break
+            run = self._waiting.popleft()
+            await self._run_to_the_end(run)
+            if not self._isolation.holds(run, task):
+                break
+        self._tasks.discard(task)
+        self._start_more()
+        self._changed.set()
 
     async def _run_to_the_end(self, run: Run) -> None:
-        """Perform a run, put its outcome to be stored, and start the next run that waits."""
+        """Perform a run, and put its outcome to be stored."""
         job = run.job
         if self.app.events.wants("job.started"):
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
@@ -324,11 +354,6 @@ class Worker:
         self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
         if not run.abandoned:
             self._ended(run, settlement)
-        assert run.own_task is not None
-        self._tasks.discard(run.own_task)
-        if self._waiting and not self._stopping.is_set():
-            self._start(self._waiting.popleft())
-        self._changed.set()
 
     def _ended(self, run: Run, settlement: Settlement | None) -> None:
         job = run.job

@@ -1,0 +1,103 @@
+"""Short runs share tasks, and nothing of one reaches the next."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+
+import pytest
+
+from dayjob import App, Context, JobState, current
+from tests.worker.crew import run_until_idle, until, within, working
+
+COLOUR: ContextVar[str] = ContextVar("colour")
+SHAPE: ContextVar[str] = ContextVar("shape", default="round")
+
+RUNS = 300
+
+
+async def test_short_runs_share_tasks(app: App) -> None:
+    tasks: set[int] = set()
+    alive: list[object] = []
+
+    @app.task
+    async def short() -> None:
+        alive.append(asyncio.current_task())
+        tasks.add(id(alive[-1]))
+
+    await short.aenqueue_many([()] * RUNS)
+    await run_until_idle(app)
+    assert len(alive) == RUNS
+    assert len(tasks) <= RUNS // 10
+
+
+@pytest.mark.parametrize("variable", [COLOUR, SHAPE], ids=["a new one", "one that was set"])
+async def test_a_variable_that_a_run_sets_is_gone_in_the_next(app: App, variable: ContextVar[str]) -> None:
+    SHAPE.set("square")
+    seen: list[str | None] = []
+
+    @app.task
+    async def short(number: int) -> None:
+        seen.append(variable.get(None))
+        if number % 3 == 0:
+            variable.set(f"set by {number}")
+
+    await short.aenqueue_many([(number,) for number in range(RUNS)])
+    await run_until_idle(app)
+    assert len(seen) == RUNS
+    assert set(seen) == {"square" if variable is SHAPE else None}
+
+
+async def test_each_run_has_its_own_context(app: App) -> None:
+    seen: list[bool] = []
+
+    @app.task
+    async def short(ctx: Context) -> None:
+        seen.append(current() is ctx)
+
+    await short.aenqueue_many([()] * RUNS)
+    await run_until_idle(app)
+    assert seen == [True] * RUNS
+
+
+async def test_a_cancellation_that_comes_too_late_does_not_reach_the_next_run(app: App) -> None:
+    """A run is interrupted in the moment in which it ends by itself."""
+    ends: list[str] = []
+
+    @app.task
+    async def ends_by_itself(ctx: Context) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        ends.append("first")
+
+    @app.task
+    async def waits() -> None:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_soon(event.set)
+        await event.wait()
+        ends.append("second")
+
+    handles = []
+    for _ in range(20):
+        await ends_by_itself.aenqueue()
+        handles.append(await waits.aenqueue())
+    await run_until_idle(app)
+    assert ends.count("second") == 20
+    assert {await handle.astatus() for handle in handles} == {JobState.DONE}
+
+
+async def test_runs_that_wait_start_all_at_once(app: App) -> None:
+    gate, started = asyncio.Event(), 0
+
+    @app.task
+    async def waits() -> None:
+        nonlocal started
+        started += 1
+        await gate.wait()
+
+    await waits.aenqueue_many([()] * 70)
+    async with working(app, concurrency=50):
+        await until(lambda: started == 50)
+        gate.set()
+        await within(until(lambda: started == 70))
