@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -97,9 +98,10 @@ async def test_a_listening_connection_that_was_ended_is_replaced(
             assert job.id == enqueued.id
 
 
-async def test_what_came_while_it_could_not_listen_is_found(
-    wire: Proxy, url: str, direct_url: str, listeners: Listeners
+async def test_what_came_while_it_could_not_listen_is_found_and_that_is_told(
+    wire: Proxy, url: str, direct_url: str, listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "dayjob.engines.postgres")
     async with Broker(url, config=QUIET) as broker, Broker(direct_url, config=QUIET) as other:
         claim = asyncio.create_task(broker.claim("q", wait=HOUR))
         ended = asyncio.create_task(broker.wait((await other.enqueue("w")).id, HOUR))
@@ -108,6 +110,7 @@ async def test_what_came_while_it_could_not_listen_is_found(
         wire.cut()
         enqueued = await other.enqueue("q")
         await other.ack(await claim_one(other, "w"))
+        await until(lambda: "polling until notifications come again" in caplog.text)
         await wire.accept()
         (job,) = await within(claim)
         assert job.id == enqueued.id

@@ -50,10 +50,6 @@ class Exchange:
         self._reminder: asyncio.TimerHandle | None = None
         signals.on_listen = self._somebody_listens
 
-    @property
-    def listening(self) -> bool:
-        return self._listener.listening
-
     async def ready(self) -> None:
         """To be awaited before a look after which somebody may wait for a change."""
         await self._listener.ready()

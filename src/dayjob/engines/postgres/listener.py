@@ -34,7 +34,6 @@ class Listener:
         self._heard = heard
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        self.listening = False
 
     def start(self) -> None:
         """Start, if it has not been started."""
@@ -61,13 +60,15 @@ class Listener:
 
     async def _listen(self) -> None:
         pause = self._place.poll / 4
+        told = False
         while True:
             try:
                 await self._listen_once()
-                pause = self._place.poll / 4
+                pause, told = self._place.poll / 4, False
             except Exception as error:
-                _log.debug("%s: not listening: %r", self._place.url, error)
-            self.listening = False
+                if not told:
+                    told = True
+                    _log.warning("%s: polling until notifications come again: %r", self._place.url, error)
             self._begun.set()
             self._signals.publish_all()
             await SYSTEM.wait(asyncio.Event(), pause)
@@ -81,16 +82,14 @@ class Listener:
         connection.add_termination_listener(lambda *_: broken.set())
         try:
             await connection.add_listener(self._place.channel, self._receive)
-            self.listening = True
             if self._begun.is_set():  # Whoever looked meanwhile has heard nothing.
                 self._signals.publish_all()
             self._begun.set()
-            _log.debug("%s: listening", self._place.url)
+            _log.debug("%s: notifications come", self._place.url)
             while not await SYSTEM.wait(broken, CHECK):
                 await connection.fetchval("SELECT 1", timeout=CHECK)
                 self._signals.publish_all()
         finally:
-            self.listening = False
             with suppress(Exception):
                 connection.terminate()
 
