@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from dayjob.app import App
     from dayjob.broker import Broker
     from dayjob.context import Context, current
+    from dayjob.fleet import Explanation, WorkerInfo
     from dayjob.handle import JobHandle
+    from dayjob.recurring import Recurring
     from dayjob.task import Task
     from dayjob.worker import Worker
 
@@ -49,9 +51,12 @@ _LATER = {
     "App": "dayjob.app",
     "Broker": "dayjob.broker",
     "Context": "dayjob.context",
+    "Explanation": "dayjob.fleet",
     "JobHandle": "dayjob.handle",
+    "Recurring": "dayjob.recurring",
     "Task": "dayjob.task",
     "Worker": "dayjob.worker",
+    "WorkerInfo": "dayjob.fleet",
     "current": "dayjob.context",
 }
 """What needs asyncio is imported when it is first asked for, so that ``import dayjob`` stays cheap."""
@@ -73,6 +78,7 @@ __all__ = [
     "EngineFenced",
     "EngineUnavailable",
     "Enqueued",
+    "Explanation",
     "InvalidState",
     "Job",
     "JobCancelled",
@@ -85,6 +91,7 @@ __all__ = [
     "PayloadTooLarge",
     "QueueConfig",
     "QueueStats",
+    "Recurring",
     "ResultNotKept",
     "Retention",
     "Retry",
@@ -97,6 +104,7 @@ __all__ = [
     "UnknownTask",
     "Waited",
     "Worker",
+    "WorkerInfo",
     "current",
 ]
 

@@ -28,6 +28,7 @@ from dayjob.events import Event, Events, Observer
 from dayjob.ids import new_key
 from dayjob.job import Enqueued, Job, NewJob
 from dayjob.names import KEY_BYTES, check_name
+from dayjob.recurring import Missed, Recurring
 from dayjob.retry import DelayFunction, Retry
 from dayjob.task import (
     C,
@@ -132,6 +133,10 @@ class App:
         retention: Retention | None = None,
         dedup: Dedup | None = None,
         max_attempts: int | None = None,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        missed: Missed = "once",
     ) -> TaskDecorator: ...
 
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
@@ -140,7 +145,8 @@ class App:
         ``timeout`` is in seconds; ``pool="process"`` runs it in a child process; ``cancel="interrupt"``
         cancels the coroutine or kills the process when the job is cancelled; ``dedup=True`` enqueues a
         call with equal arguments only once while one waits (``"settled"``: or runs; a function of the
-        arguments gives the key).
+        arguments gives the key). ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job
+        that workers enqueue at its times.
         """
         if function is None:
             return lambda found: self._register(found, name, options, raw=False)
@@ -169,6 +175,12 @@ class App:
         if config.retention is not None:
             config = replace(config, retention=_keeping(config.retention))
         task: Task[Any, Any, Any] = Task(self, function, name, config, raw)
+        if task.recurring is not None and task.arguments is not None and task.arguments.required:
+            missing = ", ".join(sorted(task.arguments.required))
+            raise ConfigError(
+                f"task {name!r} recurs and is called without arguments: give {missing} a default, "
+                "or schedule it with args"
+            )
         known_as, registry = (config.queue, self.handlers) if raw else (name, self.tasks)
         other = registry.get(known_as)
         if other is not None and not _same_function(other.function, function):
@@ -183,6 +195,11 @@ class App:
     def find(self, job: Job) -> Task[Any, Any, Any] | None:
         """The task that a job is for."""
         return self.tasks.get(job.task) if job.task else self.handlers.get(job.queue)
+
+    def recurring(self) -> list[Recurring]:
+        """What ``cron=`` and ``every=`` of this app's tasks declare."""
+        tasks = [*self.tasks.values(), *self.handlers.values()]
+        return [recurring for task in tasks if (recurring := task.recurring) is not None]
 
     def on(self, pattern: str) -> Callable[[Observer], Observer]:
         """Register an observer of events: ``@app.on("job.dead")``, ``@app.on("job.*")``."""

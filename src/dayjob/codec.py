@@ -135,11 +135,11 @@ class Arguments:
         self._parameters = list(signature.parameters.values())[skip:]
         self._signature = signature.replace(parameters=self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
-        self._required = {each.name for each in self._parameters if not _optional(each)}
+        self.required = {each.name for each in self._parameters if not _optional(each)}
         self._plain = all(each.kind in _NAMED for each in self._parameters)
         self._positional = sum(each.kind is _KINDS.POSITIONAL_OR_KEYWORD for each in self._parameters)
         self._known = set(self._names)
-        self._all_given = len(self._required) == self._positional == len(self._names)
+        self._all_given = len(self.required) == self._positional == len(self._names)
         hints = hints_of(function)
         annotations = {each.name: _annotation(each, hints) for each in self._parameters}
         self._loose = [known for known, annotation in annotations.items() if _loose(annotation)]
@@ -195,7 +195,7 @@ class Arguments:
             bound = dict(zip(self._names, args, strict=False))
             bound.update(kwargs)
             names = bound.keys()
-            if len(bound) == len(args) + len(kwargs) and self._required <= names <= self._known:
+            if len(bound) == len(args) + len(kwargs) and self.required <= names <= self._known:
                 return bound
         try:
             return self._signature.bind(*args, **kwargs).arguments

@@ -9,7 +9,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from dayjob.durations import Duration, to_micros
+from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.errors import ConfigError
 from dayjob.job import MAX_PRIORITY, NORMAL
 from dayjob.names import check_queue
@@ -96,6 +96,7 @@ class BrokerConfig(Struct, frozen=True):
     reap_interval: Duration = 5
     promote_interval: Duration = 1
     sweep_interval: Duration = 60
+    dead_after: Duration = 15
     max_payload: int = MAX_PAYLOAD
     duties: bool = True
 
@@ -112,6 +113,8 @@ class BrokerConfig(Struct, frozen=True):
         for name in ("reap_interval", "promote_interval", "sweep_interval"):
             if _check_duration(getattr(self, name), f"BrokerConfig.{name}") == 0:
                 raise ConfigError(f"BrokerConfig.{name}=0: pass some seconds")
+        if _check_duration(self.dead_after, "BrokerConfig.dead_after") < SECOND:
+            raise ConfigError(f"BrokerConfig.dead_after={self.dead_after!r}: pass 1 second or more")
         if (
             isinstance(self.max_payload, bool)
             or not isinstance(self.max_payload, int)

@@ -8,6 +8,7 @@ goes on; should its tail run out, the next millisecond is taken in advance.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from threading import Lock
 
@@ -37,19 +38,29 @@ class IdSource:
                 self._millis = max(millis, self._millis + 1)
                 tail = entropy.bits(_TAIL_BITS - 1)
             self._tail = tail
-            value = (
-                self._millis << 80
-                | 7 << 76
-                | (tail >> _LOW_BITS) << 64
-                | 2 << 62
-                | (tail & _LOW_MASK)
-            )  # fmt: skip
-        return value.to_bytes(16)
+            return _key(self._millis, tail)
 
     def forked(self) -> None:
         """Part from the parent's sequence: a new lock, and the next id in a later millisecond."""
         self._lock = Lock()
         self._tail = 1 << _TAIL_BITS
+
+
+def derived_key(millis: int, seed: bytes) -> bytes:
+    """The id of what happens at a time and is told from all else by its seed: always the same."""
+    tail = int.from_bytes(hashlib.sha256(seed).digest()) >> (256 - _TAIL_BITS)
+    return _key(millis, tail)
+
+
+def _key(millis: int, tail: int) -> bytes:
+    value = (
+        millis << 80
+        | 7 << 76
+        | (tail >> _LOW_BITS) << 64
+        | 2 << 62
+        | (tail & _LOW_MASK)
+    )  # fmt: skip
+    return value.to_bytes(16)
 
 
 _process = IdSource()

@@ -133,4 +133,5 @@ def _count(effect: Attempts, attempts: int) -> int:
 
 
 LEASE_EXPIRED = "lease expired"
+WORKER_GONE = "worker gone"
 EXPIRED = "expired: not started in time"

@@ -19,6 +19,15 @@ CANCEL: Topic = ("cancel", "")
 """A running job may have got a cancel request."""
 
 
+LEAD: Topic = ("lead", "")
+"""This process has become the one that does the fleet's duties; told within the process only."""
+
+
+def notes_topic(kind: str) -> Topic:
+    """Notes of this kind may have been written."""
+    return ("notes", kind)
+
+
 ANY_QUEUE: Topic = ("queue", "")
 """A job may have become claimable on some queue."""
 

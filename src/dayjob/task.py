@@ -26,6 +26,7 @@ from dayjob.errors import ConfigError
 from dayjob.handle import JobHandle
 from dayjob.job import DedupUntil, Enqueued, NewJob
 from dayjob.names import KEY_BYTES, check_name, check_queue
+from dayjob.recurring import Missed, Recurring, check_timing
 from dayjob.retry import DelayFunction, Retry, as_retry
 
 if TYPE_CHECKING:
@@ -72,6 +73,10 @@ class TaskConfig(Struct, frozen=True):
     retention: Retention | None = None
     dedup: Dedup | None = None
     max_attempts: int | None = None
+    cron: str | None = None
+    every: Duration | None = None
+    timezone: str = "UTC"
+    missed: Missed = "once"
 
 
 class Bound(Generic[R]):
@@ -157,6 +162,16 @@ class Task(Generic[P, R, C]):
         if kwargs or len(args) > 1 or not all(isinstance(arg, bytes) for arg in args):
             raise TypeError(f"{self.name}: a handler's job takes one argument, its payload as bytes")
         return args[0] if args else b""
+
+    @property
+    def recurring(self) -> Recurring | None:
+        """When ``@app.task`` was told that it recurs, how; workers see to it."""
+        config = self.config
+        if config.cron is None and config.every is None:
+            return None
+        return Recurring(
+            self.name, config.cron, config.every, task=self, timezone=config.timezone, missed=config.missed
+        )
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}, queue={self.config.queue!r})"
@@ -294,6 +309,11 @@ def check_config(config: TaskConfig, name: str) -> TaskConfig:
     ):
         if value not in allowed:
             raise ConfigError(f"task {name!r}: {field}={value!r}: pass one of {allowed}")
+    if config.cron is not None or config.every is not None:
+        try:
+            check_timing(config.cron, config.every, config.timezone, config.missed)
+        except ConfigError as error:
+            raise ConfigError(f"task {name!r}: {error}") from None
     if config.retention is not None and not isinstance(config.retention, Retention):
         raise ConfigError(f"task {name!r}: retention={config.retention!r}: pass a Retention")
     if config.dedup not in (None, True, False, "claimed", "settled") and not callable(config.dedup):

@@ -157,8 +157,21 @@ class Chores:
     async def reap(self) -> int:
         return 0
 
+    async def reclaim(self, *, trusting: bool) -> int:
+        return 0
+
+    async def recur(self) -> int:
+        return 0
+
     async def sweep(self) -> int:
         return 0
+
+    async def lead(self) -> float:
+        return 0
+
+    @property
+    def leads(self) -> bool:
+        return True
 
     async def check_cancels(self) -> None:
         pass

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, NewJob, Settlement
+from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, NewJob, Recurring, Settlement
 from dayjob.engines.base import Progress
 from tests.conformance.arrange import OpenBroker, claim_one, running
+from tests.conformance.crew import MEMBER
 from tests.conformance.observe import every_job
 from tests.conformance.waiting import LONG, WatchedClock, turns, within
 
@@ -54,6 +55,22 @@ CALLS: dict[str, Call] = {
     "promote": lambda broker, claim: broker.promote(),
     "reap": lambda broker, claim: broker.reap(),
     "sweep": lambda broker, claim: broker.sweep(),
+    "reclaim": lambda broker, claim: broker.reclaim(),
+    "reclaim_from": lambda broker, claim: broker.reclaim_from(["w"]),
+    "recur": lambda broker, claim: broker.recur(),
+    "lead": lambda broker, claim: broker.lead(),
+    "schedule": lambda broker, claim: broker.schedule(Recurring("s", every=60)),
+    "declare": lambda broker, claim: broker.declare("app", [Recurring("s", every=60)]),
+    "unschedule": lambda broker, claim: broker.unschedule("s"),
+    "schedules": lambda broker, claim: broker.schedules(),
+    "trigger": lambda broker, claim: broker.trigger("s"),
+    "pause_schedule": lambda broker, claim: broker.pause_schedule("s"),
+    "resume_schedule": lambda broker, claim: broker.resume_schedule("s"),
+    "workers": lambda broker, claim: broker.workers(),
+    "register": lambda broker, claim: broker.register(MEMBER),
+    "beat": lambda broker, claim: broker.beat(MEMBER, 1),
+    "deregister": lambda broker, claim: broker.deregister(MEMBER),
+    "explain": lambda broker, claim: broker.explain(claim.id),
     "sweep_done": lambda broker, claim: broker.sweep_done(0),
     "sweep_dead": lambda broker, claim: broker.sweep_dead(0),
     "next_due": lambda broker, claim: broker.next_due(),

@@ -50,6 +50,9 @@ def check(connection: Any, prefix: str) -> None:
     for field, count in connection.hgetall(keys.counts).items():
         state, queue = int(field[:1]), field[1:].decode()
         assert int(count) == counts[state, queue] or state == CODES[JobState.DONE]
+    notes = [member.split(b"\0", 2) for member in connection.zrange(keys.notes, 0, -1)]
+    assert all(len(note) == 3 and len(note[2]) >= 8 for note in notes)
+    assert len({(kind, name) for kind, name, _ in notes}) == len(notes), "a note was written twice"
     queues = {name.decode() for name in connection.smembers(keys.queues)}
     assert {job.queue for job in jobs.values()} <= queues
 

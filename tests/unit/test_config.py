@@ -43,6 +43,7 @@ def test_a_broker_has_the_documented_defaults() -> None:
         "reap_interval": 5,
         "promote_interval": 1,
         "sweep_interval": 60,
+        "dead_after": 15,
         "max_payload": 1024 * 1024,
         "duties": True,
     }
@@ -123,6 +124,7 @@ BAD_BROKER: dict[str, list[Any]] = {
     "reap_interval": NO_DURATION + NO_TIME_AT_ALL,
     "promote_interval": NO_DURATION + NO_TIME_AT_ALL,
     "sweep_interval": NO_DURATION + NO_TIME_AT_ALL,
+    "dead_after": [*NO_DURATION, *NO_TIME_AT_ALL, 0.5],
     "max_payload": [-1, 1.5, True, "1 MiB", None],
     "duties": [None, 1, "yes"],
 }

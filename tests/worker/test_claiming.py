@@ -35,7 +35,7 @@ async def test_slow_jobs_are_claimed_as_slots_are_free_and_others_get_the_rest(
             await pause(0.05)
             assert (await outside.stats("default")).running == 12
             holders = [job.worker for job in await outside.jobs(state="running")]
-            assert sorted(map(str, holders)) == ["a"] * 5 + ["b"] * 7
+            assert sorted(str(holder).partition("-")[0] for holder in holders) == ["a"] * 5 + ["b"] * 7
             gate.set()
             await until(lambda: len(started) == 50)
 

@@ -114,8 +114,8 @@ def test_released_jobs_are_picked_up_by_another_worker_at_once(scene: Scene) -> 
     ended = SYSTEM.elapsed()
     scene.until_told("started", 2, pid=second.pid)
     assert SYSTEM.elapsed() - ended < 5, "the second worker was idle, and the jobs were there to be taken"
-    now = [(job.state, job.attempts, job.epoch, job.worker) for job in scene.jobs(ids)]
-    assert now == [(JobState.RUNNING, 1, 2, "second")] * 2
+    now = [(job.state, job.attempts, job.epoch, str(job.worker)[:7]) for job in scene.jobs(ids)]
+    assert now == [(JobState.RUNNING, 1, 2, "second-")] * 2
 
 
 @pytest.mark.parametrize("task", ["stuck", "leaning"])

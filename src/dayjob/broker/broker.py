@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from dayjob.broker.operations import Operations, check_limit
+from dayjob.broker.fleet import Fleet
+from dayjob.broker.operations import check_limit
 from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed
 from dayjob.engines.connections import is_asynchronous
@@ -22,7 +23,7 @@ from dayjob.settlement import Settlement, SettleResult
 from dayjob.signals import ANY_QUEUE, Topic, job_topic, queue_topic
 
 
-class Broker(Operations):
+class Broker(Fleet):
     """A durable job queue on one storage URL.
 
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
 
 from dayjob.broker.claims import Claims
 from dayjob.broker.group import Group
 from dayjob.broker.intake import Intake
+from dayjob.broker.leadership import Leadership
 from dayjob.broker.offers import Offer, Offers
 from dayjob.broker.policy import Policies
+from dayjob.broker.roster import Roster
+from dayjob.broker.schedules import Schedules
 from dayjob.clock import SYSTEM, Clock
 from dayjob.config import BrokerConfig
 from dayjob.durations import SECOND, to_micros
-from dayjob.duties import Duty, Promote, Reap, Service, Sweep, WatchCancels
+from dayjob.duties import Duty, Lead, Led, Promote, Reap, Reclaim, Recur, Service, Sweep, WatchCancels
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
@@ -30,12 +33,17 @@ from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState
 from dayjob.lifecycle import Event
-from dayjob.signals import CANCEL
+from dayjob.signals import CANCEL, LEAD
 
 _log = logging.getLogger("dayjob.broker")
 
 CHORE_BATCH = 1000
 """How many jobs a duty changes in one commit, so that claims and settlements get their turn in between."""
+
+SWEEP_BATCH = 100
+"""The same for removing what is no longer kept, which has time."""
+
+_SHORTEST_REST = 0.001
 
 
 class Core:
@@ -76,6 +84,9 @@ class Core:
             self._inserting, self._inserting_keyed, self._claiming, self._settling, self._renewing,
             self._cancelling, self._reading,
         )  # fmt: skip
+        self._roster = Roster(self._engine, self._now)
+        self._schedules = Schedules(self._engine, self._intake, self._roster, self._clock, self._now)
+        self._leadership = Leadership(self._engine, self._clock, self._now)
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
 
@@ -86,11 +97,16 @@ class Core:
         """Run the duties in this process, whatever the configuration; they end with ``close``."""
         if not self._duties:
             config, orphans = self.config, self._engine.capabilities.knows_orphans
-            self._duties = [
-                self._service(Promote(self, to_micros(config.promote_interval, "interval") / SECOND)),
-                self._service(Reap(self, to_micros(config.reap_interval, "interval") / SECOND, orphans)),
-                self._service(Sweep(self, to_micros(config.sweep_interval, "interval") / SECOND)),
+            led: list[Duty] = [
+                Promote(self, to_micros(config.promote_interval, "interval") / SECOND),
+                Reap(self, to_micros(config.reap_interval, "interval") / SECOND, orphans),
+                Reclaim(self, to_micros(config.dead_after, "dead_after") / SECOND, self._clock),
+                Recur(self),
+                Sweep(self, to_micros(config.sweep_interval, "interval") / SECOND),
             ]
+            self._duties = [self._service(Led(duty, self)) for duty in led]
+            if not self._leadership.alone:
+                self._duties.insert(0, self._service(Lead(self)))
             for service in self._duties:
                 service.start()
 
@@ -98,6 +114,7 @@ class Core:
         duties, self._duties = self._duties, []
         for service in duties:
             await service.stop()
+        await self._leadership.give_up()
 
     @property
     def url(self) -> str:
@@ -262,11 +279,15 @@ class Core:
         """Make due jobs pending and end those that expired before they started; how many became pending."""
         self._check_open()
         total = 0
-        while True:
-            due, expired = await self._engine.promote(CHORE_BATCH, self._policies.keeps, self._now())
+
+        async def promote(limit: int) -> int:
+            nonlocal total
+            due, expired = await self._engine.promote(limit, self._policies.keeps, self._now())
             total += due
-            if max(due, expired) < CHORE_BATCH:
-                return total
+            return max(due, expired)
+
+        await _repeat(promote, CHORE_BATCH)
+        return total
 
     async def next_due(self) -> int | None:
         """Microseconds until the next job falls due or expires; None if there is none."""
@@ -276,27 +297,71 @@ class Core:
     async def reap(self) -> int:
         """End expired and orphaned claims: their jobs run again or are dead; how many."""
         self._check_open()
-        total = 0
-        while True:
-            ended = await self._engine.reap(CHORE_BATCH, self._policies.keeps, self._now())
-            total += ended
-            if ended < CHORE_BATCH:
-                return total
+        return await _repeat(
+            lambda limit: self._engine.reap(limit, self._policies.keeps, self._now()), CHORE_BATCH
+        )
+
+    async def reclaim(self, *, trusting: bool = True) -> int:
+        """Take back the jobs of workers that are gone; how many.
+
+        Not ``trusting``, it takes no silence for an end: after an outage, all have been silent.
+        """
+        self._check_open()
+        dead = await self._roster.mark_dead(trusting)
+        total = await self.reclaim_from([seen.member.id for seen in dead])
+        for seen in dead:
+            await self._roster.remove(seen)
+        return total
+
+    async def reclaim_from(self, workers: Sequence[str]) -> int:
+        """End the claims of these workers, by their ids, as if their leases had expired; how many."""
+        self._check_open()
+        if not workers:
+            return 0
+        return await _repeat(
+            lambda limit: self._engine.reclaim(workers, limit, self._policies.keeps, self._now()), CHORE_BATCH
+        )
+
+    async def recur(self) -> int:
+        """Fire the schedules that are due; microseconds until the next look is wanted."""
+        self._check_open()
+        return await self._schedules.fire()
+
+    async def lead(self) -> float:
+        """Seek to be the one process that does the fleet's duties; seconds until that is wanted again."""
+        self._check_open()
+        led = self._leadership.leads
+        wait = await self._leadership.seek()
+        if self._leadership.leads and not led:
+            self._engine.signals.publish([LEAD])
+        return wait
+
+    @property
+    def leads(self) -> bool:
+        """Whether the fleet's duties are done here."""
+        return self._leadership.leads
 
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over; how many."""
         self._check_open()
-        total = 0
-        while True:
-            removed = await self._engine.sweep(CHORE_BATCH, self._now())
-            total += removed
-            if removed < CHORE_BATCH:
-                return total
+        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()), SWEEP_BATCH)
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims for which a cancel was requested."""
         self._check_open()
         await self._claims.check()
+
+
+async def _repeat(chore: Callable[[int], Awaitable[int]], limit: int) -> int:
+    """Do a chore in commits of ``limit`` jobs while there are any, resting as long as it works; how many."""
+    total = 0
+    while True:
+        begun = SYSTEM.elapsed()
+        done = await chore(limit)
+        total += done
+        if done < limit:
+            return total
+        await SYSTEM.wait(asyncio.Event(), max(SYSTEM.elapsed() - begun, _SHORTEST_REST))
 
 
 def _weight(verdicts: tuple[Verdict, ...]) -> int:

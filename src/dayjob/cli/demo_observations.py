@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from dayjob.cli.demo_reckoning import name_of
 from dayjob.cli.demo_tasks import EMAIL, FLAKY, REMINDER
 from dayjob.durations import SECOND
 from dayjob.job import HIGH, Job, JobState
@@ -31,7 +32,7 @@ def observations(records: Sequence[Job], killed: str | None, orphans: set[str]) 
     late = [job.claimed_us - job.run_us for job in records if job.queue == REMINDER and job.claimed_us]
     yield f"{len(late):,} delayed reminders ran, on average {_mean(late):.2f} s after they fell due"
 
-    ended = sum(job.id in orphans and job.state.finished and job.worker != killed for job in records)
+    ended = sum(job.id in orphans and job.state.finished and name_of(job.worker) != killed for job in records)
     yield f"of the killed worker's {len(orphans):,} jobs, {ended:,} ran to their end on other workers"
 
 

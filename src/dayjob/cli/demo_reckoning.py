@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dayjob.cli.demo_jobs import Planned
 from dayjob.job import Job, JobState, QueueStats
-from dayjob.lifecycle import LEASE_EXPIRED
+from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
 
 
 class Accepted(Struct, frozen=True):
@@ -115,6 +115,14 @@ def _unfinished_orphans(accepted: Sequence[Accepted], killed: str | None, orphan
 
 def was_held_by(worker: str, job: Job) -> bool:
     """Whether a worker that is dead died with the job in hand: it was taken back, or is yet to be."""
-    if job.state is JobState.RUNNING and job.worker == worker:
+    if job.state is JobState.RUNNING and name_of(job.worker) == worker:
         return True
-    return any(failure.worker == worker and failure.message == LEASE_EXPIRED for failure in job.errors)
+    return any(
+        name_of(failure.worker) == worker and failure.message in (LEASE_EXPIRED, WORKER_GONE)
+        for failure in job.errors
+    )
+
+
+def name_of(worker: str | None) -> str:
+    """The name of a worker, out of the id that it has for one start."""
+    return (worker or "").rpartition("-")[0]

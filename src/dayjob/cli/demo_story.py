@@ -13,7 +13,7 @@ from dayjob.broker import Broker
 from dayjob.cli.demo_crew import Crew
 from dayjob.cli.demo_jobs import Planned, exports, plan
 from dayjob.cli.demo_observations import observations
-from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
+from dayjob.cli.demo_reckoning import Accepted, Reckoning, name_of, reckon, was_held_by
 from dayjob.cli.demo_screen import Screen
 from dayjob.cli.demo_tasks import QUEUES, make_app
 from dayjob.clock import SYSTEM
@@ -106,7 +106,7 @@ class Story:
 
     async def _kill_a_worker(self) -> None:
         """The busiest one. It has at least its export in hand, which does not end before it is cancelled."""
-        busy = Counter(job.worker for job in await self._running())
+        busy = Counter(name_of(job.worker) for job in await self._running())
         victim = max(self._crew.pids(), key=lambda name: busy[name])
         pid = self._crew.pids()[victim]
         await self._crew.kill(victim)
@@ -166,7 +166,7 @@ class Story:
         return job is not None and job.state is JobState.RUNNING
 
     async def _has_nothing_in_hand(self, worker: str) -> bool:
-        return not any(job.worker == worker for job in await self._running())
+        return not any(name_of(job.worker) == worker for job in await self._running())
 
     # Waiting.
 

@@ -1,6 +1,30 @@
 """Background chores of an open broker, each a small service with the same start and stop."""
 
-from dayjob.duties.chores import Chores, Promote, Reap, Sweep, WatchCancels
+from dayjob.duties.chores import (
+    BEATS,
+    Chores,
+    Lead,
+    Led,
+    Promote,
+    Reap,
+    Reclaim,
+    Recur,
+    Sweep,
+    WatchCancels,
+)
 from dayjob.duties.service import Duty, Service
 
-__all__ = ["Chores", "Duty", "Promote", "Reap", "Service", "Sweep", "WatchCancels"]
+__all__ = [
+    "BEATS",
+    "Chores",
+    "Duty",
+    "Lead",
+    "Led",
+    "Promote",
+    "Reap",
+    "Reclaim",
+    "Recur",
+    "Service",
+    "Sweep",
+    "WatchCancels",
+]

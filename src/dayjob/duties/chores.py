@@ -1,12 +1,18 @@
-"""The duties themselves: promote, reap, sweep, and the watch for cancel requests."""
+"""The duties themselves: lead, promote, reap, reclaim, recur, sweep, and the watch for cancel requests."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from dayjob.clock import Clock
 from dayjob.durations import SECOND
-from dayjob.signals import CANCEL, DUE, Topic
+from dayjob.duties.service import Duty
+from dayjob.signals import CANCEL, DUE, LEAD, Topic, notes_topic
 
+BEATS = 3
+"""How often a worker tells that it lives within the time after which it counts as dead."""
+
+RECLAIM_INTERVAL = 1.0
 ORPHAN_INTERVAL = 1.0
 """How often to look for claims of dead processes, where the engine knows them."""
 
@@ -17,8 +23,39 @@ class Chores(Protocol):
     async def promote(self) -> int: ...
     async def next_due(self) -> int | None: ...
     async def reap(self) -> int: ...
+    async def reclaim(self, *, trusting: bool) -> int: ...
+    async def recur(self) -> int: ...
     async def sweep(self) -> int: ...
+    async def lead(self) -> float: ...
+    @property
+    def leads(self) -> bool: ...
     async def check_cancels(self) -> None: ...
+
+
+class Lead:
+    """Sees to it that one process of the fleet does the duties, and another one should it go."""
+
+    name = "lead"
+    topics: tuple[Topic, ...] = (notes_topic("duty"),)
+
+    def __init__(self, chores: Chores) -> None:
+        self._chores = chores
+
+    async def run_once(self) -> float:
+        return await self._chores.lead()
+
+
+class Led:
+    """A duty that rests in all processes but the one that leads."""
+
+    def __init__(self, duty: Duty, chores: Chores) -> None:
+        self.name = duty.name
+        self.topics = (*duty.topics, LEAD)
+        self._duty = duty
+        self._chores = chores
+
+    async def run_once(self) -> float | None:
+        return await self._duty.run_once() if self._chores.leads else None
 
 
 class Promote:
@@ -52,6 +89,47 @@ class Reap:
     async def run_once(self) -> float:
         await self._chores.reap()
         return self._interval
+
+
+class Reclaim:
+    """Takes back the jobs of workers that are gone: at once where that can be known, else by their silence.
+
+    After an outage all have been silent, so others first get the time to be heard again.
+    """
+
+    name = "reclaim"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, chores: Chores, dead_after: float, clock: Clock) -> None:
+        self._chores = chores
+        self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
+        self._patience = dead_after / BEATS + self._interval
+        self._clock = clock
+        self._steady_since: float | None = None
+        self._looked = float("-inf")
+
+    async def run_once(self) -> float:
+        now = self._clock.elapsed()
+        if now - self._looked > 5 * self._interval:
+            self._steady_since = now
+        self._looked = float("-inf")
+        trusting = self._steady_since is not None and now - self._steady_since >= self._patience
+        await self._chores.reclaim(trusting=trusting)
+        self._looked = now
+        return self._interval
+
+
+class Recur:
+    """Fires recurring jobs at their times."""
+
+    name = "recur"
+    topics: tuple[Topic, ...] = (notes_topic("schedule"),)
+
+    def __init__(self, chores: Chores) -> None:
+        self._chores = chores
+
+    async def run_once(self) -> float:
+        return await self._chores.recur() / SECOND
 
 
 class Sweep:

@@ -10,8 +10,8 @@ decides about leases, due times and retention. Delays and leases are therefore r
 
 An engine publishes to its ``signals``, on the loop that opened it, after the commit: ``queue_topic``
 when a job may have become claimable, ``job_topic`` when one may have finished, ``CANCEL`` when a
-running job was asked to stop, ``DUE`` when the next due time may have become earlier; or
-``publish_all`` when it only knows that something changed.
+running job was asked to stop, ``DUE`` when the next due time may have become earlier, ``notes_topic`` when
+notes were written that others are to hear of; or ``publish_all`` when it only knows that something changed.
 """
 
 from __future__ import annotations
@@ -171,6 +171,27 @@ class Reschedule(Struct, frozen=True):
     priority: int | None
 
 
+class Note(Struct, frozen=True, gc=False):
+    """A small record of dayjob's own: a schedule, a worker, who has the duties."""
+
+    name: str
+    value: bytes
+    written_us: int
+    """When it was written, by the engine's clock."""
+
+
+class NoteWrite(Struct, frozen=True, gc=False):
+    """Replace what is noted under a kind and a name, if it is still as expected.
+
+    ``kind`` is one of the broker's own words, ``name`` any text without NUL. None stands for no such note.
+    """
+
+    kind: str
+    name: str
+    expected: bytes | None
+    value: bytes | None
+
+
 class Engine(Protocol):
     """A storage backend, opened on one event loop and used from it only."""
 
@@ -269,6 +290,10 @@ class Engine(Protocol):
         """The counters of the queues (of all ever used, if None), in name order, without unknown ones."""
         ...
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        """How many pending jobs of its queue go before a pending job, counted up to ``limit``; else 0."""
+        ...
+
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
@@ -296,6 +321,10 @@ class Engine(Protocol):
         """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
         ...
 
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        """End up to ``limit`` claims of workers that are gone, as if their leases had expired; how many."""
+        ...
+
     async def sweep(self, limit: int, now: int | None = None) -> int:
         """Remove up to ``limit`` finished jobs whose time of removal has come."""
         ...
@@ -306,5 +335,22 @@ class Engine(Protocol):
         """Remove jobs in ``state`` that finished ``age`` microseconds ago or earlier.
 
         Examines up to ``limit`` jobs after the cursor; how many it removed, and the next cursor or None.
+        """
+        ...
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        """The engine's time, and what is noted under the kind, in the order of the names' bytes."""
+        ...
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        """Write the notes and ``insert`` the jobs, in one commit, if all notes are as expected; else nothing.
+
+        No two of the writes are for the same note. ``announce`` publishes the ``notes_topic`` of their kinds.
         """
         ...

@@ -43,6 +43,20 @@ class Line(Generic[Item]):
             heappop(heap)
         return None
 
+    def count_before(self, item: Item, limit: int) -> int:
+        """How many live entries go before the item, counted up to ``limit``.
+
+        A heap's entry goes before all below it, so those that go after the item are never looked at.
+        """
+        heap, found, places = self._heap, set[Item](), [0]
+        while places and len(found) < limit:
+            place = places.pop()
+            if place < len(heap) and heap[place] < item:
+                if self._is_live(heap[place]):
+                    found.add(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return len(found)
+
     def pop(self) -> Item | None:
         item = self.peek()
         if item is not None:

@@ -134,9 +134,9 @@ def current(state: str, epoch: int, claimed: int) -> bool:
     return state == JobState.RUNNING and epoch == claimed
 
 
-def lapse(record: Record, keep: Keep, now: int) -> None:
-    """The lease ran out: another run, or dead when none is left."""
-    _fail(record, LEASE_EXPIRED, now)
+def lapse(record: Record, keep: Keep, now: int, reason: str = LEASE_EXPIRED) -> None:
+    """The lease ran out, or its worker is gone: another run, or dead when none is left."""
+    _fail(record, reason, now)
     _change(record, Event.LEASE_EXPIRED)
     if record.state is JobState.DEAD:
         _finish(record, keep, now)

@@ -11,6 +11,8 @@ from dayjob.clock import Clock
 from dayjob.durations import Duration
 from dayjob.errors import EngineUnavailable
 from dayjob.job import Job
+from dayjob.lifecycle import Event
+from dayjob.settlement import Settlement
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -29,7 +31,8 @@ class Fetcher:
         self._clock = clock
         self._queues = tuple(queues)
         self._lease = lease
-        self._worker = worker
+        self.worker = worker
+        """The id to claim under; it changes when the worker is replaced."""
 
     async def fetch(self, limit: int, wait: float) -> list[Job]:
         """Up to ``limit`` jobs; none only if none came within ``wait`` seconds.
@@ -50,8 +53,12 @@ class Fetcher:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _claim(self, limit: int, wait: float) -> list[Job]:
+        worker, lease = self.worker, self._lease
         if self._queues:
-            return await self._broker.claim(
-                self._queues, limit=limit, lease=self._lease, wait=wait, worker=self._worker
-            )
-        return await self._broker.claim_any(limit=limit, lease=self._lease, wait=wait, worker=self._worker)
+            jobs = await self._broker.claim(self._queues, limit=limit, lease=lease, wait=wait, worker=worker)
+        else:
+            jobs = await self._broker.claim_any(limit=limit, lease=lease, wait=wait, worker=worker)
+        if worker == self.worker:
+            return jobs
+        await self._broker.settle_many([Settlement(job, Event.RELEASE) for job in jobs])
+        return []

@@ -1,8 +1,9 @@
-"""The heartbeat: renews leases from a thread of its own, so that a handler that blocks the loop costs none.
+"""The heartbeat: renews leases and shows that the worker lives, from a thread of its own.
 
-It has a broker on an event loop in that thread, opened when the first renewal is due. It learns of
-lost leases and of cancels from the renewals, and it logs the stack of whatever blocks the worker's
-loop for over a second. Code that holds the interpreter's lock in C can still stall it.
+So a handler that blocks the loop costs neither. It has a broker on an event loop in that thread, opened when
+it is first needed. It learns of lost leases and of cancels from the renewals, and it logs the stack of
+whatever blocks the worker's loop for over a second. Code that holds the interpreter's lock in C can still
+stall it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from dayjob.broker import Broker
 from dayjob.clock import SYSTEM
 from dayjob.durations import Duration
 from dayjob.errors import DayjobError
+from dayjob.worker.registration import Registration
 from dayjob.worker.run import Run
 
 _log = logging.getLogger("dayjob.worker")
@@ -33,10 +36,17 @@ class Heartbeat:
     """Watches over the runs of one worker while it is started."""
 
     def __init__(
-        self, make_broker: Callable[[], Broker], runs: Callable[[], Iterable[Run]], lease: Duration | None
+        self,
+        make_broker: Callable[[], Broker],
+        runs: Callable[[], Collection[Run]],
+        lease: Duration | None,
+        registration: Registration,
+        replaced: Callable[[str], None],
     ) -> None:
         self._make_broker = make_broker
         self._runs = runs
+        self._registration = registration
+        self._replaced = replaced
         self._lease = lease
         self._worker_loop = asyncio.get_running_loop()
         self._worker_thread = threading.get_ident()
@@ -66,11 +76,13 @@ class Heartbeat:
                 self._check_loop()
                 now = SYSTEM.elapsed()
                 due = [run for run in self._runs() if run.renew_at <= now and not run.lost]
-                if due:
+                if due or self._registration.beat_at <= now:
                     try:
                         if broker is None:
                             broker = await self._make_broker().open()
                         await self._renew(broker, due)
+                        if self._registration.beat_at <= now:
+                            await self._registration.beat(broker, len(self._runs()), self._tell_replaced)
                         failing = False
                     except Exception as error:  # Whatever it is, the next beat tries again.
                         if not failing:
@@ -82,10 +94,13 @@ class Heartbeat:
                     await broker.close()
 
     def _until_next(self) -> float:
-        soonest = min((run.renew_at for run in self._runs() if not run.lost), default=float("inf"))
+        renewals = (run.renew_at for run in self._runs() if not run.lost)
+        soonest = min(renewals, default=self._registration.beat_at)
         return min(INTERVAL, max(soonest - SYSTEM.elapsed(), SHORTEST_INTERVAL))
 
     async def _renew(self, broker: Broker, due: list[Run]) -> None:
+        if not due:
+            return
         answers = await broker.renew_many([run.job for run in due], self._lease)
         now = SYSTEM.elapsed()
         for run, answer in zip(due, answers, strict=True):
@@ -96,6 +111,9 @@ class Heartbeat:
                 run.renew_at = now + broker.lease_of(run.job.queue, self._lease) / 2
                 if answer.cancel_requested:
                     self._tell(run.cancel_requested)
+
+    def _tell_replaced(self, old: str) -> None:
+        self._tell(partial(self._replaced, old))
 
     def _tell(self, callback: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # The worker's loop is closed: nobody is left to be told.

@@ -21,9 +21,8 @@ from dayjob.broker import Broker
 from dayjob.clock import SYSTEM
 from dayjob.context import Context
 from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.errors import ConfigError, EngineFenced, InvalidState
+from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event as Happening
-from dayjob.ids import new_key
 from dayjob.job import Job
 from dayjob.lifecycle import Event
 from dayjob.names import KEY_BYTES, check_name, check_queue
@@ -38,6 +37,7 @@ from dayjob.worker.opening import opened
 from dayjob.worker.outcome import describe
 from dayjob.worker.processes import ProcessPool
 from dayjob.worker.progress import ProgressReports
+from dayjob.worker.registration import Registration
 from dayjob.worker.report import happened
 from dayjob.worker.run import Run
 from dayjob.worker.settler import Settler
@@ -88,8 +88,10 @@ class Worker:
         self.app = app
         self.queues = tuple(queues)
         self.concurrency = concurrency
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_key().hex()[-8:]}"
-        check_name(self.name, "worker name", KEY_BYTES)
+        self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
+        check_name(self.name, "worker name", KEY_BYTES - 100)
+        self.id = ""
+        """Under what it claims jobs: its own for each start, from its name."""
         if lease is not None and to_micros(lease, "lease") == 0:
             raise ConfigError("lease=0: a claim needs time to run; pass some seconds")
         if max_jobs is not None and (isinstance(max_jobs, bool) or max_jobs < 1):
@@ -178,17 +180,26 @@ class Worker:
             self.app, self._threads, self._processes, job_timeout=self._job_timeout,
             on_unknown=self._unknown_task,
         )  # fmt: skip
-        fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.name)
-        heartbeat = Heartbeat(self._heartbeat_broker, lambda: list(self._runs.values()), self._lease)
+        registration = Registration(self.app, self.name, self.queues, self.concurrency)
+        await registration.join(broker)
+        self.id = registration.id
+        await broker.declare(self.app.name, self.app.recurring())
+        fetcher = self._fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.id)
+        self._registration = registration
+        heartbeat = Heartbeat(
+            self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
+            self._replaced,
+        )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(self._processes.close)
         stack.callback(self._threads.close)
         stack.push_async_callback(self._progress.close)
+        stack.push_async_callback(self._deregister)
         stack.push_async_callback(heartbeat.stop)
         with interrupts(self._signalled):
             self._tell("worker.started")
             _log.info(
-                "worker %s started: %s, %d slots", self.name,
+                "worker %s started: %s, %d slots", self.id,
                 f"queues {', '.join(self.queues)}" if self.queues else "all queues", self.concurrency,
             )  # fmt: skip
             try:
@@ -197,26 +208,42 @@ class Worker:
                 self._shut_out(error)
             finally:
                 await self._drain()
-        _log.info("worker %s stopped after %d runs", self.name, self.done)
+        _log.info("worker %s stopped after %d runs", self.id, self.done)
         self._tell("worker.stopped")
         await self.app.events.flush(_GRACE)
 
     def _heartbeat_broker(self) -> Broker:
         return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock)
 
+    async def _deregister(self) -> None:
+        try:
+            await self._registration.leave(self._broker)
+        except DayjobError as error:
+            _log.warning("worker %s could not be taken off the roster: %s", self.id, error)
+
+    def _replaced(self, old: str) -> None:
+        """Others took this worker for dead, and its jobs with it: go on as a new one."""
+        self.id = self._fetcher.worker = self._registration.id
+        _log.warning(
+            "worker %s was declared dead after a silence, and its %d jobs given to others; it goes on as %s",
+            old, len(self._runs), self.id,
+        )  # fmt: skip
+        for run in list(self._runs.values()):
+            run.lose()
+
     def _shut_out(self, error: Exception) -> None:
         """The storage is this worker's no more: nothing can be claimed or settled."""
-        _log.error("worker %s stops: %s", self.name, error)
+        _log.error("worker %s stops: %s", self.id, error)
         self._failure = error
         self._stopping.set()
         self._hurrying.set()
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
-            _log.warning("worker %s stops at once", self.name)
+            _log.warning("worker %s stops at once", self.id)
             self._hurrying.set()
         else:
-            _log.info("worker %s stops: %d jobs are running", self.name, len(self._runs))
+            _log.info("worker %s stops: %d jobs are running", self.id, len(self._runs))
             self._stopping.set()
 
     # Claiming.

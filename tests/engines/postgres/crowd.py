@@ -53,6 +53,7 @@ INSERT INTO dayjob.counts (queue, pending)
 INSERT INTO dayjob.batches (token, noted_at) SELECT gen_random_uuid(), n FROM generate_series(1, 5000) AS n;
 INSERT INTO dayjob.kv SELECT int4send(n), 'value' FROM generate_series(1, 5000) AS n;
 INSERT INTO dayjob.pauses VALUES ('paused');
+INSERT INTO dayjob.notes SELECT 'kind ' || n % 3, 'name ' || n, n, 'value' FROM generate_series(1, 5000) AS n;
 """
 
 
@@ -97,6 +98,15 @@ def steps(plan: Node) -> set[Step]:
 
 
 _COLUMN = re.compile(r"\b(?:queue|priority|id|state|held_key|run_at|lease_expires_at|expires_at|remove_at)\b")
+
+
+def ways_to(plan: Node, table: str) -> set[str]:
+    """The indexes by which a plan reads a table; "" is none."""
+    walked = any(
+        node.get("Relation Name") == table and "Seq Scan" in node["Node Type"] for node in _nodes(plan)
+    )
+    indexes = {node["Index Name"] for node in _nodes(plan) if "Index Name" in node}
+    return {name for name in indexes if name.startswith(f"{table}_")} | ({""} if walked else set())
 
 
 def sorts_jobs(plan: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import Broker, BrokerConfig, NewJob
+from dayjob.engines.base import NoteWrite
 from tests.engines.sqlite.processes import say, told
 
 QUIET = BrokerConfig(duties=False)
@@ -54,3 +55,19 @@ async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
         say(await asyncio.gather(*(enqueue(enqueuer, round) for enqueuer in enqueuers)))
     for broker in brokers.values():
         await broker.close()
+
+
+async def count_up(url: str, times: int) -> None:
+    """Count in a note together with others, with a job for every number."""
+    async with Broker(url, config=QUIET) as broker:
+        engine = broker._engine
+        say("ready")
+        await told()
+        counted = 0
+        while counted < times:
+            _, notes = await engine.notes("k")
+            before = notes[0].value if notes else None
+            number = b"%d" % (int(before or b"0") + 1)
+            job = broker._intake.insertion(NewJob("q", number))
+            counted += await engine.write_notes([NoteWrite("k", "counter", before, number)], [job])
+        say(counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -10,13 +11,15 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, ConfigError, JobState, NewJob
-from dayjob.engines.postgres.statements import migrations, quoted
+from dayjob.engines.base import NoteWrite
+from dayjob.engines.postgres.migrate import _mark
+from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.engines.registry import find_layout
 from tests.conformance.arrange import KEEP_ALL, claim_one, record
 from tests.conformance.observe import check_counters
 from tests.engines.postgres.roles import open_new
 from tests.engines.sqlite.processes import Spawn, said_by_all, together
-from tests.servers.postgres import schema_url, server_url, with_options
+from tests.servers.postgres import schema_of, schema_url, server_url, with_options
 from tests.servers.private import PrivateServer, private_server
 from tests.worker.crew import within
 
@@ -71,6 +74,12 @@ async def use_every_verb(broker: Broker) -> None:
     await broker.reap()
     await broker.sweep()
     await broker.sweep_done(0)
+    engine = broker._engine
+    assert await engine.write_notes([NoteWrite("k", "a", None, b"1")], announce=True)
+    assert await engine.write_notes([NoteWrite("k", "a", b"1", None), NoteWrite("k", "b", None, b"2")])
+    assert [note.name for note in (await engine.notes("k"))[1]] == ["b"]
+    assert await engine.reclaim(["nobody"], 10, broker._policies.keeps) == 0
+    assert await engine.ahead(jobs[4].key, 10) == 1
     await check_counters(broker)
 
 
@@ -121,6 +130,83 @@ async def test_the_script_applied_by_hand_gives_a_schema_that_opens(
     assert await layout.apply() == (NEWEST, NEWEST)
     async with Broker(url, config=QUIET) as broker:
         await use_every_verb(broker)
+
+
+# Bringing up to date.
+
+
+def create_layout(schema: str, newest: int) -> str:
+    """The SQL that makes a schema as a dayjob did that knew no newer layout."""
+    statements = Statements(schema)
+    parts = [f"CREATE SCHEMA {quoted(schema)};"]
+    for number, sql in migrations():
+        if number <= newest:
+            parts += [statements.placed(sql), _mark(statements, number)]
+    return "\n".join(parts)
+
+
+KEPT = """
+INSERT INTO {schema}.jobs (
+    id, queue, state, task, payload, priority, max_attempts, enqueued_at, run_at, dedup_until
+) VALUES (gen_random_uuid(), 'old', 'pending', '', 'kept', 1000, 3, 1, 1, 'claimed');
+INSERT INTO {schema}.counts (queue, pending) VALUES ('old', 1);
+"""
+
+
+@pytest.mark.parametrize("layout", range(1, NEWEST))
+async def test_an_older_layout_is_brought_up_to_date_with_what_it_holds(
+    url: str, schema: str, console: Console, layout: int
+) -> None:
+    console.execute(create_layout(schema, layout) + KEPT.format(schema=schema))
+    async with Broker(url, config=QUIET) as broker:
+        job = await claim_one(broker, "old")
+        assert job.payload == b"kept"
+        await broker.ack(job)
+        await use_every_verb(broker)
+    found = find_layout(url)
+    assert found is not None
+    assert await found.apply() == (NEWEST, NEWEST)
+
+
+async def test_an_older_layout_is_brought_up_to_date_by_one_of_many(
+    url: str, schema: str, console: Console
+) -> None:
+    console.execute(create_layout(schema, 1) + KEPT.format(schema=schema))
+    brokers = [Broker(url, config=QUIET) for _ in range(10)]
+    await asyncio.gather(*(broker.open() for broker in brokers))
+    written = await asyncio.gather(
+        *(broker._engine.write_notes([NoteWrite("k", "a", None, b"1")]) for broker in brokers)
+    )
+    assert written.count(True) == 1
+    await asyncio.gather(*(broker.close() for broker in brokers))
+
+
+@pytest.mark.slow
+async def test_twenty_processes_open_an_older_layout_at_once(
+    tmp_path: Path, spawn: Spawn, console: Console
+) -> None:
+    urls = [schema_url(tmp_path / str(number)) for number in range(2)]
+    for number in range(2):
+        console.execute(create_layout(schema_of(tmp_path / str(number)), 1))
+    children = await spawn.many(20, open_new, urls)
+    for url in urls:
+        await together(children)
+        assert await said_by_all(children) == [True] * 20
+        async with Broker(url, config=QUIET) as broker:
+            assert (await broker.stats("q")).pending == 20
+            assert (await broker._engine.notes("k"))[1] == []
+    assert [await child.ended() for child in children] == [0] * 20
+
+
+async def test_a_table_of_somebody_else_is_not_taken_for_a_new_one(
+    url: str, schema: str, console: Console
+) -> None:
+    console.execute(create_layout(schema, 1))
+    console.execute(f"CREATE TABLE {schema}.notes (mine int)")
+    with pytest.raises(ConfigError, match="holds tables of somebody else"):
+        await Broker(url, config=QUIET).open()
+    found = console.execute(f"SELECT value FROM {schema}.meta WHERE key = 'layout'").fetchall()
+    assert found == [("1",)], "and it was left as it was"
 
 
 # Names.
@@ -194,3 +280,17 @@ async def test_a_role_that_may_not_even_look_is_told_what_to_do(server: PrivateS
     await server.fetch("CREATE ROLE nobody LOGIN PASSWORD 'secret'")
     with pytest.raises(ConfigError, match="may not use the schema 'dayjob'"):
         await Broker(as_role(server.url, "nobody"), config=QUIET).open()
+
+
+async def test_a_role_that_may_not_bring_the_schema_up_to_date_is_told_what_to_do(
+    server: PrivateServer,
+) -> None:
+    for statement in create_layout("dayjob", 1).split(";\n\n"):
+        await server.fetch(statement)
+    await server.fetch("CREATE ROLE worker LOGIN PASSWORD 'secret'")
+    await server.fetch("GRANT USAGE ON SCHEMA dayjob TO worker")
+    await server.fetch("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dayjob TO worker")
+    with pytest.raises(
+        ConfigError, match=f"from layout 1 to {NEWEST} .* run {{2}}dayjob migrate {{2}}as its owner"
+    ):
+        await Broker(as_role(server.url, "worker"), config=QUIET).open()

@@ -24,6 +24,7 @@ from tests.engines.postgres.crowd import (
     open_session,
     sorts_jobs,
     steps,
+    ways_to,
 )
 from tests.servers.postgres import server_url, with_options
 
@@ -31,6 +32,7 @@ BY_ID: Step = ("jobs_pkey", "id")
 BY_FINISHED: Step = ("jobs_finished", "state queue id")
 
 PLANS: dict[str, set[Step]] = {
+    "ahead": {("jobs_pending", "queue priority id"), BY_ID},
     "cancel": {BY_ID},
     "claim": {("jobs_pending", "queue priority id"), BY_ID},
     "expire": {("jobs_expiries", "expires_at"), BY_ID},
@@ -57,13 +59,13 @@ PLANS: dict[str, set[Step]] = {
 WALKS: dict[str, set[Step]] = {
     "cancel_requests": {("jobs_flagged", "")},
     "claimed": {("jobs_leases", "")},
+    "reclaim": {("jobs_leases", ""), BY_ID},
 }
 """These walk an index that holds little more than what they want: the flagged jobs, the running jobs."""
 
 SMALL = {
-    "answered", "await_claim", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notify",
-    "pause", "paused",
-    "prune", "resume", "stats",
+    "answered", "await_claim", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notes",
+    "notify", "pause", "paused", "prune", "resume", "stats", "write_notes",
 }  # fmt: skip
 """Statements on the small tables: they never touch the jobs."""
 
@@ -102,6 +104,7 @@ FIRST, LAST = f"'{'0' * 32}'", f"'{'f' * 32}'"
 KEEPS = "'{big}', '{0}', -1"
 
 PARAMETERS: dict[str, Callable[[int], str]] = {
+    "ahead": lambda n: f"{ID}, {n}",
     "answered": lambda _: ID,
     "await_claim": lambda _: ID,
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'news', {some(n)}, {KEEPS}",
@@ -128,6 +131,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "kv_put": lambda n: f"{each(n, 'k')}, {each(n, 'v')}",
     "next_due": lambda _: "NULL",
     "note": lambda _: f"{ID}, '{{answer}}'",
+    "notes": lambda _: "NULL, 'kind 1'",
     "notify": lambda _: "'channel', 'news'",
     "pause": lambda _: "'big'",
     "paused": lambda _: "",
@@ -135,6 +139,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "prune": lambda n: f"1, {n}",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
     "reap": lambda n: f"NULL, {n}, {KEEPS}, 'reason'",
+    "reclaim": lambda n: f"NULL, {n}, {KEEPS}, 'reason', {each(n, 'w')}",
     "refused": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}",
     "renew": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, '30')}",
     "report": lambda n: f"{some(n)}, {each(n, '1')}, {each(n, 'null')}",
@@ -152,6 +157,9 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "succeed": lambda n: f"{ID}, {some(n)}, {each(n, '1')}",
     "sweep": lambda n: f"NULL, {n}",
     "sweep_finished": lambda n: f"NULL, {some(n)}, 'dead', 1",
+    "write_notes": lambda n: ", ".join(
+        ["NULL", ID, "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
+    ),
     "all_up": lambda n: f"'big', {FIRST}, {n}",
     "all_down": lambda n: f"'big', {LAST}, {n}",
     "of_a_queue_up": lambda n: f"'big', {FIRST}, {n}",
@@ -216,7 +224,9 @@ def crowd() -> Iterator[Crowd]:
                 fill(console, statements)
                 planned_early = plans(early, 100)
             console.execute(
-                statements.placed("ANALYZE dayjob.jobs, dayjob.counts, dayjob.batches, dayjob.kv")
+                statements.placed(
+                    "ANALYZE dayjob.jobs, dayjob.counts, dayjob.batches, dayjob.kv, dayjob.notes"
+                )
             )
             yield Crowd(statements, planned_early)
         finally:
@@ -240,6 +250,16 @@ def test_jobs_are_found_by_the_index_meant_for_it(crowd: Crowd, as_the_engine: b
             found = plans(session, count)
             check(found)
             assert {name: found[name] for name in LISTINGS} == dict.fromkeys(LISTINGS, ({BY_ID}, False))
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_notes_are_found_by_their_names(crowd: Crowd, mode: str) -> None:
+    with closing(prepared(crowd.statements, as_the_engine=True)) as session:
+        session.execute(f"SET plan_cache_mode = {mode}")
+        for count in (1, 100):
+            for name in ("notes", "write_notes"):
+                plan = explain(session, name, PARAMETERS[name](count))
+                assert ways_to(plan, "notes") == {"notes_pkey"}, name
 
 
 def test_what_was_planned_for_an_empty_table_does_not_walk_a_full_one(crowd: Crowd) -> None:

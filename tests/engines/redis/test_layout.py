@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, ConfigError, JobState, NewJob
+from dayjob.engines.base import NoteWrite
 from dayjob.engines.redis import keys, opening
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.opening import server_version, settings_dangers
@@ -21,9 +22,9 @@ VERBS = sorted(LUA.glob("*.lua"))
 
 BOUNDED = {
     "DEL", "GET", "HDEL", "HGET", "HINCRBY", "HMGET", "HSET", "PUBLISH", "SADD", "SET", "SISMEMBER", "SREM",
-    "TIME", "ZADD", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCORE",
+    "TIME", "ZADD", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
 }  # fmt: skip
-"""Commands whose work is bounded by their arguments; ranges need a LIMIT besides."""
+"""Commands whose work is bounded by their arguments; ranges need a LIMIT besides, and scans a COUNT."""
 
 
 def test_the_scripts_name_their_keys_in_the_order_in_which_they_get_them() -> None:
@@ -44,18 +45,20 @@ def test_every_key_is_documented() -> None:
 def test_a_script_says_what_it_does_and_what_it_gets(path: Path) -> None:
     head = path.read_text().partition("\nlocal")[0].partition("\nfor")[0]
     assert head.startswith("-- ")
-    assert "-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: " in head
+    keys_ = "-- KEYS: " if path.stem == "raise_layout" else "-- KEYS and the first ARGV: shared/1_keys.lua. "
+    assert re.search(f"^{re.escape(keys_)}.*ARGV: ", head, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", [*SHARED, *VERBS], ids=lambda path: path.stem)
 def test_a_script_touches_declared_keys_only_and_does_bounded_work(path: Path) -> None:
-    declared = {name.upper() for name in (*keys.FIXED, "answer")} | {"key", "index"}
+    declared = {name.upper() for name in (*keys.FIXED, "answer", "layout")} | {"key", "index"}
     for command, key, rest in re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?([^\n]*)", path.read_text()):
         assert command in BOUNDED
         assert (
             command == "TIME" or key in declared or (command == "PUBLISH" and key in ("ARGV[2]", "ARGV[3]"))
         )
         assert "LIMIT" in rest or not command.startswith("ZRANGE")
+        assert "COUNT" in rest or command != "ZSCAN"
     for command, key in re.findall(r"\bsend\('(\w+)', (\w+)", path.read_text()):
         assert command in BOUNDED
         assert key in declared
@@ -171,5 +174,11 @@ async def test_a_user_with_the_documented_rights_can_do_everything(server: Serve
         await broker.sweep()
         await broker.kv_delete(b"k")
         assert await broker.next_due() is not None
+        engine = broker._engine
+        for expected, value in ((None, b"1"), (b"1", b"2"), (b"2", None)):
+            assert await engine.write_notes([NoteWrite("k", "a", expected, value)], announce=True)
+            await engine.notes("k")
+        await engine.reclaim(["w"], 10, broker._policies.keeps)
+        await engine.ahead(second.key, 10)
         with client(server.url) as connection:
             assert connection.acl_log() == []

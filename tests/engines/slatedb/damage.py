@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ BODIES = {
     "body of another type": msgspec.msgpack.encode(5),
     "bad headers": msgspec.msgpack.encode([b"", "", {"h": 5}, None]),
     "bad text": msgspec.msgpack.encode([b"", b"\xff", {}, None]),
+}
+NOT_OURS = {
+    "future": (keys.LAYOUT_KEY, msgspec.msgpack.encode({"layout": 9999})),
+    "unreadable": (keys.LAYOUT_KEY, b"\xc1"),
+    "foreign": (b"their key", b"their value"),
 }
 WHOLES = {"no value": b"", "no version": b"\xffgarbage", "cut short": b"\x01\x00\x00\x01\x00abc"}
 
@@ -64,16 +70,14 @@ def _with_body(value: bytes, parts: int, body: bytes) -> bytes:
 
 def make_database(folder: Path, rows: str) -> None:
     """A database of SlateDB's that this dayjob must not touch."""
-    written = {
-        "future": (keys.LAYOUT_KEY, msgspec.msgpack.encode({"layout": 9999})),
-        "unreadable": (keys.LAYOUT_KEY, b"\xc1"),
-        "foreign": (b"their key", b"their value"),
-    }[rows]
+    write_database(folder, dict([NOT_OURS[rows]]))
 
+
+def write_database(folder: Path, rows: Mapping[bytes, bytes]) -> None:
     async def make() -> None:
         database = await uniffi.DbBuilder(str(folder), uniffi.ObjectStore.resolve("file:///")).build()
-        handle = await database.put(*written)
-        await handle.await_durable()
+        for row in rows.items():
+            await (await database.put(*row)).await_durable()
         await database.shutdown()
 
     with ThreadPoolExecutor(1) as thread:  # The caller's has an event loop of its own.

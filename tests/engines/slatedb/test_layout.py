@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dayjob import Broker, JobState, NewJob, Retention
-from dayjob.engines.base import Insertion
+from dayjob.engines.base import Insertion, NoteWrite
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.core import Core
 from dayjob.engines.slatedb.values import Corrupt
@@ -39,6 +39,9 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
         **{("removal", time, key): keys.removal(time, key) for key in (one, other)},
         **{("queue", text): keys.queue(text) for text in (name, another)},
         **{("kv", text): keys.kv(text.encode()) for text in (name, another)},
+        **{
+            ("note", text, other): keys.note(text, other) for text in ("k", "kk") for other in (name, another)
+        },
         ("claim", time): keys.claim(time),
     }
     for (what, key), (else_, another_key) in combinations(made.items(), 2):
@@ -57,6 +60,11 @@ def test_a_queue_s_name_is_read_back(name: str) -> None:
     assert keys.queue_name(keys.queue(name)) == name
 
 
+@given(texts)
+def test_a_note_s_kind_and_name_are_read_back(name: str) -> None:
+    assert keys.note_parts(keys.note("k", name)) == ("k", name)
+
+
 @given(st.binary(max_size=200), st.integers(0, 80))
 def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: int) -> None:
     """Never any other error: of garbage, and of a good value that is cut or has a byte replaced."""
@@ -69,6 +77,7 @@ def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: 
             values.claimed,
             values.queue,
             values.owner,
+            values.noted,
         ):
             with suppress(Corrupt):
                 read(stored)
@@ -124,6 +133,10 @@ async def test_the_writes_of_each_transition(url: str, count: Callable[[], Write
         assert await writes.of(broker.ack(last)) == 2, "the claim's last job"
         assert await writes.of(broker.stats("q")) == 0
         assert await writes.of(broker.jobs("q")) == 0
+        note = NoteWrite("k", "a", None, b"1")
+        assert await writes.of(broker._engine.write_notes([note])) == 1
+        assert await writes.of(broker._engine.write_notes([note])) == 0, "it is not as expected"
+        assert await writes.of(broker._engine.notes("k")) == 0
         assert await writes.of(broker.promote()) == await writes.of(broker.reap()) == 0
 
 

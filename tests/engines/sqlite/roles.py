@@ -10,8 +10,9 @@ from contextlib import closing
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
-from dayjob import Broker, BrokerConfig, Closed, DayjobError
+from dayjob import Broker, BrokerConfig, Closed, DayjobError, NewJob
 from dayjob.clock import SYSTEM
+from dayjob.engines.base import NoteWrite
 from dayjob.job import DedupUntil
 from tests.engines.sqlite.processes import die, pause, say, told
 
@@ -52,6 +53,25 @@ async def enqueue_keys(url: str, keys: list[str], window: DedupUntil) -> None:
             *(broker.enqueue("q", dedup_key=key, dedup_until=window) for key in keys)
         )
         say([(answer.id, answer.created) for answer in answers])
+
+
+async def count_up(url: str, times: int) -> None:
+    """Add one to a note that others count up too, each time with a job; say how often another was first."""
+    async with Broker(url, config=QUIET) as broker:
+        engine = broker._engine
+        say("ready")
+        await told()
+        counted = lost = 0
+        while counted < times:
+            found = (await engine.notes("k"))[1]
+            expected = found[0].value if found else None
+            value = str(int(expected or b"0") + 1).encode()
+            job = broker._intake.insertion(NewJob("q", value))
+            if await engine.write_notes([NoteWrite("k", "count", expected, value)], [job]):
+                counted += 1
+            else:
+                lost += 1
+        say(lost)
 
 
 async def claim_and_ack(url: str, count: int, duties: bool) -> None:

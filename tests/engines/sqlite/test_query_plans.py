@@ -43,17 +43,21 @@ PLANS: dict[str, list[Step]] = {
     "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
     # These walk an index that holds little more than what they want: the flagged jobs, the running jobs.
     "cancel_requests": [("SCAN", "dayjob_flagged", set())],
+    "claims_of": [("SCAN", "dayjob_leases", set())],
     "orphans": [("SCAN", "dayjob_leases", set())],
     "remove_owner": [("SCAN", "dayjob_leases", set())],
 }
 
 SMALL = {
-    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "owners", "pause",
-    "paused", "queue", "queue_name", "stats",
+    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "note", "notes",
+    "owners", "pause", "paused", "queue", "queue_name", "remove_note", "stats", "write_note",
 }  # fmt: skip
 """Statements on the small tables: they never touch the jobs."""
 
 INSERTS = {"insert"}
+JOINED = {"ahead"}
+"""Two looks at the jobs, by different indexes."""
+
 COMPOSED = {"find"}
 """Put together by the caller; see the listings below."""
 
@@ -122,7 +126,7 @@ def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -
         (
             step["way"],
             step["index"] or step["key"] or "",
-            set(re.findall(r"\w+(?=[=<>])", step["columns"] or "")),
+            set(re.findall(r"\w+(?=[=<>,)])", step["columns"] or "")),
         )
         for step in steps
     ]
@@ -131,7 +135,7 @@ def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -
 def test_every_statement_has_its_plan() -> None:
     folder = files("dayjob.engines.sqlite") / "sql"
     found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
-    assert found == {*PLANS, *SMALL, *INSERTS, *COMPOSED}
+    assert found == {*PLANS, *SMALL, *INSERTS, *JOINED, *COMPOSED}
 
 
 def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
@@ -153,6 +157,23 @@ def test_statements_on_the_small_tables_leave_the_jobs_alone(
     connection: sqlite3.Connection, name: str
 ) -> None:
     assert plan(connection, statement(name)) == []
+
+
+def test_what_goes_before_a_job_is_the_head_of_its_queue_up_to_it(connection: sqlite3.Connection) -> None:
+    assert plan(connection, statement("ahead"), "job") == [BY_ID]
+    assert plan(connection, statement("ahead"), "first") == [
+        ("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("notes", {"kind"}), ("note", {"kind", "name"}), ("remove_note", {"kind", "name"})]
+)
+def test_notes_are_found_by_kind_and_name(
+    connection: sqlite3.Connection, name: str, columns: set[str]
+) -> None:
+    index = "sqlite_autoindex_dayjob_notes_1"
+    assert plan(connection, statement(name), "dayjob_notes") == [("SEARCH", index, columns)]
 
 
 def test_a_full_record_is_found_by_its_id(connection: sqlite3.Connection) -> None:

@@ -11,6 +11,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob, QueueConfig, Retry, Settlement
 from dayjob.clock import SYSTEM
 from dayjob.durations import to_datetime
+from dayjob.engines.base import NoteWrite
 from dayjob.engines.postgres.statements import Statements
 from tests.conformance.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.conformance.observe import check_counters, every_job, ids
@@ -241,6 +242,49 @@ async def test_the_duties(broker: Broker, lose: Lose) -> None:
 
     loss = lose("reap")
     await until(is_reaped)
+    assert loss.has_happened
+    found = await record(broker, job.id)
+    assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
+async def test_notes(broker: Broker, lose: Lose, names: list[str]) -> None:
+    engine = broker._engine
+    loss = lose("write_notes")
+    assert await engine.write_notes([NoteWrite("k", name, None, b"1") for name in names])
+    assert loss.has_happened
+    loss = lose("write_notes")
+    assert await engine.write_notes([NoteWrite("k", name, b"1", b"2") for name in names])
+    assert loss.has_happened
+    assert [(note.name, note.value) for note in (await engine.notes("k"))[1]] == [(n, b"2") for n in names]
+    for expected in (None, b"1"):
+        loss = lose("write_notes")
+        assert not await engine.write_notes([NoteWrite("k", name, expected, b"3") for name in names])
+        assert loss.has_happened
+    loss = lose("write_notes")
+    assert await engine.write_notes([NoteWrite("k", name, b"2", None) for name in names])
+    assert loss.has_happened
+    assert (await engine.notes("k"))[1] == []
+
+
+async def test_notes_that_come_with_jobs(broker: Broker, lose: Lose) -> None:
+    engine = broker._engine
+    jobs = [broker._intake.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
+    loss = lose("write_notes")
+    assert await engine.write_notes([NoteWrite("k", "a", None, b"1")], jobs)
+    assert loss.has_happened
+    assert [(note.name, note.value) for note in (await engine.notes("k"))[1]] == [("a", b"1")]
+    assert [job.payload for job in await every_job(broker)] == [b"0"]
+    loss = lose("write_notes")
+    assert not await engine.write_notes([NoteWrite("k", "a", None, b"2")], jobs)
+    assert loss.has_happened
+    assert (await broker.stats("q")).pending == 1
+
+
+async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("reclaim")
+    await broker._engine.reclaim(["w"], 10, broker._policies.keeps)
     assert loss.has_happened
     found = await record(broker, job.id)
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)

@@ -14,6 +14,8 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -128,6 +130,10 @@ class MemoryEngine:
             wanted = sorted(store.stats if queues is None else set(queues) & set(store.stats))
             return {queue: copy(store.stats[queue]) for queue in wanted}
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.ahead(key, limit)
+
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._store.commit(self.signals) as store:
             return [store.kv.get(key) for key in keys]
@@ -160,6 +166,10 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.reap(limit, keeps, self._now(now))
 
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.reclaim(set(workers), limit, keeps, self._now(now))
+
     async def sweep(self, limit: int, now: int | None = None) -> int:
         with self._store.commit(self.signals) as store:
             return store.sweep(limit, self._now(now))
@@ -169,3 +179,17 @@ class MemoryEngine:
     ) -> tuple[int, bytes | None]:
         with self._store.commit(self.signals) as store:
             return store.sweep_finished(state, age, after, limit, self._now(now))
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        with self._store.commit(self.signals) as store:
+            return self._now(now), store.notes_of(kind)
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        with self._store.commit(self.signals) as store:
+            return store.write_notes(writes, jobs, announce, self._now(now))

@@ -22,6 +22,8 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -31,7 +33,8 @@ from dayjob.engines.base import (
 from dayjob.engines.order import Line, SortedKeys
 from dayjob.engines.record import Record
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+from dayjob.lifecycle import WORKER_GONE
+from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, notes_topic, queue_topic
 
 Place = tuple[int, bytes]
 """Where a job stands in a line: its priority or time, then its id."""
@@ -60,6 +63,7 @@ class Store:
         self.kv: dict[bytes, bytes] = {}
         self.stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
         self.paused: set[str] = set()
+        self._notes: dict[tuple[str, str], Note] = {}
         self._keys = SortedKeys(self.jobs.__contains__)
         self._pending: dict[str, Line[Place]] = {}
         self._due: Line[Place] = Line(self._is_due, self.jobs)
@@ -349,6 +353,14 @@ class Store:
             self._file(entry, JobState.RUNNING)
         return len(expired)
 
+    def reclaim(self, workers: set[str], limit: int, keeps: Keeps, now: int) -> int:
+        held = (entry for entry in self.jobs.values() if entry.record.worker in workers)
+        lost = list(islice((entry for entry in held if entry.record.state is JobState.RUNNING), limit))
+        for entry in lost:
+            records.lapse(entry.record, keeps.of(entry.record.queue), now, WORKER_GONE)
+            self._file(entry, JobState.RUNNING)
+        return len(lost)
+
     def sweep(self, limit: int, now: int) -> int:
         over = self._take(self._removals, limit, now)
         for entry in over:
@@ -363,6 +375,35 @@ class Store:
         for key in old:
             self._drop(key)
         return len(old), examined[-1].key if len(examined) == limit else None
+
+    def ahead(self, key: bytes, limit: int) -> int:
+        entry = self.jobs.get(key)
+        if entry is None or entry.record.state is not JobState.PENDING:
+            return 0
+        place = (entry.record.priority, key)
+        return self._pending[entry.record.queue].count_before(place, limit)
+
+    # Notes.
+
+    def notes_of(self, kind: str) -> list[Note]:
+        return [self._notes[place] for place in sorted(self._notes) if place[0] == kind]
+
+    def write_notes(
+        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    ) -> bool:
+        for write in writes:
+            found = self._notes.get((write.kind, write.name))
+            if (None if found is None else found.value) != write.expected:
+                return False
+        for write in writes:
+            if write.value is None:
+                self._notes.pop((write.kind, write.name), None)
+            else:
+                self._notes[write.kind, write.name] = Note(write.name, write.value, now)
+            if announce:
+                self._topics.add(notes_topic(write.kind))
+        self.insert(jobs, now)
+        return True
 
     def _take(self, line: Line[Place], limit: int, now: int) -> list[Entry]:
         """Up to ``limit`` entries of the line whose time has come, each once."""

@@ -13,19 +13,22 @@ from dayjob.engines.base import (
     Keep,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
     Verdict,
 )
-from dayjob.engines.postgres import listing, rows
+from dayjob.engines.postgres import listing, noting, rows
 from dayjob.engines.postgres.claiming import Claiming
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import Cursors
 from dayjob.engines.postgres.exchange import Exchange
 from dayjob.engines.postgres.inserting import Fetch, Inserting, insert
 from dayjob.engines.postgres.migrate import prepare
+from dayjob.engines.postgres.noting import Noting
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.settling import Settling, states
@@ -34,8 +37,8 @@ from dayjob.engines.postgres.tidying import Tidying
 from dayjob.engines.postgres.within import fetch_within
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
 from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event
-from dayjob.signals import CANCEL, DUE, Signals, Topic, queue_topic
+from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Event
+from dayjob.signals import CANCEL, DUE, Signals, Topic, notes_topic, queue_topic
 
 
 class PostgresEngine:
@@ -72,6 +75,7 @@ class PostgresEngine:
         self._inserting = Inserting(courier, self._statements, exchange, self._tidying)
         self._claiming = Claiming(courier, self._statements, self._cursors)
         self._settling = Settling(courier, self._statements, exchange, self._tidying)
+        self._noting = Noting(courier, self._statements, exchange, self._tidying)
         self._opened = (courier, exchange)
 
     async def close(self) -> None:
@@ -295,6 +299,10 @@ class PostgresEngine:
         self._tidying.seen(sum(row[7] for row in found) - len(found))
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        found: int = (await self._fetch("ahead", key, limit))[0][0]
+        return found
+
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found = {row[0]: row[1] for row in await self._fetch("kv_get", list(keys))}
         return [found.get(key) for key in keys]
@@ -342,7 +350,18 @@ class PostgresEngine:
         return None if found is None else max(found, 0)
 
     async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
-        ended = await self._fetch("reap", now, limit, *rows.keep_columns(keeps, JobState.DEAD), LEASE_EXPIRED)
+        return self._ended(
+            await self._fetch("reap", now, limit, *rows.keep_columns(keeps, JobState.DEAD), LEASE_EXPIRED)
+        )
+
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        keep_columns = rows.keep_columns(keeps, JobState.DEAD)
+        return self._ended(
+            await self._fetch("reclaim", now, limit, *keep_columns, WORKER_GONE, list(workers))
+        )
+
+    def _ended(self, ended: Sequence[rows.Row]) -> int:
+        """How many claims came to nothing, from rows of id, new state and queue."""
         self._exchange.finished([row[0] for row in ended if row[1] == "dead"])
         self._exchange.returned({row[2] for row in ended if row[1] == "pending"})
         return len(ended)
@@ -358,3 +377,22 @@ class PostgresEngine:
         keys = await self._finished(state, None, after, limit)
         removed = (await self._fetch("sweep_finished", now, keys, state.value, age))[0][0]
         return removed, keys[-1] if len(keys) == limit else None
+
+    # Notes.
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        return noting.told(await self._fetch("notes", now, kind))
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        written = await self._noting.write(writes, jobs, announce, now)
+        if written:
+            self._exchange.arrived(jobs)
+            if announce:
+                self.signals.publish({notes_topic(write.kind) for write in writes})
+        return written

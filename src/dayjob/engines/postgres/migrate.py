@@ -94,6 +94,11 @@ async def _apply(connection: Connection, place: Place, version: int, newest: int
                 await connection.execute(statements.placed(sql))
                 await connection.execute(_mark(statements, number))
     except asyncpg.InsufficientPrivilegeError as error:
+        if version > 0:
+            raise ConfigError(
+                f"{place.url}: the role may not bring the schema {place.schema!r} from layout {version} to "
+                f"{newest} ({error}): run  dayjob migrate  as its owner"
+            ) from error
         raise ConfigError(
             f"{place.url}: the role may not create the tables ({error}): create the schema for it, as in  "
             f"CREATE SCHEMA {quoted(place.schema)} AUTHORIZATION role,  or apply what  dayjob migrate --sql  "

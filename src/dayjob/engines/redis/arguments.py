@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct as Layout
 
-from dayjob.engines.base import ClaimRequest, Insertion, Keeps, Verdict
+from dayjob.engines.base import ClaimRequest, Insertion, Keeps, NoteWrite, Verdict
 from dayjob.engines.redis import record
 from dayjob.engines.redis.record import NONE
 from dayjob.lifecycle import Event
@@ -18,6 +18,7 @@ _EVENTS = {
     Event.MARK_CANCELLED: 6,
 }  # fmt: skip
 _ERROR, _RESULT, _PROGRESS, _JOBS = 1, 2, 4, 8
+_EXPECTED, _VALUE = 1, 2
 
 
 def ids(keys: Iterable[bytes]) -> bytes:
@@ -82,4 +83,15 @@ def keeps(keeps: Keeps) -> Arguments:
     arguments: Arguments = [record.keep(keeps.default), len(keeps.queues)]
     for queue, keep in keeps.queues.items():
         arguments += (queue, record.keep(keep))
+    return arguments
+
+
+def notes(writes: Sequence[NoteWrite]) -> Arguments:
+    """See ``lua/write_notes.lua``."""
+    arguments: Arguments = [len(writes)]
+    for write in writes:
+        given = 0 if write.expected is None else _EXPECTED
+        given |= 0 if write.value is None else _VALUE
+        arguments += (write.kind, write.name, given)
+        arguments += [value for value in (write.expected, write.value) if value is not None]
     return arguments

@@ -12,13 +12,15 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
     Verdict,
 )
-from dayjob.engines.redis import arguments, listing, record
+from dayjob.engines.redis import arguments, listing, notes, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.lanes import Lanes, Ticket
 from dayjob.engines.redis.link import Link
@@ -30,6 +32,9 @@ from dayjob.engines.redis.unsettled import Unsettled
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import Signals
+
+_EXAMINED = 250
+"""About how many running jobs one call of ``reclaim`` looks at: each with its payload."""
 
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
@@ -238,6 +243,9 @@ class RedisEngine:
         found = await listing.stats(self._link)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        return await listing.ahead(self._link, key, limit)
+
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
@@ -278,6 +286,16 @@ class RedisEngine:
         ended: int = await self._run("reap", now, limit, *arguments.keeps(keeps))
         return ended
 
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        given = (len(workers), *workers, *arguments.keeps(keeps))
+        cursor, ended = b"0", 0
+        while ended < limit:
+            cursor, more = await self._run("reclaim", now, cursor, _EXAMINED, limit - ended, *given)
+            ended += more
+            if cursor == b"0":
+                break
+        return ended
+
     async def sweep(self, limit: int, now: int | None = None) -> int:
         removed: int = await self._run("sweep", now, limit)
         return removed
@@ -287,6 +305,24 @@ class RedisEngine:
     ) -> tuple[int, bytes | None]:
         keys = await listing.finished_keys(self._link, state, None, after, limit)
         return await self._drop(state, age, keys, now), keys[-1] if len(keys) == limit else None
+
+    # Notes.
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        await self._listen()
+        time, found = await notes.read(self._link, kind)
+        return time if now is None else now, found
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        given = (int(announce), *arguments.notes(writes), *arguments.jobs(jobs))
+        written: int = await self._run("write_notes", now, *given)
+        return written == 1
 
 
 def _enqueued(jobs: Sequence[Insertion], answer: bytes) -> list[Enqueued]:

@@ -22,28 +22,31 @@ key            type    holds                                           removed
 ``counts``     hash    state queue → how many                          never: one field per queue and state
 ``queues``     set     every queue ever used                           never
 ``paused``     set     queues that hand out nothing                    by resume
+``notes``      zset 0  kind NUL name NUL time value (``notes.py``)     by whoever wrote the note
 ``layout``     string  the version of all this                         never
 ``answer:…``   string  token and answer of the last call on one lane   by the next call, or in ten minutes
 =============  ======  ==============================================  ===================================
 
-Two channels tell of changes: ``news`` (queues that may have work, due times, cancels) and ``ends`` (ids of
-jobs that finished). Redis removes an empty key by itself, so an empty namespace is ``layout``, ``counts`` and
-``queues``.
+Two channels tell of changes: ``news`` (queues that may have work, due times, cancels, kinds of notes) and
+``ends`` (ids of jobs that finished). Redis removes an empty key by itself, so an empty namespace is
+``layout``, ``counts`` and ``queues``.
+
+Layout 2 added ``notes`` to layout 1 and left the rest as it was.
 """
 
 from __future__ import annotations
 
-LAYOUT = 1
+LAYOUT = 2
 """The version that this code reads and writes."""
 
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "flagged", "dedup", "kv",
-    "counts", "queues", "paused",
+    "counts", "queues", "paused", "notes",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` gives them their names."""
 
 PERMANENT = frozenset({"counts", "queues", "layout"})
-"""What stays when there are no jobs, no values and no paused queues."""
+"""What stays when there are no jobs, no values, no paused queues and no notes."""
 
 
 class Keys:
@@ -55,6 +58,7 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.flagged, self.dedup, self.kv, self.counts, self.queues, self.paused,
+            self.notes,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.news = self.named("news")

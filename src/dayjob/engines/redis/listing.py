@@ -65,6 +65,17 @@ async def get(link: Link, keys: Sequence[bytes], *, mended: bool = False) -> lis
     return found
 
 
+async def ahead(link: Link, key: bytes, limit: int) -> int:
+    """How many jobs go before a pending one; the server counts them without walking over them."""
+    (job,) = await get(link, [key])
+    if job is None or job.state is not JobState.PENDING:
+        return 0
+    head = job.queue.encode() + b"\0"
+    place = head + job.priority.to_bytes(4) + key
+    count: int = (await link.ask(("ZLEXCOUNT", link.place.keys.pending, b"[" + head, b"(" + place)))[0]
+    return min(count, limit)
+
+
 async def find(link: Link, listing: Listing) -> list[Job]:
     found: list[Job] = []
     if listing.limit > 0:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from dayjob.clock import SYSTEM
 from dayjob.engines.redis.link import Link, drop
-from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, notes_topic, queue_topic
 
 _log = logging.getLogger("dayjob.redis")
 
@@ -118,7 +118,9 @@ class News:
         if channel == self._link.place.keys.ends:
             return [job_topic(message[start : start + 16]) for start in range(0, len(message), 16)]
         heads, *queues = message.split(b"\0")
+        heads, *kinds = heads.split(b"\1")
         topics = [queue_topic(queue.decode()) for queue in queues if queue]
+        topics += [notes_topic(kind.decode()) for kind in kinds]
         if b"d" in heads:
             topics.append(DUE)
         if b"c" in heads:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dayjob.engines.redis.keys import LAYOUT
 from dayjob.engines.redis.link import Link
+from dayjob.engines.redis.scripts import script
 from dayjob.errors import ConfigError, EngineUnavailable
 
 _log = logging.getLogger("dayjob.redis")
@@ -19,7 +20,7 @@ _looked_at: set[str] = set()
 
 
 async def prepare(link: Link) -> None:
-    """Check the server's version, and the layout's; log what endangers jobs on this server."""
+    """Check the server's version; check the layout's, or raise it to ours; log what endangers jobs there."""
     place = link.place
     patience = min(place.patience, OPENING_PATIENCE)
     info, layout = await link.ask(("INFO", "server"), ("GET", place.keys.layout), patience=patience)
@@ -33,6 +34,9 @@ async def prepare(link: Link) -> None:
         _, layout = await link.ask(
             ("SETNX", place.keys.layout, LAYOUT), ("GET", place.keys.layout), patience=patience
         )
+    if layout.isdigit() and int(layout) < LAYOUT:
+        raising = ("EVAL", script("raise_layout").source, 1, place.keys.layout, LAYOUT)
+        (layout,) = await link.ask(raising, patience=patience)
     if not layout.isdigit() or int(layout) > LAYOUT:
         raise ConfigError(
             f"{place.shown}: the jobs there have layout {layout.decode('utf-8', 'replace')} and this dayjob "

@@ -15,7 +15,7 @@ from msgspec import Struct
 _LUA = files("dayjob.engines.redis") / "lua"
 
 
-_PARTS = {"insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6}
+_PARTS = {"insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6, "write_notes": 5, "raise_layout": 0}
 """How many parts of ``lua/shared/`` a verb needs; the others need those up to the rules."""
 
 _RULES = 4

@@ -40,7 +40,7 @@ def create(location: Location, clock: Clock) -> Engine:
         variables=variables,
     )  # fmt: skip
     location.done(f"{scheme}:// takes {_KNOWN}")
-    return SlateReader(place) if place.read_only else SlateEngine(place, clock)
+    return SlateReader(place, clock) if place.read_only else SlateEngine(place, clock)
 
 
 def _folder(location: Location, path: str) -> str:

@@ -14,6 +14,8 @@ from dayjob.engines.base import (
     Keep,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -190,6 +192,10 @@ class SlateEngine:
         answer: dict[str, QueueStats] = await self._do(lambda store: store.stats(queues))
         return answer
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        answer: int = await self._do(lambda store: store.live.ahead(key, limit))
+        return answer
+
     async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
         answer: list[bytes | None] = await self._do(
             lambda store: store.ledger.get_all([keys.kv(key) for key in wanted])
@@ -218,6 +224,10 @@ class SlateEngine:
         answer: int = await self._do(lambda store: store.reap(limit, keeps, self._now(now)))
         return answer
 
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        answer: int = await self._do(lambda store: store.reclaim(workers, limit, keeps, self._now(now)))
+        return answer
+
     async def sweep(self, limit: int, now: int | None = None) -> int:
         answer: int = await self._do(lambda store: store.archive.sweep(limit, self._now(now)))
         return answer
@@ -227,6 +237,26 @@ class SlateEngine:
     ) -> tuple[int, bytes | None]:
         answer: tuple[int, bytes | None] = await self._do(
             lambda store: store.sweep_finished(state, age, after, limit, self._now(now))
+        )
+        return answer
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        answer: tuple[int, list[Note]] = await self._do(lambda store: (self._now(now), store.notes.of(kind)))
+        return answer
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        def unanswered(store: Store, written: bool) -> None:
+            if written:
+                store.notes.remember(writes, jobs)
+
+        answer: bool = await self._do(
+            lambda store: store.write_notes(writes, jobs, announce, self._now(now)), unanswered
         )
         return answer
 

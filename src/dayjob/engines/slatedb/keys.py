@@ -1,8 +1,8 @@
 """The key layout: every key that the engine writes, and what is behind it.
 
-A key is the layout's version (one byte), a kind (one byte), then its fields. A field of variable length
-is always the last one, so no two keys can be mistaken for each other, whatever text they hold. What a
-scan orders by comes first.
+A key is a byte that all share, a kind (one byte), then its fields. A field of variable length is the last
+one, or ends with a NUL that it can't hold, so no two keys can be mistaken for each other, whatever text
+they hold. What a scan orders by comes first.
 
 | kind | fields | value (see ``values``) | why |
 | --- | --- | --- | --- |
@@ -13,9 +13,12 @@ scan orders by comes first.
 | ``r`` | time, id | state, queue | when a finished job is to be removed |
 | ``q`` | queue's name | the counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
+| ``n`` | kind, NUL, name | the note, and when it was written | dayjob's own; opening scans these |
 | ``o`` | – | the owner and its last sign of life | who may write |
 
-``LAYOUT_KEY`` stands outside: its place never changes, and it holds the version of the rest.
+``LAYOUT_KEY`` stands outside: its place never changes, and it holds the version of the rest. Version 2 added
+the notes and left the rest as it was, so opening version 1 only has to write the new number, which it does
+in the commit that makes it the owner.
 
 A claim's entry ``(id, epoch)`` holds if the job's stored epoch is one less: then the job is as it was
 before, and what the claim made of it is worked out again. A job that was changed while it ran, or that
@@ -31,6 +34,7 @@ Writes of each transition, which is what the engine's speed comes down to (tens 
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
 | ack, kept | 2, and 1 if it is to be removed some day |
 | retry, release, snooze, renewal, promotion, progress | 1 |
+| note | 1 |
 
 Counters add one write for each queue that a commit touches, however many jobs it moved.
 """
@@ -39,10 +43,10 @@ from __future__ import annotations
 
 from dayjob.job import JobState
 
-VERSION = 1
+VERSION = 2
 LAYOUT_KEY = b"\x00dayjob"
 
-_PREFIX = bytes([VERSION])
+_PREFIX = b"\x01"
 
 JOB = _PREFIX + b"j"
 STATE = _PREFIX + b"s"
@@ -51,6 +55,7 @@ FINISHED = _PREFIX + b"f"
 REMOVAL = _PREFIX + b"r"
 QUEUE = _PREFIX + b"q"
 KV = _PREFIX + b"k"
+NOTE = _PREFIX + b"n"
 OWNER = _PREFIX + b"o"
 
 FINISHED_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
@@ -102,6 +107,20 @@ def queue_name(stored: bytes) -> str:
 
 def kv(key: bytes) -> bytes:
     return KV + key
+
+
+def notes(kind: str) -> bytes:
+    """What the notes of the kind begin with."""
+    return NOTE + kind.encode() + b"\0"
+
+
+def note(kind: str, name: str) -> bytes:
+    return notes(kind) + name.encode()
+
+
+def note_parts(stored: bytes) -> tuple[str, str]:
+    kind, _, name = stored[len(NOTE) :].partition(b"\0")
+    return kind.decode(), name.decode()
 
 
 def id_of(stored: bytes) -> bytes:

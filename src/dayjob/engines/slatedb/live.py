@@ -6,7 +6,9 @@ by a scan when the database is opened (``loading``), and changed by one verb at 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import partial
+from itertools import islice
 
 from msgspec import Struct
 
@@ -145,6 +147,18 @@ class Live:
         for item in expired:
             line.push(item)
         return picked
+
+    def ahead(self, key: bytes, limit: int) -> int:
+        """How many pending jobs go before a pending one."""
+        record = self.jobs.get(key)
+        if record is None or record.state is not JobState.PENDING:
+            return 0
+        return self.line(record.queue).count_before((record.priority, key), limit)
+
+    def running_under(self, workers: Container[str | None], most: int) -> list[Record]:
+        """Up to ``most`` of the jobs that these workers have claimed."""
+        running = (self.jobs[key] for key in self.sessions)
+        return list(islice((record for record in running if record.worker in workers), most))
 
     def take(self, line: Line[Place], most: int, now: int) -> list[Record]:
         """Up to ``most`` records of the line whose time has come, each once."""

@@ -103,6 +103,7 @@ async def load(ledger: Ledger, session: int) -> Store:
     await _load_changes(store, unreadable)
     await _load_claims(store)
     await store.archive.load()
+    await store.notes.load()
     _put_in_line(store)
     store.live.newest = max(store.live.newest, store.archive.newest)
     store.orphans = [

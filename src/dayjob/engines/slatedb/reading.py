@@ -2,7 +2,7 @@
 
 Each look opens a reader of its own and sees all that was durable at one moment, the latest. Verbs that
 change something are refused; the duties find nothing to do. A listing rebuilds what waits and runs by a
-scan, so it costs time in proportion to the backlog; counters and kv values are read directly.
+scan, so it costs time in proportion to the backlog; counters, kv values and notes are read directly.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
-from dayjob.engines.base import Keeps, Listing
+from dayjob.clock import Clock
+from dayjob.engines.base import Keeps, Listing, Note
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.database import Source
 from dayjob.engines.slatedb.engine import CAPABILITIES
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.loading import check_layout, load
+from dayjob.engines.slatedb.notes import stored_notes
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
@@ -34,9 +36,10 @@ class SlateReader:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, clock: Clock) -> None:
         self.signals = Signals()
         self._place = place
+        self._clock = clock
         self._open = False
 
     async def open(self) -> None:
@@ -92,6 +95,7 @@ class SlateReader:
 
     insert = insert_within = claim = insert_and_claim = settle = renew = report = _refuse
     cancel = requeue = requeue_dead = purge_dead = reschedule = kv_write = pause = sweep_finished = _refuse
+    write_notes = _refuse
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         return []
@@ -120,6 +124,17 @@ class SlateReader:
         async with self._looking() as source:
             return await source.get_all([keys.kv(key) for key in wanted])
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        async def count(store: Store) -> int:
+            return store.live.ahead(key, limit)
+
+        return await self._look(count)
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        async with self._looking() as source:
+            found = [note async for _, note in stored_notes(source, keys.notes(kind))]
+        return self._clock.now() if now is None else now, found
+
     # The duties are those of the process that writes.
 
     async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
@@ -129,6 +144,9 @@ class SlateReader:
         return None
 
     async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+        return 0
+
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
         return 0
 
     async def sweep(self, limit: int, now: int | None = None) -> int:

@@ -17,6 +17,7 @@ from dayjob.engines.base import (
     ClaimRequest,
     Insertion,
     Keeps,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -29,9 +30,11 @@ from dayjob.engines.slatedb.bodies import Bodies
 from dayjob.engines.slatedb.finished import Archive
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.live import Live
+from dayjob.engines.slatedb.notes import Notes
 from dayjob.engines.slatedb.values import Claimed, Corrupt
 from dayjob.errors import EngineUnavailable
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
 from dayjob.signals import CANCEL, DUE, job_topic, queue_topic
 
 Key = TypeVar("Key")
@@ -48,6 +51,7 @@ class Store:
         self.live = Live()
         self.archive = Archive(ledger)
         self.bodies = Bodies(ledger, self.live.jobs.__contains__)
+        self.notes = Notes(ledger)
         self.orphans: list[tuple[bytes, int]] = []
         """The claims of earlier processes: whoever writes here is the only one, so those are gone."""
         self.lost_answers: dict[tuple[bytes, int], JobState] = {}
@@ -386,6 +390,18 @@ class Store:
         for key, value in items:
             self.ledger.put(keys.kv(key), value)
 
+    async def write_notes(
+        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    ) -> bool:
+        lost = self.notes.recall(writes, jobs)
+        if not self.notes.as_expected(writes):
+            return lost
+        known = await self.known(jobs)
+        self.notes.write(writes, announce, now)
+        for job in jobs:
+            self._insert(job, now, known)
+        return True
+
     # Duties.
 
     async def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
@@ -426,10 +442,19 @@ class Store:
                 ended[key] = record
         await self._need(list(ended.values()))
         self.orphans = left
-        for record in ended.values():
-            records.lapse(record, keeps.of(record.queue), now)
-            self._changed(record, JobState.RUNNING)
+        self._lapse(ended.values(), keeps, now, LEASE_EXPIRED)
         return len(ended)
+
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int) -> int:
+        ended = self.live.running_under({*workers}, limit)
+        await self.bodies.need([record.key for record in ended])
+        self._lapse(ended, keeps, now, WORKER_GONE)
+        return len(ended)
+
+    def _lapse(self, ended: Iterable[Record], keeps: Keeps, now: int, reason: str) -> None:
+        for record in ended:
+            records.lapse(record, keeps.of(record.queue), now, reason)
+            self._changed(record, JobState.RUNNING)
 
     async def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int

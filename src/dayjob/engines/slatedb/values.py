@@ -104,6 +104,11 @@ class Removal(Struct, array_like=True, frozen=True, gc=False):
     queue: str
 
 
+class Noted(Struct, array_like=True, frozen=True, gc=False):
+    written_us: int
+    value: bytes
+
+
 _heads = msgspec.msgpack.Decoder(Head)
 _decode_head = _heads.decode
 _bodies = msgspec.msgpack.Decoder(Body)
@@ -112,6 +117,7 @@ _claims = msgspec.msgpack.Decoder(Claimed)
 _queues = msgspec.msgpack.Decoder(Queue)
 _owners = msgspec.msgpack.Decoder(Owner)
 _removals = msgspec.msgpack.Decoder(Removal)
+_notes = msgspec.msgpack.Decoder(Noted)
 
 Part = TypeVar("Part")
 
@@ -327,6 +333,14 @@ def removal_value(state: JobState, queue: str) -> bytes:
 def removal(value: bytes) -> tuple[JobState, str]:
     found = _read(_removals, _split(value, 1)[0], "time of removal")
     return _STATES[found.state], found.queue
+
+
+def note_value(value: bytes, now: int) -> bytes:
+    return _join(_encode(Noted(now, value)))
+
+
+def noted(value: bytes) -> Noted:
+    return _read(_notes, _split(value, 1)[0], "note")
 
 
 def layout_value(version: int) -> bytes:

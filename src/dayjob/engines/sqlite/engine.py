@@ -15,6 +15,8 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -187,6 +189,9 @@ class SqliteEngine:
         found = await self._read(Store.stats)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
+    async def ahead(self, key: bytes, limit: int) -> int:
+        return await self._read(lambda store: store.ahead(key, limit))
+
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._read(lambda store: store.kv_get(keys))
 
@@ -214,6 +219,11 @@ class SqliteEngine:
             return 0
         return await self._write(lambda store: store.reap(here, limit, keeps, self._now(now)))
 
+    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+        if not await self._read(lambda store: store.must_reclaim(workers)):
+            return 0
+        return await self._write(lambda store: store.reclaim(workers, limit, keeps, self._now(now)))
+
     async def sweep(self, limit: int, now: int | None = None) -> int:
         if not await self._read(lambda store: store.must_sweep(self._now(now))):
             return 0
@@ -223,3 +233,16 @@ class SqliteEngine:
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
     ) -> tuple[int, bytes | None]:
         return await self._write(lambda store: store.sweep_finished(state, age, after, limit, self._now(now)))
+
+    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        """The time is asked first, so that whoever is held up after it takes no note for older than it is."""
+        return await self._read(lambda store: (self._now(now), store.notes(kind)))
+
+    async def write_notes(
+        self,
+        writes: Sequence[NoteWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+    ) -> bool:
+        return await self._write(lambda store: store.write_notes(writes, jobs, announce, self._now(now)))

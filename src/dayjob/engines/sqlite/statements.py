@@ -6,10 +6,13 @@ also what lets the threads share: the driver hands over the interpreter at every
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import TypeVar
+
+from dayjob.engines.sqlite.rows import Row
 
 Item = TypeVar("Item")
 
@@ -32,7 +35,7 @@ def keyed(name: str, width: int) -> str:
     return statement(name).format(keys=", ".join("?" * width))
 
 
-def key_chunks(keys: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes | None, ...]]]:
+def key_chunks(keys: Sequence[Item]) -> Iterator[tuple[int, tuple[Item | None, ...]]]:
     """The keys in groups of the widths that there are, the last filled up with NULLs that match nothing."""
     for start in range(0, len(keys), WIDEST):
         some = keys[start : start + WIDEST]
@@ -59,3 +62,20 @@ def migrations() -> list[tuple[int, str]]:
     """The numbered scripts that build the layout, in order."""
     scripts = [entry for entry in (_HERE / "migrations").iterdir() if entry.name.endswith(".sql")]
     return sorted((int(script.name.removesuffix(".sql")), script.read_text("utf-8")) for script in scripts)
+
+
+class Statements:
+    """The statements by their names, executed on one cursor."""
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self.cursor = cursor
+
+    def execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
+        return self.cursor.execute(statement(name), parameters)
+
+    def one(self, name: str, *parameters: object) -> Row | None:
+        row: Row | None = self.execute(name, *parameters).fetchone()
+        return row
+
+    def keys(self, name: str, *parameters: object) -> list[bytes]:
+        return [row[0] for row in self.execute(name, *parameters).fetchall()]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from heapq import merge
-from itertools import chain, islice
+from itertools import chain
 from typing import TypeVar
 
 from dayjob.engines import record as records
@@ -18,6 +17,8 @@ from dayjob.engines.base import (
     Insertion,
     Keeps,
     Listing,
+    Note,
+    NoteWrite,
     Progress,
     Renewal,
     Renewed,
@@ -28,24 +29,25 @@ from dayjob.engines.process import Process, is_gone
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
+from dayjob.engines.sqlite.listing import Lister
+from dayjob.engines.sqlite.notes import Notes
+from dayjob.engines.sqlite.queues import Queues
 from dayjob.engines.sqlite.rows import Row
-from dayjob.engines.sqlite.statements import insert_chunks, insert_of, key_chunks, keyed, statement
-from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.signals import CANCEL, DUE, Topic, queue_topic
+from dayjob.engines.sqlite.statements import (
+    Statements,
+    insert_chunks,
+    insert_of,
+    key_chunks,
+    keyed,
+    statement,
+)
+from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.signals import CANCEL, DUE, Topic, notes_topic, queue_topic
 
 Answer = TypeVar("Answer")
 
-_COUNTED = tuple(JobState(name) for name in ("pending", "scheduled", "running", "done", "dead", "cancelled"))
-_INDEX_OF = {
-    JobState.PENDING: "dayjob_pending",
-    JobState.SCHEDULED: "dayjob_due",
-    JobState.RUNNING: "dayjob_leases",
-}
-_SPARSE = 10_000
-"""Up to this many jobs in a state, listing them sorts the state's own index; above, it walks the ids."""
-
 _NO_QUEUE = 0
-_FIRST, _LAST = b"", b"\xff" * 17
 
 
 class Store:
@@ -54,66 +56,29 @@ class Store:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._cursor = connection.cursor()
         self._cursor.row_factory = None
-        self._queue_ids: dict[str, int] = {}
-        self._queue_names: dict[int, str] = {}
+        self._statements = statements = Statements(self._cursor)
+        self._queues = Queues(statements)
+        self._lister = Lister(statements, self._queues)
+        self._notes = Notes(statements)
         self.topics: set[Topic] = set()
 
     def forget(self) -> None:
         """After a rollback: drop what was learned or noted in it."""
-        self._queue_ids.clear()
-        self._queue_names.clear()
+        self._queues.forget()
         self.topics.clear()
 
-    def _execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
-        return self._cursor.execute(statement(name), parameters)
-
-    def _one(self, name: str, *parameters: object) -> Row | None:
-        row: Row | None = self._execute(name, *parameters).fetchone()
-        return row
-
-    # Queues and counters.
-
-    def _queue_id(self, name: str) -> int | None:
-        found = self._queue_ids.get(name)
-        if found is None:
-            row = self._one("queue", name)
-            if row is not None:
-                found = self._queue_ids[name] = row[0]
-        return found
-
-    def _own_queue_id(self, name: str) -> int:
-        """The queue's id; the queue is made known if it is new."""
-        found = self._queue_id(name)
-        if found is None:
-            found = self._execute("add_queue", name).lastrowid
-            assert found is not None
-            self._queue_ids[name] = found
-        return found
-
-    def _queue_name(self, queue_id: int) -> str:
-        name = self._queue_names.get(queue_id)
-        if name is None:
-            row = self._one("queue_name", queue_id)
-            assert row is not None, f"job on unknown queue {queue_id}"
-            name = self._queue_names[queue_id] = row[0]
-        return name
-
-    def _count(self, tally: Tally) -> None:
-        for queue in {queue for queue, _ in tally.deltas}:
-            deltas = [tally.deltas.get((queue, state), 0) for state in _COUNTED]
-            if any(deltas):
-                self._execute("count", *deltas, self._own_queue_id(queue))
+    # Queues.
 
     def stats(self) -> dict[str, QueueStats]:
-        return {row[0]: QueueStats(*row[1:]) for row in self._execute("stats")}
+        return self._queues.stats()
 
     def pause(self, queue: str, paused: bool) -> None:
-        self._execute("pause", int(paused), self._own_queue_id(queue))
+        self._queues.pause(queue, paused)
         if not paused:
             self.topics.add(queue_topic(queue))
 
     def paused(self) -> set[str]:
-        return {row[0] for row in self._execute("paused")}
+        return self._queues.paused()
 
     # In.
 
@@ -130,11 +95,11 @@ class Store:
 
     def _queue_for(self, job: Insertion, seen: set[bytes]) -> int:
         """The id of the job's queue. A job that exists, or is in the batch, makes no new queue known."""
-        found = self._queue_id(job.queue)
-        if found is None and (job.key in seen or self._one("exists", job.key) is not None):
+        found = self._queues.id_of(job.queue)
+        if found is None and (job.key in seen or self._statements.one("exists", job.key) is not None):
             return _NO_QUEUE
         seen.add(job.key)
-        return self._own_queue_id(job.queue) if found is None else found
+        return self._queues.own_id_of(job.queue) if found is None else found
 
     def _insert_all(self, values: list[Row]) -> bool:
         """All jobs in one sweep; if any of them was there already, none."""
@@ -152,9 +117,9 @@ class Store:
         if self._cursor.execute(insert_of(1), row).rowcount == 1:
             self._put(job.kv.items() if job.kv else ())
             return Enqueued(id_text(job.key), True)
-        if self._one("exists", job.key) is not None:
+        if self._statements.one("exists", job.key) is not None:
             return Enqueued(id_text(job.key), False)
-        holder = self._one("holder", row[1], job.dedup_key)
+        holder = self._statements.one("holder", row[1], job.dedup_key)
         assert holder is not None, "an insert that conflicts with nothing"
         return Enqueued(id_text(holder[0]), False)
 
@@ -169,7 +134,7 @@ class Store:
         for queue, state in tally.deltas:
             if state is JobState.PENDING:
                 self.topics.add(queue_topic(queue))
-        self._count(tally)
+        self._queues.count(tally)
 
     # Out.
 
@@ -178,8 +143,8 @@ class Store:
         tally = Tally()
         for queue, lease in request.queues:
             limit = request.limit - len(claimed)
-            queue_id = self._queue_id(queue)
-            if limit > 0 and queue_id is not None and self._one("is_paused", queue_id) == (0,):
+            queue_id = self._queues.id_of(queue)
+            if limit > 0 and queue_id is not None and self._statements.one("is_paused", queue_id) == (0,):
                 jobs = self._candidates(queue, queue_id, limit, lease, request.worker, now)
                 for width, keys in key_chunks([job.key for job in jobs]):
                     self._cursor.execute(
@@ -188,7 +153,7 @@ class Store:
                 tally.add(queue, JobState.PENDING, -len(jobs))
                 tally.add(queue, JobState.RUNNING, len(jobs))
                 claimed += jobs
-        self._count(tally)
+        self._queues.count(tally)
         return claimed
 
     def _candidates(
@@ -198,7 +163,7 @@ class Store:
         while True:
             jobs: list[Job] = []
             corrupt: dict[bytes, str] = {}
-            for row in self._execute("candidates", queue_id, now, limit).fetchall():
+            for row in self._statements.execute("candidates", queue_id, now, limit).fetchall():
                 try:
                     jobs.append(rows.claimed_job(row, queue, now, lease, worker))
                 except rows.Corrupt as error:
@@ -245,14 +210,14 @@ class Store:
             if row is None or not records.current(row[2], row[3], verdict.epoch):
                 states.append(None)
                 continue
-            changes.succeed(verdict.key, self._queue_name(row[1]))
+            changes.succeed(verdict.key, self._queues.name_of(row[1]))
             states.append(JobState.DONE)
         self._store(changes)
         return states
 
     def renew(self, renewal: Renewal, now: int) -> Renewed:
         lease = now + renewal.lease
-        if self._execute("renew", lease, renewal.key, renewal.epoch).rowcount == 0:
+        if self._statements.execute("renew", lease, renewal.key, renewal.epoch).rowcount == 0:
             return Renewed(None)
         (record,) = self._load([renewal.key])
         return Renewed(lease, record.cancel_requested)
@@ -267,7 +232,7 @@ class Store:
         found: dict[bytes, Record] = {}
         for width, some in key_chunks(keys):
             for row in self._cursor.execute(keyed("load", width), some).fetchall():
-                found[row[0]] = rows.record(row, self._queue_name(row[1]))
+                found[row[0]] = rows.record(row, self._queues.name_of(row[1]))
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def _store(self, changes: Changes) -> Changes:
@@ -276,7 +241,7 @@ class Store:
             self._cursor.execute(keyed("remove", width), keys)
         if changes.saved:
             self._cursor.executemany(statement("save"), changes.saved)
-        self._count(changes.tally)
+        self._queues.count(changes.tally)
         self.topics |= changes.topics
         return Changes()
 
@@ -323,13 +288,13 @@ class Store:
 
     def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
         changes = Changes()
-        expired = self._load(self._keys("expired", now, limit))
+        expired = self._load(self._statements.keys("expired", now, limit))
         for record in expired:
             before = record.state
             records.expire(record, keeps.of(record.queue), now)
             changes.add(record, before)
         changes = self._store(changes)
-        due = self._load(self._keys("due", now, limit))
+        due = self._load(self._statements.keys("due", now, limit))
         for record in due:
             records.promote(record, now)
             changes.add(record, JobState.SCHEDULED)
@@ -337,40 +302,59 @@ class Store:
         return len(due), len(expired)
 
     def next_due(self, now: int) -> int | None:
-        row = self._one("next_due")
+        row = self._statements.one("next_due")
         times = [time for time in row or () if time is not None]
         return max(min(times) - now, 0) if times else None
 
     def must_reap(self, here: Process, now: int) -> bool:
         """Whether there is anything to reap, told without writing."""
-        return bool(self._keys("lapsed", now, 1)) or bool(self._gone(here))
+        return bool(self._statements.keys("lapsed", now, 1)) or bool(self._gone(here))
 
     def reap(self, here: Process, limit: int, keeps: Keeps, now: int) -> int:
-        keys = self._keys("lapsed", now, limit)
+        keys = self._statements.keys("lapsed", now, limit)
         gone = self._gone(here)
         for owner in gone:
-            keys += self._keys("orphans", owner, limit)
-        changes = Changes()
-        ended = self._load(keys)[:limit]
-        for record in ended:
-            records.lapse(record, keeps.of(record.queue), now)
-            changes.add(record, JobState.RUNNING)
-        self._store(changes)
+            keys += self._statements.keys("orphans", owner, limit)
+        ended = self._lapse(list(dict.fromkeys(keys))[:limit], keeps, now, LEASE_EXPIRED)
         for owner in gone:
             self.remove_owner(owner)
+        return ended
+
+    def must_reclaim(self, workers: Sequence[str]) -> bool:
+        """Whether any of the workers has a claim, told without writing."""
+        return bool(self._claims_of(workers, 1))
+
+    def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int) -> int:
+        return self._lapse(self._claims_of(workers, limit), keeps, now, WORKER_GONE)
+
+    def _claims_of(self, workers: Sequence[str], limit: int) -> list[bytes]:
+        found: list[bytes] = []
+        for width, some in key_chunks(list(dict.fromkeys(workers))):
+            held = self._cursor.execute(keyed("claims_of", width), (*some, limit - len(found)))
+            found += [row[0] for row in held.fetchall()]
+        return found
+
+    def _lapse(self, keys: Sequence[bytes], keeps: Keeps, now: int, reason: str) -> int:
+        """End claims without their workers."""
+        changes = Changes()
+        ended = self._load(keys)
+        for record in ended:
+            records.lapse(record, keeps.of(record.queue), now, reason)
+            changes.add(record, JobState.RUNNING)
+        self._store(changes)
         return len(ended)
 
     def must_sweep(self, now: int) -> bool:
         """Whether there is anything to sweep, told without writing."""
-        return bool(self._keys("removable", now, 1))
+        return bool(self._statements.keys("removable", now, 1))
 
     def sweep(self, limit: int, now: int) -> int:
-        return self._drop(self._keys("removable", now, limit))
+        return self._drop(self._statements.keys("removable", now, limit))
 
     def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int
     ) -> tuple[int, bytes | None]:
-        keys = self._finished_keys(state, None, after, limit)
+        keys = self._lister.finished_keys(state, None, after, limit)
         old = [
             record.key
             for record in self._load(keys)
@@ -379,10 +363,10 @@ class Store:
         return self._drop(old), keys[-1] if len(keys) == limit else None
 
     def purge_dead(self, queue: str | None, limit: int) -> int:
-        return self._drop(self._finished_keys(JobState.DEAD, queue, None, limit))
+        return self._drop(self._lister.finished_keys(JobState.DEAD, queue, None, limit))
 
     def requeue_dead(self, queue: str, limit: int, now: int) -> int:
-        return sum(self.requeue(self._finished_keys(JobState.DEAD, queue, None, limit), now))
+        return sum(self.requeue(self._lister.finished_keys(JobState.DEAD, queue, None, limit), now))
 
     def _drop(self, keys: Sequence[bytes]) -> int:
         """Remove kept jobs and their counts."""
@@ -393,96 +377,65 @@ class Store:
         self._store(changes)
         return len(dropped)
 
-    def _keys(self, name: str, *parameters: object) -> list[bytes]:
-        return [row[0] for row in self._execute(name, *parameters).fetchall()]
-
     # Owners.
 
     def add_owner(self, process: Process) -> int:
-        owner = self._execute("add_owner", process.host, process.pid, process.started).lastrowid
+        owner = self._statements.execute("add_owner", process.host, process.pid, process.started).lastrowid
         assert owner is not None
         return owner
 
     def remove_owner(self, owner: int) -> None:
-        self._execute("remove_owner", owner)
+        self._statements.execute("remove_owner", owner)
 
     def _gone(self, here: Process) -> list[int]:
-        owners = self._execute("owners", here.host).fetchall()
+        owners = self._statements.execute("owners", here.host).fetchall()
         return [id for id, pid, started in owners if is_gone(pid, started)]
 
     # Looking.
 
     def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        select = statement("find").format(index="", conditions="job.id = ?", order="")
-        answers: list[Job | None] = []
-        for key in keys:
-            row = self._cursor.execute(select, (key,)).fetchone()
-            answers.append(None if row is None else rows.full_job(row))
-        return answers
+        return self._lister.get(keys)
 
     def cancel_requests(self) -> list[tuple[bytes, int]]:
-        return self._execute("cancel_requests").fetchall()
+        return self._statements.execute("cancel_requests").fetchall()
 
     def find(self, listing: Listing) -> list[Job]:
-        queue_id = None if listing.queue is None else self._queue_id(listing.queue)
-        if listing.queue is not None and queue_id is None:
-            return []
-        if listing.state in FINISHED and listing.task is None:
-            keys = self._finished_keys(
-                listing.state, listing.queue, listing.after, listing.limit, listing.newest_first
-            )
-            return [job for job in self.get(keys) if job is not None]
-        conditions, parameters = ["1"], []
-        for condition, value in (
-            (f"job.state = '{listing.state}'" if listing.state else "", None),
-            ("job.queue_id = ?", queue_id),
-            ("job.task = ?", listing.task),
-            ("job.id < ?" if listing.newest_first else "job.id > ?", listing.after),
-        ):
-            if value is not None:
-                parameters.append(value)
-            if condition and (value is not None or "?" not in condition):
-                conditions.append(condition)
-        select = statement("find").format(
-            index=self._listing_index(listing),
-            conditions=" AND ".join(conditions),
-            order=f"ORDER BY job.id {'DESC' if listing.newest_first else ''} LIMIT ?",
-        )
-        found = self._cursor.execute(select, (*parameters, listing.limit)).fetchall()
-        return [rows.full_job(row) for row in found]
+        return self._lister.find(listing)
 
-    def _listing_index(self, listing: Listing) -> str:
-        """The index to list by: that of the state if few jobs are in it, else the ids themselves."""
-        if listing.state not in _INDEX_OF:
-            return "NOT INDEXED"
-        counts = [getattr(stats, listing.state.value) for stats in self.stats().values()]
-        return f"INDEXED BY {_INDEX_OF[listing.state]}" if sum(counts) <= _SPARSE else "NOT INDEXED"
+    def ahead(self, key: bytes, limit: int) -> int:
+        row = self._statements.one("ahead", key, limit)
+        assert row is not None
+        ahead: int = row[0]
+        return ahead
 
-    def _finished_keys(
-        self, state: JobState, queue: str | None, after: bytes | None, limit: int, newest_first: bool = False
-    ) -> list[bytes]:
-        """Ids of finished jobs in id order: each queue has its run of them in the index; they are merged."""
-        names = [queue] if queue is not None else [row[0] for row in self._execute("stats").fetchall()]
-        name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
-        runs = [
-            self._keys(name, state.value, queue_id, start if after is None else after, limit)
-            for queue_id in map(self._queue_id, names)
-            if queue_id is not None
-        ]
-        return list(islice(merge(*runs, reverse=newest_first), limit))
+    # Notes.
+
+    def notes(self, kind: str) -> list[Note]:
+        return self._notes.of(kind)
+
+    def write_notes(
+        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    ) -> bool:
+        if not self._notes.are_as_expected(writes):
+            return False
+        self._notes.write(writes, now)
+        self.insert(jobs, now)
+        if announce:
+            self.topics.update(notes_topic(write.kind) for write in writes)
+        return True
 
     # Values.
 
     def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if (row := self._one("kv_get", key)) is None else row[0] for key in keys]
+        return [None if (row := self._statements.one("kv_get", key)) is None else row[0] for key in keys]
 
     def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
         for key, value in writes:
             if value is None:
-                self._execute("kv_delete", key)
+                self._statements.execute("kv_delete", key)
             else:
                 self._put([(key, value)])
 
     def _put(self, items: Iterable[tuple[bytes, bytes]]) -> None:
         for key, value in items:
-            self._execute("kv_put", key, value)
+            self._statements.execute("kv_put", key, value)

@@ -210,10 +210,14 @@ class Writer(StoreThread):
     def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
         self._place.begin(self._connection)
         self._look()
-        outcomes = [self._isolated(work, future) for work, future in batch]
-        self._connection.execute("COMMIT")
         store = self._store
-        topics, store.topics = store.topics, set()
+        outcomes = []
+        topics: set[Topic] = set()
+        for work, future in batch:
+            outcomes.append(self._isolated(work, future))
+            topics |= store.topics
+            store.topics.clear()
+        self._connection.execute("COMMIT")
         return outcomes, topics
 
     def _isolated(self, work: Work, future: asyncio.Future[Any]) -> Outcome:

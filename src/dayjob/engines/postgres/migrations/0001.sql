@@ -16,6 +16,7 @@
 --           that lost the connection before the answer came asks again with the same token and gets the
 --           first answer. Tokens grow with time, so the index grows at its end; old ones are pruned.
 -- kv        the users' key-value space.
+-- notes     small records of dayjob's own; see 0002.sql.
 -- meta      the version of this layout, and the id of this installation.
 --
 -- Times are microseconds since 1970 in UTC, read from the server's clock unless a client gives one. errors

@@ -14,7 +14,7 @@ fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state == RUNNING then
-    lapse(r, keeps(r.queue))
+    lapse(r, keeps(r.queue), 'lease expired')
   else
     places[LEASES][id] = false
   end

@@ -13,6 +13,7 @@
 -- dayjob_owners   one row per open engine: which process on which host it is, so that claims of a dead
 --                 process are known before their leases expire. Removed by close, or by the reaper.
 -- dayjob_kv       the users' key-value space.
+-- dayjob_notes    what dayjob keeps for itself; see 0002.sql.
 -- dayjob_meta     the version of this layout.
 --
 -- Times are microseconds since 1970 in UTC. headers, errors and progress are MessagePack. held_key repeats dedup_key

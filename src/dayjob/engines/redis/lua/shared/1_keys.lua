@@ -3,7 +3,8 @@
 -- news and for ends, and the token of the call. The arguments of the verb follow.
 local JOBS, IDS, PENDING, DUE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local LEASES, REMOVALS, FINISHED, FLAGGED, DEDUP = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local KV, COUNTS, QUEUES, PAUSED, ANSWER = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local KV, COUNTS, QUEUES, PAUSED, NOTES = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local ANSWER = KEYS[16]
 
 local SCHEDULED, WAITING, RUNNING, DONE, DEAD, CANCELLED = 1, 2, 3, 4, 5, 6
 

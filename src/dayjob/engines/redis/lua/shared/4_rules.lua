@@ -113,10 +113,10 @@ local function settle(r, event, delay, keeps, error, result, progress)
   enter(r)
 end
 
--- The lease ran out: another run, or dead when none is left.
-local function lapse(r, keeps)
+-- The lease ran out, or its worker is gone: another run, or dead when none is left.
+local function lapse(r, keeps, reason)
   leave(r)
-  fail(r, 'lease expired')
+  fail(r, reason)
   if r.attempts >= r.max_attempts then
     r.state = DEAD
     finish(r, keeps)

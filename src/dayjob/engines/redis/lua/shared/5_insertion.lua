@@ -1,4 +1,4 @@
--- Storing jobs: for insert, for insert_and_claim, and for the follow-ups of a settlement.
+-- Storing jobs: for insert, for insert_and_claim, for write_notes, and for the follow-ups of a settlement.
 --
 -- ARGV: the ids, joined; then for each job its queue, its numbers (flags: 1 run is relative, 2 expiry is
 -- relative, 4 dedup until settled; priority; max attempts; how many kv writes; run; expiry), its dedup key or

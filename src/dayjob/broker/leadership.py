@@ -1,0 +1,111 @@
+"""Which process does the duties of the fleet: the one that holds a note, written again within its term.
+
+Others look when the term is over, when it is given up, or, on the holder's own machine, as soon as its
+process is gone. Two that both believe to lead for a moment do no harm: every duty is safe side by side with
+itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dayjob.clock import Clock
+from dayjob.durations import SECOND
+from dayjob.engines.base import Engine, Note, NoteWrite
+from dayjob.engines.process import is_gone, this_process
+from dayjob.errors import DayjobError
+from dayjob.ids import new_key
+
+_log = logging.getLogger("dayjob.duties")
+
+KIND = "duty"
+_NAME = "leader"
+
+TERM = 5.0
+"""Seconds for which the lead holds after it was taken or renewed."""
+
+RENEWAL = 1.5
+_LOOK = 1.0
+"""Seconds between looks at the holder's process, on its own machine."""
+
+
+class Holder(Struct, frozen=True):
+    id: str
+    machine: str
+    pid: int
+    started: str
+    renewed: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Holder).decode
+
+
+class Leadership:
+    """One broker's part in it."""
+
+    def __init__(self, engine: Engine, clock: Clock, now: Callable[[], int | None]) -> None:
+        here = this_process()
+        self._me = Holder(new_key().hex(), here.host, here.pid, here.started)
+        self._engine = engine
+        self._clock = clock
+        self._now = now
+        self._until = float("-inf")
+        self._held: bytes | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process can have the storage."""
+        return not self._engine.capabilities.multi_process
+
+    @property
+    def leads(self) -> bool:
+        return self.alone or self._clock.elapsed() < self._until
+
+    async def seek(self) -> float:
+        """Renew the lead or try to get it; seconds until that is wanted again."""
+        asked = self._clock.elapsed()
+        now, notes = await self._engine.notes(KIND, self._now())
+        note = next((note for note in notes if note.name == _NAME), None)
+        holder = None if note is None else _read(note)
+        if note is not None and holder is not None and holder.id != self._me.id:
+            here = holder.machine == self._me.machine
+            left = TERM - (now - note.written_us) / SECOND
+            if left > 0 and not (here and is_gone(holder.pid, holder.started)):
+                self._step_down()
+                return min(left, _LOOK) if here else left
+        mine = replace(self._me, renewed=self._me.renewed + 1)
+        value = _encode(mine)
+        write = NoteWrite(KIND, _NAME, None if note is None else note.value, value)
+        if not await self._engine.write_notes([write], now=self._now()):
+            self._step_down()
+            return 0.0
+        if not self.leads:
+            _log.info("this process does the duties now")
+        self._me, self._held, self._until = mine, value, asked + TERM
+        return RENEWAL
+
+    async def give_up(self) -> None:
+        """Let others lead at once."""
+        if self._held is not None:
+            write = NoteWrite(KIND, _NAME, self._held, None)
+            self._step_down()
+            try:
+                await self._engine.write_notes([write], announce=True, now=self._now())
+            except DayjobError as error:
+                _log.info("the lead could not be given up, and ends with its term: %s", error)
+
+    def _step_down(self) -> None:
+        self._until, self._held = float("-inf"), None
+
+
+def _read(note: Note) -> Holder | None:
+    try:
+        return _decode(note.value)
+    except msgspec.MsgspecError:
+        return None

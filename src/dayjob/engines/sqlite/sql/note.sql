@@ -1,0 +1,1 @@
+SELECT value FROM dayjob_notes WHERE kind = ? AND name = ?

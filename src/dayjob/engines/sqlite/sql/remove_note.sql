@@ -1,0 +1,1 @@
+DELETE FROM dayjob_notes WHERE kind = ? AND name = ?

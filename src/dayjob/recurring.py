@@ -1,0 +1,235 @@
+"""Recurring jobs: what a user asks for, what is stored of it, and what is due by a given time.
+
+Pure: the broker stores a ``Schedule`` and its jobs in one commit, so that each due time is fired once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dayjob.cron import Every, Timing, check_cron, cron, find_zone
+from dayjob.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
+from dayjob.errors import ConfigError
+from dayjob.job import DedupUntil, NewJob
+from dayjob.names import KEY_BYTES, check_name
+
+if TYPE_CHECKING:
+    from dayjob.task import Task
+
+Missed = Literal["skip", "once", "all"]
+
+LATE = 10 * SECOND
+"""A due time that is not older than this is late, not missed: the fleet was busy, or changed its leader."""
+
+MOST_MISSED = 1000
+"""How many missed due times ``missed="all"`` makes up for; older ones are left out."""
+
+SHORTEST = SECOND // 10
+
+SCHEDULE_HEADER = "dayjob-schedule"
+DUE_HEADER = "dayjob-due"
+
+
+class Recurring(Struct, frozen=True):
+    """A job to be enqueued again and again: by ``cron`` in a time zone, or ``every`` so many seconds.
+
+    ``task`` is a task, or the name of one; ``args`` are its arguments: a mapping by name, or, with the task
+    itself, a sequence. ``missed`` says what happens to the due times of a downtime.
+    """
+
+    id: str
+    cron: str | None = None
+    every: Duration | None = None
+    task: Task[Any, Any, Any] | str = ""
+    args: Sequence[Any] | Mapping[str, Any] = ()
+    queue: str | None = None
+    timezone: str = "UTC"
+    missed: Missed = "once"
+    priority: int | None = None
+    max_attempts: int | None = None
+    headers: Mapping[str, str] | None = None
+    tenant: str | None = None
+    payload: bytes | None = None
+
+    def __post_init__(self) -> None:
+        name = f"Recurring({self.id!r})"
+        try:
+            check_name(self.id, "schedule id", KEY_BYTES)
+            check_timing(self.cron, self.every, self.timezone, self.missed)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+        if self.payload is not None and (self.task or self.args):
+            raise ConfigError(f"{name}: payload is for jobs without a task: pass args instead")
+        if isinstance(self.task, str) and self.args and not isinstance(self.args, Mapping):
+            raise ConfigError(
+                f"{name}: args={self.args!r} with the name of a task: "
+                "pass a mapping by parameter, or the task itself"
+            )
+        if isinstance(self.args, str | bytes) or not isinstance(self.args, Sequence | Mapping):
+            raise ConfigError(f"{name}: args={self.args!r}: pass a sequence or a mapping of arguments")
+
+
+def check_timing(cron: str | None, every: Duration | None, timezone: str, missed: str) -> None:
+    """Refuse a time that can't be told."""
+    if (cron is None) == (every is None):
+        raise ConfigError(f"cron={cron!r} and every={every!r}: pass one of the two")
+    if cron is not None:
+        check_cron(cron)
+    else:
+        try:
+            interval = to_micros(cast("Duration", every), "every")
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error)) from None
+        if interval < SHORTEST:
+            raise ConfigError(f"every={every!r} is too often: pass 0.1 seconds or more")
+        if timezone != "UTC":
+            raise ConfigError(f"timezone={timezone!r} means nothing to every={every!r}: leave it out")
+    find_zone(timezone)
+    if missed not in ("skip", "once", "all"):
+        raise ConfigError(f"missed={missed!r}: pass 'skip', 'once' or 'all'")
+
+
+class Due(Struct, frozen=True):
+    """What a schedule comes to at some moment: the times to fire for, and the schedule after that."""
+
+    times: list[int]
+    schedule: Schedule
+    left_out: int = 0
+    """Missed due times that are not made up for; if there are very many, those at least."""
+
+
+class Schedule(Struct, frozen=True, omit_defaults=True):
+    """A recurring job as it is stored, with when it fired and when it will."""
+
+    id: str
+    queue: str
+    task: str
+    payload: bytes
+    next_us: int | None
+    """None when it is never due again."""
+    last_us: int | None = None
+    cron: str | None = None
+    every_us: int = 0
+    timezone: str = "UTC"
+    missed: Missed = "once"
+    priority: int | None = None
+    max_attempts: int | None = None
+    headers: dict[str, str] | None = None
+    tenant: str | None = None
+    dedup_key: str | None = None
+    dedup_until: DedupUntil = "claimed"
+    paused: bool = False
+    app: str | None = None
+    """The app whose code declares it; such a schedule goes when the code no longer does."""
+    problem: str | None = None
+    """Why it is due and does not fire."""
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When it fires next; None while it is paused, and when it is never due again."""
+        return None if self.paused else to_datetime_or_none(self.next_us)
+
+    @property
+    def last_at(self) -> datetime | None:
+        """The due time that it fired for last."""
+        return to_datetime_or_none(self.last_us)
+
+    @property
+    def every(self) -> float | None:
+        """The interval in seconds."""
+        return self.every_us / SECOND if self.every_us else None
+
+    @property
+    def timing(self) -> Timing:
+        if self.cron is not None:
+            return cron(self.cron, self.timezone)
+        return Every(self.every_us, self.next_us or 0)
+
+    def due(self, now: int) -> Due:
+        """What to fire by now."""
+        first = self.next_us
+        if self.paused or first is None or first > now:
+            return Due([], self)
+        timing = self.timing
+        times = [first]
+        while (following := timing.after(times[-1])) is not None and following <= now:
+            times.append(following)
+            if len(times) > MOST_MISSED:
+                newest = timing.latest(now, MOST_MISSED)
+                times = [*takewhile(lambda due: due >= first, newest)][::-1]
+                following = timing.after(now)
+                break
+        fired = self._chosen(times, now, late=now - first <= LATE)
+        last = fired[-1] if fired else self.last_us
+        after = replace(self, next_us=following, last_us=last, problem=None)
+        return Due(fired, after, len(times) - len(fired))
+
+    def _chosen(self, times: list[int], now: int, late: bool) -> list[int]:
+        if late or self.missed == "all":
+            return times
+        newest = times[-1:]
+        return newest if self.missed == "once" or now - newest[0] <= LATE else []
+
+    def replacing(self, old: Schedule | None, now: int) -> Schedule:
+        """This, freshly asked for, in the place of what is stored: what has happened is kept.
+
+        The next due time is kept as well, unless the times are others now.
+        """
+        if old is None:
+            return self.starting(now)
+        kept = replace(self, last_us=old.last_us, paused=old.paused, problem=old.problem)
+        if (self.cron, self.every_us, self.timezone) == (old.cron, old.every_us, old.timezone):
+            return replace(kept, next_us=old.next_us)
+        return kept.starting(now)
+
+    def resumed(self, now: int) -> Schedule:
+        """The same, no longer paused; what came due meanwhile is not made up for."""
+        overdue = self.next_us is not None and self.next_us <= now
+        following = self.timing.after(now) if overdue else self.next_us
+        return replace(self, paused=False, next_us=following)
+
+    def starting(self, now: int) -> Schedule:
+        """The same, next due after now: an interval counts from when it fired last, if it ever did."""
+        if self.cron is not None:
+            return replace(self, next_us=cron(self.cron, self.timezone).after(now), problem=None)
+        begun = now if self.last_us is None else self.last_us
+        return replace(self, next_us=max(begun + self.every_us, now), problem=None)
+
+    def new_job(self, due: int | None) -> NewJob:
+        """The job for one due time; None stands for a trigger by hand."""
+        headers = {**(self.headers or {}), SCHEDULE_HEADER: self.id}
+        if due is not None:
+            headers[DUE_HEADER] = to_datetime(due).isoformat()
+        return NewJob(
+            self.queue, self.payload, self.task, priority=self.priority, max_attempts=self.max_attempts,
+            headers=headers, tenant=self.tenant, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
+        )  # fmt: skip
+
+
+def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Schedule:
+    """What is stored of a recurring job; when it is due is not decided yet."""
+    interval = 0 if recurring.every is None else to_micros(recurring.every, "every")
+    return Schedule(
+        recurring.id,
+        template.queue,
+        template.task,
+        bytes(template.payload),
+        None,
+        cron=None if recurring.cron is None else " ".join(check_cron(recurring.cron).split()),
+        every_us=interval,
+        timezone=recurring.timezone,
+        missed=recurring.missed,
+        priority=template.priority,
+        max_attempts=template.max_attempts,
+        headers=dict(template.headers) if template.headers else None,
+        tenant=template.tenant,
+        dedup_key=template.dedup_key,
+        dedup_until=template.dedup_until,
+        app=app,
+    )

@@ -1,0 +1,70 @@
+"""An older layout is raised to ours when it is opened, by whoever comes first; a newer one is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import Broker, ConfigError
+from dayjob.engines.base import NoteWrite
+from dayjob.engines.redis import opening
+from dayjob.engines.redis.keys import LAYOUT, Keys
+from dayjob.engines.redis.scripts import script
+from tests.conformance.observe import everything
+from tests.engines.redis.conftest import QUIET
+from tests.servers.redis import Server, client
+
+VERSION = Keys("dayjob").layout
+
+
+def first_layout(server: Server) -> None:
+    """Layout 1 is what is there without notes."""
+    with client(server.url) as connection:
+        assert not connection.exists(Keys("dayjob").notes)
+        connection.set(VERSION, 1)
+
+
+async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
+    with client(server.url) as connection:
+        assert connection.get(VERSION) == b"%d" % LAYOUT == b"2"
+
+
+async def test_the_first_layout_is_raised_and_keeps_its_jobs(server: Server) -> None:
+    async with Broker(server.url, config=QUIET) as broker:
+        await broker.enqueue("q", b"kept", dedup_key="k", kv={b"k": b"v"})
+        before = await everything(broker)
+    first_layout(server)
+    brokers = [Broker(server.url, config=QUIET) for _ in range(8)]
+    await asyncio.gather(*(broker.open() for broker in brokers))
+    with client(server.url) as connection:
+        assert connection.get(VERSION) == b"2"
+    assert await everything(brokers[0]) == before
+    written = [broker._engine.write_notes([NoteWrite("k", "a", None, b"1")]) for broker in brokers]
+    assert (await asyncio.gather(*written)).count(True) == 1
+    for broker in brokers:
+        await broker.close()
+
+
+async def test_a_full_server_can_be_opened_with_newer_code(server: Server, broker: Broker) -> None:
+    first_layout(server)
+    with client(server.url) as connection:
+        connection.config_set("maxmemory", 1)
+        async with Broker(server.url, config=QUIET):
+            assert connection.get(VERSION) == b"2"
+
+
+async def test_a_layout_that_was_raised_meanwhile_is_not_lowered(server: Server, broker: Broker) -> None:
+    """Between our look and our raise, newer code came first."""
+    with client(server.url) as connection:
+        connection.set(VERSION, 3)
+        assert connection.eval(script("raise_layout").source, 1, VERSION, LAYOUT) == b"3"
+        assert connection.get(VERSION) == b"3"
+
+
+async def test_code_that_knows_the_first_layout_only_refuses_ours(
+    server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "LAYOUT", 1)
+    with pytest.raises(ConfigError, match="have layout 2 and this dayjob knows up to 1: upgrade dayjob"):
+        await Broker(server.url, config=QUIET).open()

@@ -1,0 +1,184 @@
+"""Notes where the server or the network is in the way, and how much one call looks at."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dayjob import Broker, EngineUnavailable, NewJob
+from dayjob.engines.base import Insertion, NoteWrite
+from dayjob.engines.redis.keys import Keys
+from dayjob.job import id_key
+from dayjob.signals import notes_topic
+from tests.conformance.arrange import claim_one
+from tests.conformance.waiting import within
+from tests.engines.redis.conftest import QUIET
+from tests.servers.proxy import Proxy
+from tests.servers.redis import Server, client
+
+FIRST = NoteWrite("k", "a", None, b"1")
+
+
+def insertion(broker: Broker, **options: Any) -> Insertion:
+    return broker._intake.insertion(NewJob("q", **options))
+
+
+async def values(broker: Broker, kind: str = "k") -> dict[str, bytes]:
+    return {note.name: note.value for note in (await broker._engine.notes(kind))[1]}
+
+
+# Lost answers.
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_write_whose_answer_is_lost_acts_once_and_is_known_to_be_written(
+    through: Broker, proxy: Proxy, times: int
+) -> None:
+    engine = through._engine
+    proxy.losing = times
+    assert await within(engine.write_notes([FIRST], [insertion(through)]))
+    assert (await through.stats("q")).pending == 1
+    for write in (NoteWrite("k", "a", b"1", b"2"), NoteWrite("k", "a", b"2", None)):
+        proxy.losing = times
+        assert await within(engine.write_notes([write]))
+    assert await values(through) == {}
+    assert proxy.lost == 3 * times
+
+
+async def test_a_write_that_was_refused_stays_so_when_its_answer_is_lost(
+    through: Broker, proxy: Proxy
+) -> None:
+    await through._engine.write_notes([FIRST])
+    proxy.losing = 1
+    assert not await within(through._engine.write_notes([FIRST], [insertion(through)]))
+    assert proxy.lost == 1
+    assert await through.jobs() == []
+
+
+async def test_a_write_that_was_undone_meanwhile_is_not_repeated(
+    through: Broker, broker: Broker, proxy: Proxy
+) -> None:
+    """The answer is lost, somebody removes the note, and only then is the call repeated."""
+    proxy.losing = 1
+    with broker._engine.signals.listen([notes_topic("k")]) as heard:
+        await broker._engine.notes("k")
+        writing = asyncio.create_task(through._engine.write_notes([FIRST], announce=True))
+        await within(heard.wait())
+        assert await broker._engine.write_notes([NoteWrite("k", "a", b"1", None)])
+    assert await within(writing)
+    assert await values(broker) == {}
+
+
+async def test_reclaimed_claims_are_counted_once(through: Broker, proxy: Proxy) -> None:
+    await through.enqueue_many([NewJob("q"), NewJob("q")])
+    await through.claim("q", limit=2, worker="gone")
+    proxy.losing = 1
+    assert await within(through._engine.reclaim(["gone"], 10, through._policies.keeps)) == 2
+    assert proxy.lost == 1
+    assert [len(job.errors) for job in await through.jobs()] == [1, 1]
+
+
+# A full server.
+
+
+async def test_a_full_server_lets_workers_come_and_go_and_takes_no_jobs(
+    server: Server, broker: Broker
+) -> None:
+    engine = broker._engine
+    await engine.write_notes([NoteWrite("k", "old", None, b"1")])
+    await broker.enqueue("q")
+    await claim_one(broker)
+    with client(server.url) as connection:
+        connection.config_set("maxmemory", 1)
+        async with Broker(server.url, config=QUIET) as other:
+            assert await other._engine.write_notes([NoteWrite("k", "new", None, b"1")])
+            assert await other._engine.write_notes([NoteWrite("k", "new", b"1", b"22")])
+            assert await other._engine.write_notes([NoteWrite("k", "old", b"1", None)], announce=True)
+        with pytest.raises(EngineUnavailable, match="memory is full"):
+            await within(engine.write_notes([NoteWrite("k", "new", b"22", None)], [insertion(broker)]))
+        assert await values(broker) == {"new": b"22"}
+        assert await engine.reclaim(["w"], 10, broker._policies.keeps) == 1
+        connection.config_set("maxmemory", 0)
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.running) == (1, 0)
+
+
+# Who is told.
+
+
+async def test_only_an_announced_write_is_told_of(server: Server, broker: Broker) -> None:
+    engine = broker._engine
+    with client(server.url) as connection:
+        heard = connection.pubsub()
+        heard.subscribe("{dayjob}:news", "{dayjob}:ends")
+        for _ in range(2):
+            assert heard.get_message(timeout=5)["type"] == "subscribe"
+        await engine.write_notes([FIRST])
+        assert not await engine.write_notes([FIRST], [insertion(broker)], announce=True)
+        await engine.write_notes([], announce=True)
+        await engine.write_notes(
+            [NoteWrite("k", "b", None, b""), NoteWrite("k", "c", None, b"")], announce=True
+        )
+        assert heard.get_message(timeout=5)["data"] == b"\1k"
+        await engine.write_notes([NoteWrite("cd", "d", None, b"")], [insertion(broker)], announce=True)
+        assert heard.get_message(timeout=5)["data"] == b"\0q"
+        assert heard.get_message(timeout=5)["data"] == b"\1cd"
+        heard.close()
+
+
+async def test_without_subscriptions_notes_are_looked_for(server: Server) -> None:
+    with client(server.url) as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
+    async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
+        with broker._engine.signals.listen([notes_topic("k")]) as event:
+            await broker._engine.notes("k")
+            event.clear()
+            await other._engine.write_notes([FIRST], announce=True)
+            await within(event.wait())
+
+
+# How much one call looks at.
+
+
+async def test_reclaiming_passes_over_any_number_of_others_claims(server: Server, broker: Broker) -> None:
+    """More claims than one call examines, so that it goes on from where it was."""
+    for worker, jobs in (("alive", 700), ("gone", 600), ("alive", 700), ("", 100)):
+        await broker.enqueue_many([NewJob("q") for _ in range(jobs)])
+        assert len(await broker.claim("q", limit=jobs, worker=worker or None)) == jobs
+    keeps = broker._policies.keeps
+    with client(server.url) as connection:
+        connection.config_resetstat()
+        assert await broker._engine.reclaim(["unknown", ""], 10, keeps) == 0
+        assert connection.info("commandstats")["cmdstat_zscan"]["calls"] > 5
+    assert [await broker._engine.reclaim(["gone"], 350, keeps) for _ in range(3)] == [350, 250, 0]
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.running) == (600, 1500)
+
+
+async def test_a_damaged_record_does_not_stop_reclaiming(server: Server, broker: Broker) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(4)])
+    damaged, _, other, lost = await broker.claim("q", limit=4, worker="gone")
+    jobs = Keys("dayjob").jobs
+    with client(server.url) as connection:
+        record = connection.hget(jobs, other.key)
+        connection.hset(jobs, damaged.key, b"\xc1")
+        connection.hset(jobs, other.key, b"\x09" + record[1:])
+        connection.zrem(Keys("dayjob").leases, lost.key)
+        connection.zadd(Keys("dayjob").leases, {lost.key: 0, b"x" * 16: 0})
+    assert await broker._engine.reclaim(["gone"], 10, broker._policies.keeps) == 3
+    await broker.reap()
+    assert len(await broker.jobs()) == 4
+
+
+async def test_counting_who_is_ahead_walks_over_none(server: Server, broker: Broker) -> None:
+    await broker.enqueue_many([NewJob("q") for _ in range(2000)])
+    last = await broker.enqueue("q")
+    with client(server.url) as connection:
+        connection.config_resetstat()
+        assert await broker._engine.ahead(id_key(last.id), 10_000) == 2000
+        assert await broker._engine.ahead(id_key(last.id), 100) == 100
+        commands = {name for name, _ in connection.info("commandstats").items()}
+    assert "cmdstat_zlexcount" in commands
+    assert not any("zrange" in name for name in commands)

@@ -1,0 +1,144 @@
+"""A file of an older dayjob becomes one of this dayjob, once, with all that is in it and whoever uses it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable
+from dayjob.engines.base import NoteWrite
+from dayjob.engines.registry import find_layout
+from dayjob.engines.sqlite import database
+from dayjob.engines.sqlite.statements import migrations
+from tests.engines.sqlite.processes import Spawn, said_by_all, together
+from tests.engines.sqlite.roles import open_new
+
+QUIET = BrokerConfig(duties=False)
+NEWEST = migrations()[-1][0]
+OLDER = [number for number, _ in migrations()[:-1]]
+
+
+@pytest.fixture
+def old_code(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A dayjob that knows the first layout only, until it is undone."""
+    monkeypatch.setattr(database, "migrations", lambda: migrations()[:1])
+    return monkeypatch
+
+
+def older(path: Path, layout: int) -> None:
+    """A file as the dayjob of that layout left it, with a job and a value in it."""
+    with closing(sqlite3.connect(path)) as connection:
+        for number, script in migrations()[:layout]:
+            connection.executescript(script)
+            connection.execute("INSERT OR REPLACE INTO dayjob_meta VALUES ('layout', ?)", (number,))
+        connection.execute("INSERT INTO dayjob_queues (name, pending) VALUES ('q', 1)")
+        connection.execute(
+            """
+            INSERT INTO dayjob_jobs (
+                id, queue_id, state, priority, max_attempts, enqueued_at, run_at, dedup_until, task, payload
+            ) VALUES (?, 1, 'pending', 1000, 3, 1, 1, 'claimed', 'task', x'6f6c64')
+            """,
+            (bytes(range(16)),),
+        )
+        connection.execute("INSERT INTO dayjob_kv VALUES (x'6b', x'76')")
+        connection.commit()
+
+
+def layout(path: Path) -> tuple[int, list[tuple[str, ...]]]:
+    with closing(sqlite3.connect(path)) as connection:
+        [(number,)] = connection.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchall()
+        objects = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        return number, objects
+
+
+async def write_a_note(broker: Broker) -> None:
+    assert await broker._engine.write_notes([NoteWrite("k", "a", None, b"1")])
+    assert [note.name for note in (await broker._engine.notes("k"))[1]] == ["a"]
+
+
+@pytest.mark.parametrize("number", OLDER)
+async def test_an_older_file_is_brought_up_to_date_and_keeps_what_is_in_it(
+    path: Path, url: str, tmp_path: Path, number: int
+) -> None:
+    older(path, number)
+    async with Broker(url, config=QUIET) as broker:
+        [job] = await broker.claim("q")
+        assert (job.task, job.payload) == ("task", b"old")
+        assert await broker.kv_get(b"k") == b"v"
+        await broker.ack(job)
+        await write_a_note(broker)
+    async with Broker(f"sqlite:///{tmp_path}/new.db"):
+        pass
+    assert layout(path) == layout(tmp_path / "new.db")
+    assert layout(path)[0] == NEWEST
+
+
+@pytest.mark.parametrize("number", OLDER)
+async def test_the_command_says_from_where_to_where(path: Path, url: str, number: int) -> None:
+    older(path, number)
+    found = find_layout(url)
+    assert found is not None
+    assert await found.apply() == (number, NEWEST)
+    assert await found.apply() == (NEWEST, NEWEST)
+
+
+@pytest.mark.slow
+async def test_sixteen_processes_may_open_an_older_file_at_once(tmp_path: Path, spawn: Spawn) -> None:
+    paths = [tmp_path / f"{number}.db" for number in range(3)]
+    for path in paths:
+        older(path, 1)
+    children = await spawn.many(16, open_new, [f"sqlite:///{path}" for path in paths])
+    for _ in paths:
+        await together(children)
+        assert set(await said_by_all(children)) == {"closed"}
+    assert [await child.ended() for child in children] == [0] * 16
+    for path in paths:
+        assert layout(path) == layout(paths[0])
+        async with Broker(f"sqlite:///{path}", config=QUIET) as broker:
+            assert (await broker.stats("q")).pending == 17
+            await write_a_note(broker)
+
+
+async def test_an_older_dayjob_refuses_a_migrated_file(url: str, old_code: pytest.MonkeyPatch) -> None:
+    with old_code.context() as new_code:
+        new_code.setattr(database, "migrations", migrations)
+        async with Broker(url, config=QUIET):
+            pass
+    with pytest.raises(ConfigError, match=f"has layout {NEWEST} and this dayjob knows up to 1: upgrade"):
+        await Broker(url, config=QUIET).open()
+
+
+async def test_an_older_dayjob_that_has_the_file_open_goes_on(
+    path: Path, url: str, old_code: pytest.MonkeyPatch
+) -> None:
+    async with Broker(url, config=QUIET) as before:
+        first = await before.enqueue("q")
+        assert layout(path)[0] == 1
+        old_code.undo()
+        async with Broker(url, config=QUIET) as after:
+            assert layout(path)[0] == NEWEST
+            second = await after.enqueue("q")
+            claimed = await before.claim("q", limit=2)
+            assert [job.id for job in claimed] == [first.id, second.id]
+            for job in claimed:
+                await before.ack(job)
+            assert (await after.stats("q")).done == 2
+
+
+async def test_a_migration_that_fails_changes_nothing(
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older(path, 1)
+    before = layout(path)
+    broken = [*migrations(), (NEWEST + 1, "CREATE TABLE dayjob_more (a);\nCREATE TABLE dayjob_more (a);\n")]
+    monkeypatch.setattr(database, "migrations", lambda: broken)
+    with pytest.raises(EngineUnavailable, match="dayjob_more already exists"):
+        await Broker(url, config=QUIET).open()
+    assert layout(path) == before
+    monkeypatch.undo()
+    async with Broker(url, config=QUIET) as broker:
+        assert len(await broker.claim("q")) == 1
+        await write_a_note(broker)

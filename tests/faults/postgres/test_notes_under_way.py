@@ -1,0 +1,54 @@
+"""Notes whose writing was under way when the connection broke: the retry waits for it and gets its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from psycopg import AsyncConnection
+
+from dayjob import Broker, BrokerConfig
+from dayjob.engines.base import NoteWrite
+from dayjob.engines.postgres import pool
+from tests.servers.postgres import schema_of, server_url
+from tests.servers.wire import Proxy
+from tests.worker.crew import until
+
+QUIET = BrokerConfig(duties=False)
+
+SLOW = """
+CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql
+    AS $$ BEGIN PERFORM pg_sleep(0.7); RETURN NULL; END $$;
+CREATE TRIGGER slow AFTER INSERT OR UPDATE ON {schema}.notes FOR EACH ROW EXECUTE FUNCTION {schema}.slow();
+"""
+"""Whoever writes a note takes a while before the end of the statement."""
+
+
+async def test_what_the_first_try_wrote_is_not_refused_to_the_second(
+    wire: Proxy, url: str, direct_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second waits for the first in the middle of its statement, and finds the note changed."""
+    monkeypatch.setitem(pool.SETTINGS, "lock_timeout", "30s")
+    schema = schema_of(tmp_path)
+    async with (
+        Broker(direct_url, config=QUIET) as other,
+        Broker(url, config=QUIET) as broker,
+        await AsyncConnection.connect(server_url(), autocommit=True) as console,
+    ):
+        engine = broker._engine
+        await console.execute(SLOW.format(schema=schema))
+
+        async def it_sleeps() -> bool:
+            found = await console.execute(
+                "SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE %s",
+                [f"%{schema}%"],
+            )
+            return bool(await found.fetchall())
+
+        for expected, value in ((None, b"1"), (b"1", b"2")):
+            writing = asyncio.create_task(engine.write_notes([NoteWrite("k", "a", expected, value)]))
+            await until(it_sleeps)
+            wire.cut()
+            assert await writing
+            assert [note.value for note in (await other._engine.notes("k"))[1]] == [value]
