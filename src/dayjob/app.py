@@ -25,6 +25,7 @@ from dayjob.durations import Duration
 from dayjob.engines.registry import parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import Event, Events, Observer
+from dayjob.hooks import Meter, Tracing
 from dayjob.ids import new_key
 from dayjob.job import Enqueued, Job, NewJob
 from dayjob.names import KEY_BYTES, check_name
@@ -91,6 +92,10 @@ class App:
         self.events = Events()
         self.runner: Runner | None = None
         """Takes jobs in place of the storage; set by ``dayjob.testing.eager``."""
+        self.meter: Meter | None = None
+        """Counts and times this process's jobs; set by ``dayjob.metrics.measure``."""
+        self.tracing: Tracing | None = None
+        """Follows jobs; set by ``dayjob.tracing.trace``."""
         self.clock: Clock | None = None
         """The clock that brokers and workers go by; set by tests before first use."""
         self._bridge = Bridge(f"{name}-bridge")
@@ -218,6 +223,11 @@ class App:
         loop = _running_loop()
         return self._broker_of(self._bridge.start() if loop is None else loop)
 
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """What this app's brokers are configured with: they run no duties of their own accord."""
+        return replace(self.config, duties=False)
+
     async def opened(self) -> Broker:
         """The broker of this event loop, opened on first use."""
         broker = self._broker_of(asyncio.get_running_loop())
@@ -232,8 +242,7 @@ class App:
             self._pid = os.getpid()
         broker = self._brokers.get(loop)
         if broker is None:
-            config = replace(self.config, duties=False)
-            made = Broker(self.url, config=config, clock=self.clock)
+            made = Broker(self.url, config=self.broker_config, clock=self.clock)
             broker = self._brokers.setdefault(loop, made)  # Several threads may ask for the bridge's.
         return broker
 
@@ -282,7 +291,11 @@ class App:
     # For tasks.
 
     def told_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
-        if enqueued.created and self.events.wants("job.enqueued"):
+        if not enqueued.created:
+            return
+        if self.meter is not None:
+            self.meter.enqueued(job)
+        if self.events.wants("job.enqueued"):
             self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
 
     def __repr__(self) -> str:

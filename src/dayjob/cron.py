@@ -32,6 +32,8 @@ _FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
 _TAKES = ("0-59", "0-59", "0-23", "1-31, L, LW", "1-12, JAN-DEC", "0-7, SUN-SAT, 5L, 1#2")
 _ANY_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_PUT_BACK = 3 * 3600 * SECOND
+"""No zone puts its clocks back by more."""
 
 
 class Timing(Protocol):
@@ -53,7 +55,8 @@ class Cron:
         fields = check_cron(expression).split()
         self._zone = find_zone(timezone)
         self._seconds: list[int] | None = None
-        if len(fields) == 6 and not fields[1].startswith("*") and not fields[2].startswith("*"):
+        self._fixed = not fields[-5].startswith("*") and not fields[-4].startswith("*")
+        if len(fields) == 6 and self._fixed:
             # The rules for the days that the clocks change are for minutes: the seconds go on top.
             self._seconds = sorted(CronSim(" ".join(fields), _ANY_TIME).seconds)
             fields = fields[1:]
@@ -73,7 +76,9 @@ class Cron:
                 yield _to_micros(due) + second * SECOND
 
     def _backwards(self, instant: int) -> Iterator[int]:
-        for due in CronSim(self._expression, self._local(instant + SECOND), reverse=True):
+        # Fixed times go by the clock on the wall, which may have been put back since: begin later than that.
+        later = _PUT_BACK if self._fixed else SECOND
+        for due in CronSim(self._expression, self._local(instant + later), reverse=True):
             for second in reversed(self._seconds or (0,)):
                 yield _to_micros(due) + second * SECOND
 
@@ -124,7 +129,7 @@ def check_cron(expression: str) -> str:
         )
     try:
         due = CronSim(expression, _ANY_TIME)
-    except CronSimError:
+    except (CronSimError, ValueError):
         raise ConfigError(_fault(expression, fields)) from None
     if next(due, None) is None:
         raise ConfigError(f"cron={expression!r} is never due: there is no such date")
@@ -153,18 +158,17 @@ def _is_good(part: str, number: int, of: int) -> bool:
     fields[number] = part
     try:
         CronSim(" ".join(fields), _ANY_TIME)
-    except CronSimError:
+    except (CronSimError, ValueError):
         return False
     return True
 
 
-@lru_cache(1000)
 def find_zone(name: str) -> ZoneInfo:
     if not isinstance(name, str):
         raise ConfigError(f"timezone={name!r} is a {type(name).__name__}: pass a name")
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError):
+    except (KeyError, OSError, ValueError):
         raise ConfigError(
             f"timezone={name!r} is not known here: pass an IANA name such as 'Europe/Berlin' "
             "(where the system has no time zones, install tzdata)"

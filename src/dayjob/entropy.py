@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 
 _source = random.Random()
 
@@ -12,6 +13,9 @@ bits = _source.getrandbits
 
 fraction = _source.random
 """``fraction()``: a random number in [0, 1)."""
+
+secret = secrets.token_urlsafe
+"""``secret(n)``: n random bytes as text that nobody can guess, for sessions and the like."""
 
 
 def _reseed() -> None:

@@ -186,8 +186,8 @@ def _finished(job: Job) -> Reason:
 
 def _short(error: str | None) -> str:
     """The line of an error that says what it was."""
-    lines = (error or "no reason given").strip().splitlines()
-    line = lines[-1] if lines and lines[0].startswith("Traceback") else lines[0] if lines else ""
+    lines = (error or "").strip().splitlines() or ["no reason given"]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return line if len(line) <= 300 else f"{line[:297]}..."
 
 

@@ -64,6 +64,9 @@ class Recurring(Struct, frozen=True):
             check_timing(self.cron, self.every, self.timezone, self.missed)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
+        if not isinstance(self.task, str) and not hasattr(self.task, "bind"):
+            kind = type(self.task).__name__
+            raise ConfigError(f"{name}: task={self.task!r} is a {kind}: pass a task, or the name of one")
         if self.payload is not None and (self.task or self.args):
             raise ConfigError(f"{name}: payload is for jobs without a task: pass args instead")
         if isinstance(self.task, str) and self.args and not isinstance(self.args, Mapping):
@@ -158,17 +161,19 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
             return Due([], self)
         timing = self.timing
         times = [first]
+        older: set[int] = set()
         while (following := timing.after(times[-1])) is not None and following <= now:
             times.append(following)
             if len(times) > MOST_MISSED:
                 newest = timing.latest(now, MOST_MISSED)
+                older = set(times).difference(newest)
                 times = [*takewhile(lambda due: due >= first, newest)][::-1]
                 following = timing.after(now)
                 break
         fired = self._chosen(times, now, late=now - first <= LATE)
         last = fired[-1] if fired else self.last_us
         after = replace(self, next_us=following, last_us=last, problem=None)
-        return Due(fired, after, len(times) - len(fired))
+        return Due(fired, after, len(older) + len(times) - len(fired))
 
     def _chosen(self, times: list[int], now: int, late: bool) -> list[int]:
         if late or self.missed == "all":

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
@@ -212,25 +213,35 @@ class Using(Generic[P, R]):
             raise TypeError(
                 f"{self._task.name}: a bound call has no connection: give it to using(...).enqueue_many"
             )
-        return Bound(self._new_job(args, kwargs))
+        job = self._new_job(args, kwargs)
+        tracing = self._task.app.tracing
+        return Bound(job if tracing is None else tracing.stamped(job))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        job = self._new_job(args, kwargs)
-        if self._connection is not None:
-            return self._store_here([job])[0]
-        return self._task.app.call(lambda: self._store(job))
+        return self._enqueue([self._new_job(args, kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        return await self._store(self._new_job(args, kwargs))
+        return (await self._aenqueue([self._new_job(args, kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        jobs = self._new_jobs(calls)
-        if self._connection is not None:
-            return self._store_here(jobs)
-        return self._task.app.call(lambda: self._store_many(jobs))
+        return self._enqueue(self._new_jobs(calls))
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        return await self._store_many(self._new_jobs(calls))
+        return await self._aenqueue(self._new_jobs(calls))
+
+    def _enqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        app = self._task.app
+        with nullcontext(jobs) if app.tracing is None else app.tracing.producing(jobs) as traced:
+            if self._connection is not None:
+                return self._store_here(traced)
+            return app.call(lambda: self._store_many(traced))
+
+    async def _aenqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        tracing = self._task.app.tracing
+        if tracing is None:
+            return await self._store_many(jobs)
+        with tracing.producing(jobs) as traced:
+            return await self._store_many(traced)
 
     def _new_job(self, args: Sequence[Any], kwargs: dict[str, Any]) -> NewJob:
         task = self._task
@@ -263,9 +274,6 @@ class Using(Generic[P, R]):
         app = self._task.app
         broker = app.call(app.opened)
         return self._handles(broker.enqueue_within(jobs, self._connection))
-
-    async def _store(self, job: NewJob) -> JobHandle[R]:
-        return (await self._store_many([job]))[0]
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         """Store on this event loop. What is not committed yet, in a caller's transaction, is no event."""

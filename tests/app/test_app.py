@@ -313,7 +313,8 @@ def test_a_script_that_does_not_close_its_app_ends_quietly(tmp_path: Path) -> No
         [sys.executable, "-X", "dev", "-W", "error", "-c", script],
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (done.returncode, said) == (0, []), "asyncio may remark that a busy machine is slow"
 
 
 KEPT = {

@@ -163,6 +163,9 @@ class Chores:
     async def recur(self) -> int:
         return 0
 
+    async def sample(self) -> int:
+        return 0
+
     async def sweep(self) -> int:
         return 0
 

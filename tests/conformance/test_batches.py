@@ -211,3 +211,25 @@ async def test_concurrent_batches_and_singles_each_get_their_own_answers(broker:
 
     await asyncio.gather(*(work(number) for number in range(20) for work in (batch, single)))
     assert (await broker.stats("q")).pending == sum(range(20)) + 20
+
+
+async def test_a_job_whose_namesake_was_not_stored_is_on_its_own_new_queue(broker: Broker) -> None:
+    first, second = str(UUID(int=1)), str(UUID(int=2))
+    answers = await broker.enqueue_many(
+        [
+            NewJob("q", id=first, dedup_key="key"),
+            NewJob("q", id=second, dedup_key="key"),
+            NewJob("new", id=second),
+        ]
+    )
+    assert [(one.id, one.created) for one in answers] == [(first, True), (first, False), (second, True)]
+    assert [(job.id, job.queue) for job in await every_job(broker)] == [(first, "q"), (second, "new")]
+    assert await broker.queues() == ["new", "q"]
+    assert ids(await broker.claim("new")) == [second]
+
+
+async def test_a_job_that_exists_makes_no_queue_known(broker: Broker) -> None:
+    first = str(UUID(int=1))
+    await broker.enqueue_many([NewJob("q", id=first), NewJob("new", id=first)])
+    await broker.enqueue("newer", id=first)
+    assert await broker.queues() == ["q"]

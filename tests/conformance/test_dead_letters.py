@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dayjob import Broker, InvalidState, JobState, NewJob
+from dayjob import Broker, InvalidState, Job, JobState, NewJob
 from tests.conformance.arrange import (
     KEEP_ALL,
     OpenBroker,
@@ -226,3 +226,58 @@ async def test_what_is_not_finished_is_not_rerun(broker: Broker) -> None:
         with pytest.raises(InvalidState):
             await broker.rerun(id)
     assert await everything(broker) == before
+
+
+# The latest failure first.
+
+
+async def test_the_latest_failure_comes_first(broker: Broker, clock: WatchedClock) -> None:
+    first, second, third = [await running(broker, queue) for queue in ("a", "b", "a")]
+    for job in (second, third, first):
+        clock.advance(1)
+        await broker.dead_letter(job, "no good")
+    assert [job.id for job in await broker.latest_dead()] == [first.id, third.id, second.id]
+    assert [job.id for job in await broker.latest_dead("a")] == [first.id, third.id]
+    assert await broker.latest_dead("unknown") == []
+    assert await broker.latest_dead(limit=0) == []
+
+
+async def test_the_latest_failures_come_page_by_page(broker: Broker, clock: WatchedClock) -> None:
+    made = []
+    for number in range(12):
+        if number % 3 == 0:
+            clock.advance(1)
+        made.append(await dead(broker, "ab"[number % 2]))
+    times = {job.id: job.finished_at for job in await broker.latest_dead()}
+    wanted = sorted(made, key=lambda id: (str(times[id]), id), reverse=True)
+    for queue in (None, "a", "b"):
+        expected = [id for id in wanted if queue is None or made.index(id) % 2 == "ab".index(queue)]
+        found: list[Job] = []
+        while page := await broker.latest_dead(queue, before=found[-1] if found else None, limit=5):
+            assert len(page) <= 5
+            found += page
+        assert [job.id for job in found] == expected
+
+
+async def test_what_is_requeued_or_removed_is_no_longer_among_the_latest(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    back, gone, kept, again = [await dead(broker) for _ in range(4)]
+    await broker.requeue(back)
+    assert await broker.requeue(again)
+    clock.advance(1)
+    assert [job.id for job in await broker.latest_dead()] == [kept, gone]
+    for job in await broker.claim("q", limit=2):
+        await broker.dead_letter(job, "worse")
+    assert [job.id for job in await broker.latest_dead()] == [again, back, kept, gone]
+    clock.advance(timedelta(days=8))
+    await broker.sweep()
+    assert await broker.latest_dead() == []
+
+
+async def test_the_latest_failures_survive_reopening(broker: Broker, open_broker: OpenBroker) -> None:
+    if not broker.capabilities.persistent:
+        pytest.skip("the engine is not persistent")
+    made = [await dead(broker) for _ in range(3)]
+    await broker.close()
+    assert [job.id for job in await (await open_broker()).latest_dead()] == made[::-1]

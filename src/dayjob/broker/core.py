@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dayjob.broker.claims import Claims
 from dayjob.broker.group import Group
+from dayjob.broker.history import History
 from dayjob.broker.intake import Intake
 from dayjob.broker.leadership import Leadership
 from dayjob.broker.offers import Offer, Offers
@@ -19,7 +20,19 @@ from dayjob.broker.schedules import Schedules
 from dayjob.clock import SYSTEM, Clock
 from dayjob.config import BrokerConfig
 from dayjob.durations import SECOND, to_micros
-from dayjob.duties import Duty, Lead, Led, Promote, Reap, Reclaim, Recur, Service, Sweep, WatchCancels
+from dayjob.duties import (
+    Duty,
+    Lead,
+    Led,
+    Promote,
+    Reap,
+    Reclaim,
+    Recur,
+    Sample,
+    Service,
+    Sweep,
+    WatchCancels,
+)
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
@@ -38,10 +51,13 @@ from dayjob.signals import CANCEL, LEAD
 _log = logging.getLogger("dayjob.broker")
 
 CHORE_BATCH = 1000
-"""How many jobs a duty changes in one commit, so that claims and settlements get their turn in between."""
+"""How many jobs a duty changes at most in one commit."""
 
-SWEEP_BATCH = 100
-"""The same for removing what is no longer kept, which has time."""
+FIRST_BATCH = 100
+"""How many at least, if there are as many, and how many to begin with."""
+
+TURN = 0.004
+"""Seconds that such a commit should take, so that claims and settlements get their turn in between."""
 
 _SHORTEST_REST = 0.001
 
@@ -86,6 +102,7 @@ class Core:
         )  # fmt: skip
         self._roster = Roster(self._engine, self._now)
         self._schedules = Schedules(self._engine, self._intake, self._roster, self._clock, self._now)
+        self._history = History(self._engine, self._now)
         self._leadership = Leadership(self._engine, self._clock, self._now)
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
@@ -102,6 +119,7 @@ class Core:
                 Reap(self, to_micros(config.reap_interval, "interval") / SECOND, orphans),
                 Reclaim(self, to_micros(config.dead_after, "dead_after") / SECOND, self._clock),
                 Recur(self),
+                Sample(self),
                 Sweep(self, to_micros(config.sweep_interval, "interval") / SECOND),
             ]
             self._duties = [self._service(Led(duty, self)) for duty in led]
@@ -286,7 +304,7 @@ class Core:
             total += due
             return max(due, expired)
 
-        await _repeat(promote, CHORE_BATCH)
+        await _repeat(promote)
         return total
 
     async def next_due(self) -> int | None:
@@ -297,9 +315,7 @@ class Core:
     async def reap(self) -> int:
         """End expired and orphaned claims: their jobs run again or are dead; how many."""
         self._check_open()
-        return await _repeat(
-            lambda limit: self._engine.reap(limit, self._policies.keeps, self._now()), CHORE_BATCH
-        )
+        return await _repeat(lambda limit: self._engine.reap(limit, self._policies.keeps, self._now()))
 
     async def reclaim(self, *, trusting: bool = True) -> int:
         """Take back the jobs of workers that are gone; how many.
@@ -319,13 +335,18 @@ class Core:
         if not workers:
             return 0
         return await _repeat(
-            lambda limit: self._engine.reclaim(workers, limit, self._policies.keeps, self._now()), CHORE_BATCH
+            lambda limit: self._engine.reclaim(workers, limit, self._policies.keeps, self._now())
         )
 
     async def recur(self) -> int:
         """Fire the schedules that are due; microseconds until the next look is wanted."""
         self._check_open()
         return await self._schedules.fire()
+
+    async def sample(self) -> int:
+        """Note the counters for the throughput history; microseconds until the next sample is due."""
+        self._check_open()
+        return await self._history.sample()
 
     async def lead(self) -> float:
         """Seek to be the one process that does the fleet's duties; seconds until that is wanted again."""
@@ -344,7 +365,7 @@ class Core:
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over; how many."""
         self._check_open()
-        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()), SWEEP_BATCH)
+        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()))
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims for which a cancel was requested."""
@@ -352,16 +373,19 @@ class Core:
         await self._claims.check()
 
 
-async def _repeat(chore: Callable[[int], Awaitable[int]], limit: int) -> int:
-    """Do a chore in commits of ``limit`` jobs while there are any, resting as long as it works; how many."""
-    total = 0
+async def _repeat(chore: Callable[[int], Awaitable[int]]) -> int:
+    """Do a chore in short commits while there is any of it, resting as long as each took; how many jobs."""
+    total, limit = 0, FIRST_BATCH
     while True:
         begun = SYSTEM.elapsed()
         done = await chore(limit)
+        took = SYSTEM.elapsed() - begun
         total += done
         if done < limit:
             return total
-        await SYSTEM.wait(asyncio.Event(), max(SYSTEM.elapsed() - begun, _SHORTEST_REST))
+        fitting = round(limit * TURN / max(took, TURN / 2))  # At most twice as many as before.
+        limit = min(max(fitting, FIRST_BATCH), CHORE_BATCH)
+        await SYSTEM.wait(asyncio.Event(), max(took, _SHORTEST_REST))
 
 
 def _weight(verdicts: tuple[Verdict, ...]) -> int:

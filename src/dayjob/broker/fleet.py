@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dayjob.broker.history import Sample
 from dayjob.broker.operations import Operations
 from dayjob.broker.roster import Member
 from dayjob.codec import encode
@@ -25,7 +26,7 @@ class Fleet(Operations):
         """Store a recurring job, in place of any with the same id; when it fired last is kept."""
         self._check_open()
         fresh = self._to_schedule(recurring, None)
-        _, stored = await self._schedules.change(recurring.id, fresh.replacing)
+        stored = await self._schedules.change(recurring.id, fresh.replacing)
         assert stored is not None
         return stored
 
@@ -37,8 +38,7 @@ class Fleet(Operations):
     async def unschedule(self, id: str) -> bool:
         """Remove a recurring job; false if there is none. Jobs that it has enqueued stay."""
         self._check_open()
-        before, _ = await self._schedules.change(id, lambda old, now: None)
-        return before is not None
+        return await self._schedules.remove(id)
 
     async def schedules(self) -> list[Schedule]:
         """All recurring jobs by id, with when they fired last (``last_at``) and will next (``next_at``)."""
@@ -55,8 +55,9 @@ class Fleet(Operations):
     async def pause_schedule(self, id: str) -> bool:
         """Fire a recurring job no more, until it is resumed; false if there is none."""
         self._check_open()
-        _, after = await self._schedules.change(id, lambda old, now: old and replace(old, paused=True))
-        return after is not None
+        return (
+            await self._schedules.change(id, lambda old, now: old and replace(old, paused=True)) is not None
+        )
 
     async def resume_schedule(self, id: str) -> bool:
         """Fire a recurring job again, from its next due time on; false if there is none."""
@@ -65,15 +66,16 @@ class Fleet(Operations):
             return old.resumed(now) if old is not None and old.paused else old
 
         self._check_open()
-        _, after = await self._schedules.change(id, resumed)
-        return after is not None
+        return await self._schedules.change(id, resumed) is not None
 
     def _to_schedule(self, recurring: Recurring, app: str | None) -> Schedule:
         if not isinstance(recurring, Recurring):
             raise TypeError(f"{recurring!r} is a {type(recurring).__name__}: pass a Recurring")
         template = _template(recurring)
         self._intake.insertion(template)
-        return to_schedule(recurring, template, app)
+        schedule = to_schedule(recurring, template, app)
+        self._intake.insertion(schedule.new_job(1))  # It has headers of its own besides.
+        return schedule
 
     # Workers.
 
@@ -97,6 +99,11 @@ class Fleet(Operations):
         """Take a worker off the roster."""
         self._check_open()
         await self._roster.leave(member)
+
+    async def history(self, hours: int = 1) -> tuple[int, list[Sample]]:
+        """The time now, and the counters of each minute of the last hours in which they changed."""
+        self._check_open()
+        return await self._history.read(hours)
 
     # Why.
 
@@ -126,8 +133,11 @@ def _template(recurring: Recurring) -> NewJob:
         using = task.using(**options)
         bound = using.bind(**args) if isinstance(args, Mapping) else using.bind(*args)
         return bound.new_job()
-    payload = encode(dict(args)) if task and isinstance(args, Mapping) else encode({}) if task else b""
-    if recurring.payload is not None:
-        payload = recurring.payload
+    payload = b"" if recurring.payload is None else recurring.payload
+    if task:
+        try:
+            payload = encode(dict(args))
+        except (NotImplementedError, TypeError) as error:
+            raise TypeError(f"Recurring({recurring.id!r}): args={args!r}: {error}") from None
     options.setdefault("queue", "default")
     return NewJob(payload=payload, task=task, **options)

@@ -56,7 +56,9 @@ class Leadership:
         self._clock = clock
         self._now = now
         self._until = float("-inf")
-        self._held: bytes | None = None
+        self._sought = False
+        self._watched: tuple[bytes, float] = (b"", 0.0)
+        """What another holder noted, and since when it is the same."""
 
     @property
     def alone(self) -> bool:
@@ -75,33 +77,41 @@ class Leadership:
         holder = None if note is None else _read(note)
         if note is not None and holder is not None and holder.id != self._me.id:
             here = holder.machine == self._me.machine
-            left = TERM - (now - note.written_us) / SECOND
+            if note.value != self._watched[0]:
+                self._watched = (note.value, asked)
+            # Whichever is sooner: the engine's clock may have been put back since it was written.
+            left = TERM - max((now - note.written_us) / SECOND, asked - self._watched[1])
             if left > 0 and not (here and is_gone(holder.pid, holder.started)):
                 self._step_down()
                 return min(left, _LOOK) if here else left
         mine = replace(self._me, renewed=self._me.renewed + 1)
-        value = _encode(mine)
-        write = NoteWrite(KIND, _NAME, None if note is None else note.value, value)
+        write = NoteWrite(KIND, _NAME, None if note is None else note.value, _encode(mine))
+        self._sought = True
         if not await self._engine.write_notes([write], now=self._now()):
             self._step_down()
             return 0.0
         if not self.leads:
             _log.info("this process does the duties now")
-        self._me, self._held, self._until = mine, value, asked + TERM
+        self._me, self._until = mine, asked + TERM
         return RENEWAL
 
     async def give_up(self) -> None:
         """Let others lead at once."""
-        if self._held is not None:
-            write = NoteWrite(KIND, _NAME, self._held, None)
-            self._step_down()
+        self._step_down()
+        if self._sought:
+            self._sought = False
             try:
-                await self._engine.write_notes([write], announce=True, now=self._now())
+                _, notes = await self._engine.notes(KIND, self._now())
+                for note in notes:
+                    holder = _read(note)
+                    if holder is not None and holder.id == self._me.id:
+                        write = NoteWrite(KIND, note.name, note.value, None)
+                        await self._engine.write_notes([write], announce=True, now=self._now())
             except DayjobError as error:
                 _log.info("the lead could not be given up, and ends with its term: %s", error)
 
     def _step_down(self) -> None:
-        self._until, self._held = float("-inf"), None
+        self._until = float("-inf")
 
 
 def _read(note: Note) -> Holder | None:

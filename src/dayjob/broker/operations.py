@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from dayjob.broker.core import CHORE_BATCH, Core
 from dayjob.config import check_priority
 from dayjob.durations import Duration, to_instant, to_micros
-from dayjob.engines.base import Listing, Reschedule
+from dayjob.engines.base import Listing, Remark, Reschedule
 from dayjob.errors import InvalidState
 from dayjob.job import Enqueued, Job, JobState, NewJob, QueueStats, known_key
 from dayjob.names import check_kv_key, check_kv_value, check_queue
@@ -49,6 +50,14 @@ class Operations(Core):
         """Dead jobs in id order."""
         return await self.jobs(queue, JobState.DEAD, after=after, limit=limit)
 
+    async def latest_dead(
+        self, queue: str | None = None, before: Job | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Dead jobs, the latest failure first; ``before`` is the last one seen."""
+        self._check_open()
+        place = None if before is None else (before.finished_us or 0, before.key)
+        return await self._engine.find_dead(queue, place, min(check_limit(limit), _ALL)) if limit else []
+
     async def stats(self, queue: str) -> QueueStats:
         """How many jobs of the queue are in each state; zeros for an unknown queue."""
         self._check_open()
@@ -72,8 +81,8 @@ class Operations(Core):
         key = known_key(id)
         return key is not None and (await self._engine.requeue([key], self._now()))[0]
 
-    async def requeue_dead(self, queue: str) -> int:
-        """Requeue the jobs of the queue that are dead now; how many."""
+    async def requeue_dead(self, queue: str, *, told: Callable[[int], None] | None = None) -> int:
+        """Requeue the jobs of the queue that are dead now; how many. ``told`` is told so in between."""
         self._check_open()
         left = (await self.stats(queue)).dead
         total = 0
@@ -83,10 +92,12 @@ class Operations(Core):
                 break
             total += done
             left -= done
+            if told is not None:
+                told(total)
         return total
 
-    async def purge_dead(self, queue: str | None = None) -> int:
-        """Remove the jobs that are dead now, of one queue or of all; how many."""
+    async def purge_dead(self, queue: str | None = None, *, told: Callable[[int], None] | None = None) -> int:
+        """Remove the jobs that are dead now, of one queue or of all; how many. ``told``: so far."""
         self._check_open()
         if queue is not None:
             left = (await self.stats(queue)).dead
@@ -99,6 +110,8 @@ class Operations(Core):
                 break
             total += done
             left -= done
+            if told is not None:
+                told(total)
         return total
 
     async def reschedule(self, id: str, run_at: datetime | None = None, priority: int | None = None) -> bool:
@@ -145,6 +158,11 @@ class Operations(Core):
             total += removed
             if cursor is None:
                 return total
+
+    async def diagnose(self) -> list[Remark]:
+        """What there is to say of the storage's settings; ``dayjob doctor`` shows it."""
+        self._check_open()
+        return await self._engine.diagnose()
 
     # Queues and values.
 

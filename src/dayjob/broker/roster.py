@@ -14,6 +14,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dayjob.clock import SYSTEM
+from dayjob.durations import SECOND
 from dayjob.engines.base import Engine, Note, NoteWrite
 from dayjob.engines.process import is_gone, this_process
 from dayjob.fleet import WorkerInfo
@@ -86,9 +88,8 @@ class Roster:
         fresh = replace(member, running=running, beat=member.beat + 1)
         if await self._write(member.id, _encode(member), fresh):
             return fresh
-        for seen in (await self._read())[
-            1
-        ]:  # An earlier beat may have been written though it seemed to fail.
+        _, members = await self._read()
+        for seen in members:  # An earlier beat may have been written though it seemed to fail.
             stored = seen.member
             if stored.id == member.id and not stored.gone:
                 fresh = replace(stored, running=running, beat=stored.beat + 1)
@@ -111,13 +112,17 @@ class Roster:
 
         Silence is no proof while not ``trusting``: they may have been as cut off as we were.
         """
+        asked = SYSTEM.elapsed()
         now, members = await self._read()
+        then = now - round(
+            (SYSTEM.elapsed() - asked) * SECOND
+        )  # The answer may have come late, after an outage.
         marked = []
         for seen in members:
             if seen.member.gone:
                 marked.append(seen)
                 continue
-            silent = seen.silent(now)
+            silent = seen.silent(then)
             if not (self._ended(seen.member) or (trusting and silent)):
                 continue
             gone = replace(seen.member, gone=True)

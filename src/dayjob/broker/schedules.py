@@ -41,6 +41,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode
 
 Change = Callable[[Schedule | None, int], Schedule | None]
+"""What to store in the place of what is there, which is None as well if it can't be read."""
 
 
 class Crew(Struct, frozen=True):
@@ -87,24 +88,31 @@ class Schedules:
         _, stored = await self._read()
         return [each.schedule for each in stored.values() if each.schedule is not None]
 
-    async def change(self, id: str, change: Change) -> tuple[Schedule | None, Schedule | None]:
-        """Replace what is stored under the id by what the function makes of it; both of them."""
+    async def change(self, id: str, change: Change) -> Schedule | None:
+        """Replace what is stored under the id by what the function makes of it, which is returned."""
         check_name(id, "schedule id", KEY_BYTES)
         while True:
             now, stored = await self._read()
             old = stored.get(id)
             before = None if old is None else old.schedule
             after = change(before, now)
-            if after == before:
-                return before, after
-            write = NoteWrite(
-                KIND,
-                id,
-                None if old is None else old.value,
-                None if after is None else _encode(after),
-            )
+            if after is None or after == before:
+                return after
+            write = NoteWrite(KIND, id, None if old is None else old.value, _encode(after))
             if await self._engine.write_notes([write], announce=True, now=self._now()):
-                return before, after
+                return after
+
+    async def remove(self, id: str) -> bool:
+        """Remove what is stored under the id, readable or not; false if there is nothing."""
+        check_name(id, "schedule id", KEY_BYTES)
+        while True:
+            _, stored = await self._read()
+            old = stored.get(id)
+            if old is None:
+                return False
+            write = NoteWrite(KIND, id, old.value, None)
+            if await self._engine.write_notes([write], announce=True, now=self._now()):
+                return True
 
     async def declare(self, schedules: Sequence[Schedule]) -> None:
         """Store what an app's code declares, in one commit; what is there as declared stays as it is."""
@@ -168,13 +176,13 @@ class Schedules:
 
     def _fired(self, schedule: Schedule, crew: Crew, now: int) -> tuple[Schedule, list[Insertion]]:
         """The schedule after it fired for what is due, and the jobs; or with the reason why it can't."""
-        due = schedule.due(now)
         if not crew.knows(schedule):
             return self._failed(schedule, f"no live worker knows the task {schedule.task!r}"), []
         try:
+            due = schedule.due(now)
             jobs = [self._job(schedule, time) for time in due.times]
         except Exception as error:
-            return self._failed(schedule, f"its job is refused: {type(error).__name__}: {error}"), []
+            return self._failed(schedule, f"it is refused here: {type(error).__name__}: {error}"), []
         if due.left_out:
             _log.warning(
                 "schedule %r: %d due times were missed and are left out (missed=%r)",

@@ -5,9 +5,18 @@ from __future__ import annotations
 import click
 
 from dayjob._version import __version__
+from dayjob.cli.bench import bench
+from dayjob.cli.completion import completion
+from dayjob.cli.dead import dead
 from dayjob.cli.demo import demo
+from dayjob.cli.doctor import doctor
+from dayjob.cli.enqueue import enqueue
+from dayjob.cli.jobs import cancel, explain, jobs, show_job
 from dayjob.cli.migrate import migrate
+from dayjob.cli.queues import pause, queues, resume
+from dayjob.cli.schedules import schedules
 from dayjob.cli.worker import worker
+from dayjob.cli.workers import workers
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,6 +25,8 @@ def main() -> None:
     """Durable background jobs for Python, on the storage you have."""
 
 
-main.add_command(demo)
-main.add_command(migrate)
-main.add_command(worker)
+for command in (
+    bench, cancel, completion, dead, demo, doctor, enqueue, explain, jobs, migrate, pause, queues, resume,
+    schedules, show_job, worker, workers,
+):  # fmt: skip
+    main.add_command(command)

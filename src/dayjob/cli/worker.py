@@ -100,6 +100,11 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     help="Take an object-storage queue over from the process that has it open, which then stops. "
     "For s3://, gs://, az:// and file://, which one process at a time can write to.",
 )  # fmt: skip
+@click.option(
+    "--metrics", type=click.IntRange(1, 65535), metavar="PORT",
+    help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface; with several "
+    "processes, the next ports are those of the others. Needs dayjob[metrics].",
+)  # fmt: skip
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True,

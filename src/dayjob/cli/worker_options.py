@@ -27,6 +27,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     max_rss: int | None
     reload: bool
     take_over: bool
+    metrics: int | None
     uvloop: bool
     log_level: str
     log_format: Format
@@ -55,6 +56,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--unknown-task": self.unknown_task,
             "--max-jobs": self.max_jobs,
             "--max-rss": self.max_rss,
+            "--metrics": None if self.metrics is None else self.metrics + number - 1,
             "--log-level": self.log_level,
             "--log-format": self.log_format,
         }

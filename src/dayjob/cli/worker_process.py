@@ -21,6 +21,7 @@ from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.worker_health import Files, Health
 from dayjob.cli.worker_lifeline import Lifeline
+from dayjob.cli.worker_metrics import serving_metrics
 from dayjob.cli.worker_news import log_outcomes
 from dayjob.cli.worker_options import WorkerOptions, queues_of
 from dayjob.clock import block
@@ -43,7 +44,9 @@ def run_worker(options: WorkerOptions) -> int:
     """Work in this process until a signal or, with ``burst``, until nothing is left to do."""
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    return _leave(_run(worker, options, threads), threads)
+    with serving_metrics(worker, options.metrics):
+        code = _run(worker, options, threads)
+    return _leave(code, threads)
 
 
 def run_child(options: WorkerOptions, descriptor: int) -> int:
@@ -70,7 +73,8 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     lifeline.attach(worker)
     health.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    code = _run(worker, options, threads)
+    with serving_metrics(worker, options.metrics):
+        code = _run(worker, options, threads)
     if code == OK and (health.replace or _is_used_up(worker, options)):
         code = REPLACE
     return _leave(code, threads)

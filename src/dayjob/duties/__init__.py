@@ -9,6 +9,7 @@ from dayjob.duties.chores import (
     Reap,
     Reclaim,
     Recur,
+    Sample,
     Sweep,
     WatchCancels,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Reap",
     "Reclaim",
     "Recur",
+    "Sample",
     "Service",
     "Sweep",
     "WatchCancels",

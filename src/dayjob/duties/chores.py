@@ -1,4 +1,4 @@
-"""The duties themselves: lead, promote, reap, reclaim, recur, sweep, and the watch for cancel requests."""
+"""The duties themselves: lead, promote, reap, reclaim, recur, sample, sweep, watch for cancels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ BEATS = 3
 """How often a worker tells that it lives within the time after which it counts as dead."""
 
 RECLAIM_INTERVAL = 1.0
+RESTING = 5.0
+"""Seconds after which a duty that rests looks by itself: a lead that was renewed late is not told again."""
+
 ORPHAN_INTERVAL = 1.0
 """How often to look for claims of dead processes, where the engine knows them."""
 
@@ -25,6 +28,7 @@ class Chores(Protocol):
     async def reap(self) -> int: ...
     async def reclaim(self, *, trusting: bool) -> int: ...
     async def recur(self) -> int: ...
+    async def sample(self) -> int: ...
     async def sweep(self) -> int: ...
     async def lead(self) -> float: ...
     @property
@@ -55,7 +59,7 @@ class Led:
         self._chores = chores
 
     async def run_once(self) -> float | None:
-        return await self._duty.run_once() if self._chores.leads else None
+        return await self._duty.run_once() if self._chores.leads else RESTING
 
 
 class Promote:
@@ -104,13 +108,14 @@ class Reclaim:
         self._chores = chores
         self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
         self._patience = dead_after / BEATS + self._interval
+        self._outage = min(5 * self._interval, dead_after * (BEATS - 1) / BEATS)
         self._clock = clock
         self._steady_since: float | None = None
         self._looked = float("-inf")
 
     async def run_once(self) -> float:
         now = self._clock.elapsed()
-        if now - self._looked > 5 * self._interval:
+        if now - self._looked > self._outage:
             self._steady_since = now
         self._looked = float("-inf")
         trusting = self._steady_since is not None and now - self._steady_since >= self._patience
@@ -130,6 +135,19 @@ class Recur:
 
     async def run_once(self) -> float:
         return await self._chores.recur() / SECOND
+
+
+class Sample:
+    """Notes the counters each minute, for charts of the throughput."""
+
+    name = "sample"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, chores: Chores) -> None:
+        self._chores = chores
+
+    async def run_once(self) -> float:
+        return await self._chores.sample() / SECOND
 
 
 class Sweep:

@@ -17,7 +17,7 @@ notes were written that others are to hear of; or ``publish_all`` when it only k
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -192,6 +192,15 @@ class NoteWrite(Struct, frozen=True, gc=False):
     value: bytes | None
 
 
+class Remark(Struct, frozen=True):
+    """What ``dayjob doctor`` says of a storage: what was checked, and what to do if it is not well."""
+
+    check: str
+    level: Literal["ok", "warning", "error"]
+    text: str
+    remedy: str | None = None
+
+
 class Engine(Protocol):
     """A storage backend, opened on one event loop and used from it only."""
 
@@ -268,6 +277,13 @@ class Engine(Protocol):
 
     async def find(self, listing: Listing) -> list[Job]:
         """Full records in id order."""
+        ...
+
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        """Full records of dead jobs, the latest failure first: by time of finish, then by id, downwards.
+
+        ``before`` is the time and the id of the last one seen.
+        """
         ...
 
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
@@ -353,4 +369,8 @@ class Engine(Protocol):
 
         No two of the writes are for the same note. ``announce`` publishes the ``notes_topic`` of their kinds.
         """
+        ...
+
+    async def diagnose(self) -> list[Remark]:
+        """The version of the layout, and the settings of the storage that jobs depend on."""
         ...

@@ -33,6 +33,7 @@ class Fetcher:
         self._lease = lease
         self.worker = worker
         """The id to claim under; it changes when the worker is replaced."""
+        self._claimed_as = worker
 
     async def fetch(self, limit: int, wait: float) -> list[Job]:
         """Up to ``limit`` jobs; none only if none came within ``wait`` seconds.
@@ -54,11 +55,22 @@ class Fetcher:
 
     async def _claim(self, limit: int, wait: float) -> list[Job]:
         worker, lease = self.worker, self._lease
+        self._claimed_as = worker
         if self._queues:
-            jobs = await self._broker.claim(self._queues, limit=limit, lease=lease, wait=wait, worker=worker)
-        else:
-            jobs = await self._broker.claim_any(limit=limit, lease=lease, wait=wait, worker=worker)
-        if worker == self.worker:
-            return jobs
-        await self._broker.settle_many([Settlement(job, Event.RELEASE) for job in jobs])
-        return []
+            return await self._broker.claim(self._queues, limit=limit, lease=lease, wait=wait, worker=worker)
+        return await self._broker.claim_any(limit=limit, lease=lease, wait=wait, worker=worker)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether what was fetched last was claimed for a worker that has been declared dead meanwhile.
+
+        To be asked right before the jobs are accepted: nobody would tell them that they are lost.
+        """
+        return self._claimed_as != self.worker
+
+    async def give_back(self, jobs: Sequence[Job]) -> None:
+        """Release jobs that are not to be run here."""
+        try:
+            await self._broker.settle_many([Settlement(job, Event.RELEASE) for job in jobs])
+        except EngineUnavailable as error:
+            _log.warning("%d jobs can't be given back and wait for their leases: %s", len(jobs), error)

@@ -45,6 +45,8 @@ class Registration:
             slots,
             to_micros(app.config.dead_after, "dead_after"),
         )
+        self._old: list[str] = []
+        """Under what it was declared dead, and may have left claims behind."""
         self.beat_at = float("-inf")
         """When the next beat is due, on the clock's ``elapsed``."""
 
@@ -53,7 +55,11 @@ class Registration:
         return self._member.id
 
     async def join(self, broker: Broker) -> None:
-        self._member = await broker.register(self._member)
+        member = self._member
+        if not broker.capabilities.multi_process:
+            silent = max(member.dead_after, round(BEATS * ALONE_INTERVAL * SECOND))
+            member = replace(member, dead_after=silent)
+        self._member = await broker.register(member)
         self._next(broker)
 
     async def beat(self, broker: Broker, running: int, replaced: Callable[[str], None]) -> None:
@@ -65,9 +71,17 @@ class Registration:
             old = self._member.id
             fresh = replace(self._member, id=_new_id(self._member.name), beat=0, running=0)
             self._member = await broker.register(fresh)
+            self._old.append(old)
             replaced(old)
-            await broker.reclaim_from([old])
+        if self._old:
+            await broker.reclaim_from(self._old)
+            self._old.clear()
         self._next(broker)
+
+    def silent_for(self) -> float | None:
+        """Seconds since a beat was due that did not come about in all the time that others wait for one."""
+        late = SYSTEM.elapsed() - self.beat_at
+        return late if late > self._member.dead_after / SECOND else None
 
     async def leave(self, broker: Broker) -> None:
         await broker.deregister(self._member)

@@ -15,7 +15,7 @@ class Run:
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
     __slots__ = (
-        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "renew_at", "task",
+        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "renew_at", "task", "took",
         "worker_task",
     )  # fmt: skip
 
@@ -29,6 +29,8 @@ class Run:
         self.interrupted: Reason | None = None
         """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
         self.lost = False
+        self.took = 0.0
+        """Seconds, once it has ended."""
         self._alarm: asyncio.TimerHandle | None = None
         self.abandoned = False
         """Whether it was settled without its handler, which would not end."""

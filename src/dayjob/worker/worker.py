@@ -120,6 +120,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._average = 1.0
         self._started = 0
+        self._registration: Registration | None = None
         self._failure: Exception | None = None
 
     # From outside.
@@ -135,6 +136,13 @@ class Worker:
     def stop(self) -> None:
         """Claim no more, and let ``run`` end when the running jobs have; from any thread."""
         self._from_any_thread(self._stopping)
+
+    def trouble(self) -> str | None:
+        """What a health check should know: that the worker is not at work, or was not heard of in time."""
+        if self._loop is None or self._registration is None:
+            return "the worker is not running"
+        late = self._registration.silent_for()
+        return None if late is None else f"no heartbeat was stored for {late:.0f} s"
 
     def hurry(self) -> None:
         """Stop without waiting for running jobs: they are interrupted and released."""
@@ -216,6 +224,7 @@ class Worker:
         return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock)
 
     async def _deregister(self) -> None:
+        assert self._registration is not None
         try:
             await self._registration.leave(self._broker)
         except DayjobError as error:
@@ -223,6 +232,7 @@ class Worker:
 
     def _replaced(self, old: str) -> None:
         """Others took this worker for dead, and its jobs with it: go on as a new one."""
+        assert self._registration is not None
         self.id = self._fetcher.worker = self._registration.id
         _log.warning(
             "worker %s was declared dead after a silence, and its %d jobs given to others; it goes on as %s",
@@ -256,6 +266,9 @@ class Worker:
                 continue
             alone = not self._runs
             jobs = await self._fetch_some(fetcher, room, 0 if until_idle else LONG)
+            if fetcher.replaced:
+                await fetcher.give_back(jobs)
+                continue
             self._accept_all(jobs)
             if jobs or not until_idle:
                 continue
@@ -369,6 +382,9 @@ class Worker:
         job = run.job
         if self.app.events.wants("job.started"):
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
+        meter = self.app.meter
+        if meter is not None:
+            meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
         begun = SYSTEM.elapsed()
         settlement: Settlement | None
         try:
@@ -378,7 +394,8 @@ class Worker:
                 raise
             _log.exception("the run of job %s came to an odd end", job.id)
             settlement = Settlement.nack(job, describe(error))
-        self._average += (SYSTEM.elapsed() - begun - self._average) * 0.05
+        run.took = SYSTEM.elapsed() - begun
+        self._average += (run.took - self._average) * 0.05
         if not run.abandoned:
             self._ended(run, settlement)
 
@@ -403,6 +420,8 @@ class Worker:
         self._unsettled -= 1
         self._forget(run)
         self.done += 1
+        if self.app.meter is not None:
+            self.app.meter.ended(run.job, "lost" if result.state is None else result.state, run.took)
         if result.lost:
             self._tell_lost(run.job)
         else:

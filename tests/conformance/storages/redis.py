@@ -9,7 +9,7 @@ from uuid import UUID
 from dayjob.engines.redis.keys import Keys
 from tests.conformance.storages.base import EngineUnderTest
 from tests.servers.redis import client, prefix_of, url_of
-from tests.servers.redis_audit import audit
+from tests.servers.redis_audit import DAMAGED, audit
 
 
 def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], None]:
@@ -18,6 +18,7 @@ def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], Non
         with client(url_of(directory)) as connection:
             record = connection.hget(jobs, UUID(id).bytes)
             assert record is not None
+            DAMAGED.add(UUID(id).bytes)
             connection.hset(jobs, UUID(id).bytes, damage(record))
 
     return harm

@@ -40,6 +40,8 @@ PLANS: dict[str, set[Step]] = {
     "finished_keys_newest_first": {BY_FINISHED},
     "get": {BY_ID},
     "insert": set(),  # The server looks for what is in the way by itself.
+    "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
+    "latest_dead_of": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
     "promote": {("jobs_due", "run_at"), BY_ID},
     "purge_dead": {BY_ID},
@@ -129,6 +131,8 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "kv_delete": lambda n: each(n, "k"),
     "kv_get": lambda n: each(n, "k"),
     "kv_put": lambda n: f"{each(n, 'k')}, {each(n, 'v')}",
+    "latest_dead": lambda n: f"5, {LAST}, {n}",
+    "latest_dead_of": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
     "note": lambda _: f"{ID}, '{{answer}}'",
     "notes": lambda _: "NULL, 'kind 1'",

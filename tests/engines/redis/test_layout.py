@@ -162,6 +162,7 @@ async def test_a_user_with_the_documented_rights_can_do_everything(server: Serve
         assert first.cancel_requested
         await broker.ack(first, enqueue=[NewJob("q")], kv={b"k": b"w"})
         await broker.dead_letter(second, "x")
+        assert [job.id for job in await broker.latest_dead()] == [second.id]
         await broker.requeue(second.id)
         await broker.reschedule(second.id, priority=1)
         await broker.pause("q")

@@ -37,6 +37,13 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
             for key in (one, other)
         },
         **{("removal", time, key): keys.removal(time, key) for key in (one, other)},
+        **{
+            ("dead", place, text, key): row
+            for key in (one, other)
+            for text in (name, another)
+            for place, row in enumerate(keys.dead(text, time, key))
+            if place or text == name
+        },
         **{("queue", text): keys.queue(text) for text in (name, another)},
         **{("kv", text): keys.kv(text.encode()) for text in (name, another)},
         **{
@@ -52,7 +59,15 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
 def test_removals_are_in_the_order_of_their_times(places: list[tuple[int, bytes]]) -> None:
     stored = [keys.removal(time, key) for time, key in places]
     assert sorted(stored) == [keys.removal(time, key) for time, key in sorted(places)]
-    assert [keys.removal_parts(one) for one in stored] == places
+    assert [keys.moment_of(one) for one in stored] == places
+
+
+@given(texts, st.lists(st.tuples(times, ids), min_size=2, max_size=5))
+def test_the_dead_are_in_the_order_of_their_ends(name: str, places: list[tuple[int, bytes]]) -> None:
+    rows = [keys.dead(name, *place) for place in places]
+    for queue, stored in ((None, [row for row, _ in rows]), (name, [row for _, row in rows])):
+        assert sorted(stored) == [keys.dead_prefix(queue) + keys.moment(*place) for place in sorted(places)]
+        assert [keys.moment_of(one) for one in stored] == places
 
 
 @given(texts)
@@ -149,6 +164,16 @@ async def test_the_writes_of_an_ack_that_is_kept(
         await broker.enqueue("q")
         (job,) = await broker.claim("q")
         assert await count().of(broker.ack(job)) == expected
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(3600, 6), (None, 5)])
+async def test_the_writes_of_a_dead_letter(
+    url: str, count: Callable[[], Writes], kept: float | None, expected: int
+) -> None:
+    async with Broker(url, config=quiet(retention=Retention(dead=kept))) as broker:
+        await broker.enqueue("q")
+        (job,) = await broker.claim("q")
+        assert await count().of(broker.dead_letter(job, "no good")) == expected
 
 
 async def test_a_dedup_key_that_a_claim_let_go_is_its_next_holder_s_after_opening(url: str) -> None:

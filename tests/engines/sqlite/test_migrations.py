@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
 from dayjob.engines.base import NoteWrite
 from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
@@ -74,6 +74,21 @@ async def test_an_older_file_is_brought_up_to_date_and_keeps_what_is_in_it(
         pass
     assert layout(path) == layout(tmp_path / "new.db")
     assert layout(path)[0] == NEWEST
+
+
+async def test_dead_jobs_of_an_older_file_are_found_by_their_time(
+    url: str, old_code: pytest.MonkeyPatch
+) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        made = await broker.enqueue_many([NewJob("ab"[number % 2]) for number in range(6)])
+        claimed = {job.id: job for job in await broker.claim(["a", "b"], limit=5)}
+        order = [made[number].id for number in (3, 0, 4, 1, 2)]
+        for id in order:
+            await broker.dead_letter(claimed[id], "no good")
+    old_code.undo()
+    async with Broker(url, config=QUIET) as broker:
+        assert [job.id for job in await broker.latest_dead()] == order[::-1]
+        assert [job.id for job in await broker.latest_dead("b")] == [made[1].id, made[3].id]
 
 
 @pytest.mark.parametrize("number", OLDER)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 
 import pytest
+from msgspec.structs import replace
 
-from dayjob import Broker, BrokerConfig
+from dayjob import Broker, BrokerConfig, Job, JobState
+from dayjob.engines.base import Listing
 from dayjob.engines.sqlite.statements import statement
+from dayjob.engines.sqlite.store import Store
 
 JOBS = 100_000
 
@@ -40,6 +43,9 @@ PLANS: dict[str, list[Step]] = {
     "removable": [("SEARCH", "dayjob_removals", {"remove_at"})],
     "finished_keys": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
     "finished_keys_newest_first": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
+    "pending_keys": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})],
+    "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})],
+    "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority"})],
     "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
     # These walk an index that holds little more than what they want: the flagged jobs, the running jobs.
     "cancel_requests": [("SCAN", "dayjob_flagged", set())],
@@ -103,6 +109,14 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         """,
         (JOBS,),
     )
+    for state in ("pending", "scheduled", "running", "done", "dead", "cancelled"):
+        connection.execute(
+            f"""
+            UPDATE dayjob_queues SET {state} = (
+                SELECT count(*) FROM dayjob_jobs WHERE queue_id = dayjob_queues.id AND state = '{state}'
+            )
+            """
+        )
     connection.execute("ANALYZE")
     connection.commit()
     yield connection
@@ -181,15 +195,61 @@ def test_a_full_record_is_found_by_its_id(connection: sqlite3.Connection) -> Non
     assert plan(connection, sql, "job") == [BY_ID]
 
 
-@pytest.mark.parametrize("direction", ["", "DESC"])
-@pytest.mark.parametrize("conditions", ["1", "job.queue_id = ?", "job.task = ?", "job.state = 'pending'"])
+def looked(connection: sqlite3.Connection, look: Callable[[Store], list[Job]]) -> list[list[Step]]:
+    """How the statements that a look at full records executes get at the jobs."""
+    said: list[str] = []
+    connection.set_trace_callback(said.append)
+    try:
+        found = look(Store(connection))
+    finally:
+        connection.set_trace_callback(None)
+    assert found
+    return [plan(connection, sql, "job") for sql in said if " AS job " in sql]
+
+
+CURSOR = b"%016d" % (JOBS // 2)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("after", [None, CURSOR])
+@pytest.mark.parametrize(
+    "listing",
+    [
+        Listing(5),
+        Listing(5, queue="small"),
+        Listing(5, task="task 1"),
+        Listing(5, queue="big", task="task 1"),
+        Listing(5, state=JobState.PENDING, task="task 1"),
+        Listing(5, queue="big", state=JobState.PENDING, task="task 1"),
+        Listing(50_001, queue="big", state=JobState.PENDING),
+    ],
+)
 def test_a_listing_walks_the_ids_in_order_and_sorts_nothing(
-    connection: sqlite3.Connection, conditions: str, direction: str
+    connection: sqlite3.Connection, listing: Listing, after: bytes | None, newest_first: bool
 ) -> None:
-    after = "job.id < ?" if direction else "job.id > ?"
-    sql = statement("find").format(
-        index="NOT INDEXED",
-        conditions=f"{conditions} AND {after}",
-        order=f"ORDER BY job.id {direction} LIMIT ?",
-    )
-    assert plan(connection, sql, "job") == [BY_ID]
+    listing = replace(listing, after=after, newest_first=newest_first)
+    walk = ("SCAN", "", set()) if after is None else BY_ID
+    assert looked(connection, lambda store: store.find(listing)) == [[walk]]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("after", [None, CURSOR])
+@pytest.mark.parametrize("queue", [None, "big"])
+@pytest.mark.parametrize("state", ["pending", "done", "dead", "cancelled"])
+def test_a_listing_of_a_state_gets_the_records_of_its_page_only(
+    connection: sqlite3.Connection, state: str, queue: str | None, after: bytes | None, newest_first: bool
+) -> None:
+    listing = Listing(5, queue, JobState(state), None, after, newest_first)
+    assert looked(connection, lambda store: store.find(listing)) == [[BY_ID]] * 5
+
+
+@pytest.mark.parametrize("before", [None, (JOBS // 2, CURSOR)])
+def test_the_latest_failures_are_at_the_end_of_their_indexes(
+    connection: sqlite3.Connection, before: tuple[int, bytes] | None
+) -> None:
+    assert looked(connection, lambda store: store.find_dead(None, before, 5)) == [
+        [("SEARCH", "dayjob_deaths", {"finished_at", "id"})]
+    ]
+    assert looked(connection, lambda store: store.find_dead("small", before, 5)) == [
+        [("SEARCH", "dayjob_deaths_of_queue", {"queue_id", "finished_at", "id"})]
+    ]

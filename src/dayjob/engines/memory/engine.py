@@ -17,6 +17,7 @@ from dayjob.engines.base import (
     Note,
     NoteWrite,
     Progress,
+    Remark,
     Renewal,
     Renewed,
     Reschedule,
@@ -107,6 +108,10 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.find(listing)
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        with self._store.commit(self.signals) as store:
+            return store.find_dead(queue, before, limit)
+
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
@@ -193,3 +198,10 @@ class MemoryEngine:
     ) -> bool:
         with self._store.commit(self.signals) as store:
             return store.write_notes(writes, jobs, announce, self._now(now))
+
+    async def diagnose(self) -> list[Remark]:
+        return [
+            Remark(
+                "durability", "warning", "jobs are kept in memory only", "use sqlite:/// to keep them on disk"
+            )
+        ]

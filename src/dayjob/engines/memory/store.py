@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from heapq import nlargest
 from itertools import islice
 from threading import Lock
 
@@ -71,6 +72,7 @@ class Store:
         self._leases: Line[Place] = Line(self._is_lease, self.jobs)
         self._removals: Line[Place] = Line(self._is_removal, self.jobs)
         self._flagged: set[bytes] = set()
+        self._dead: set[bytes] = set()
         self._lock = Lock()
         self._topics: set[Topic] = set()
         self._audience: dict[Signals, asyncio.AbstractEventLoop] = {}
@@ -134,6 +136,10 @@ class Store:
         """
         record = entry.record
         state = record.state
+        if state is JobState.DEAD:
+            self._dead.add(record.key)
+        elif before is JobState.DEAD:
+            self._dead.discard(record.key)
         if before is not None:
             self._count(before, record)
         held_key = entry.facts.dedup_key
@@ -172,6 +178,7 @@ class Store:
 
     def _remove(self, key: bytes) -> None:
         del self.jobs[key]
+        self._dead.discard(key)
         self._keys.discard()
 
     def _drop(self, key: bytes) -> None:
@@ -292,6 +299,16 @@ class Store:
             and listing.task in (None, entry.facts.task)
         )
         return list(islice(matching, listing.limit))
+
+    def find_dead(self, queue: str | None, before: Place | None, limit: int) -> list[Job]:
+        dead = (self.jobs[key] for key in self._dead)
+        places = (
+            (entry.record.finished_us or 0, entry.record.key)
+            for entry in dead
+            if queue in (None, entry.record.queue)
+        )
+        latest = nlargest(limit, (place for place in places if before is None or place < before))
+        return [self.jobs[key].to_job() for _, key in latest]
 
     def requeue(self, key: bytes, now: int) -> bool:
         entry = self.jobs.get(key)

@@ -16,12 +16,13 @@ from dayjob.engines.base import (
     Note,
     NoteWrite,
     Progress,
+    Remark,
     Renewal,
     Renewed,
     Reschedule,
     Verdict,
 )
-from dayjob.engines.postgres import listing, noting, rows
+from dayjob.engines.postgres import diagnosis, listing, noting, rows
 from dayjob.engines.postgres.claiming import Claiming
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.cursors import Cursors
@@ -256,6 +257,12 @@ class PostgresEngine:
 
         return await self._courier.carry(look)
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        async def find(connection: Connection) -> list[Job]:
+            return await listing.find_dead(connection, self._statements, queue, before, limit)
+
+        return await self._courier.carry(find)
+
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
         answer = await self._change("requeue", now, list(dict.fromkeys(keys)))
         return self._back(keys, answer)
@@ -396,3 +403,9 @@ class PostgresEngine:
             if announce:
                 self.signals.publish({notes_topic(write.kind) for write in writes})
         return written
+
+    async def diagnose(self) -> list[Remark]:
+        async def look(connection: Connection) -> list[Remark]:
+            return await diagnosis.diagnose(connection, self._place)
+
+        return await self._courier.carry(look)

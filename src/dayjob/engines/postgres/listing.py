@@ -12,6 +12,7 @@ from dayjob.engines.postgres.statements import Statements
 from dayjob.job import FINISHED, Job, JobState
 
 _FIRST, _LAST = bytes(16), b"\xff" * 16
+_NO_TIME_LATER = 2**63 - 1
 
 
 async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
@@ -43,6 +44,20 @@ async def find(connection: Connection, statements: Statements, listing: Listing)
     order = f"ORDER BY id{' DESC' if listing.newest_first else ''} LIMIT ${len(parameters)}"
     select = "".join([statements["find"], *(f"    AND {condition}\n" for condition in conditions), order])
     return [full_job(row) for row in await connection.fetch(select, *parameters)]
+
+
+async def find_dead(
+    connection: Connection, statements: Statements, queue: str | None, before: tuple[int, bytes] | None,
+    limit: int,
+) -> list[Job]:  # fmt: skip
+    time, key = before or (_NO_TIME_LATER, _LAST)
+    if queue is None:
+        found = await connection.fetch(statements["latest_dead"], time, key, limit)
+    else:
+        found = await connection.fetch(statements["latest_dead_of"], time, key, limit, queue)
+    keys = [row[0] for row in found]
+    jobs = await get(connection, statements, keys)
+    return [jobs[key] for key in keys if key in jobs]
 
 
 async def finished_keys(

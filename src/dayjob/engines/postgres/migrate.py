@@ -52,16 +52,16 @@ async def prepare(connection: Connection, place: Place) -> tuple[int, int]:
             "so create one in UTF8"
         )
     newest = migrations()[-1][0]
-    version = await _version(connection, place)
+    version = await layout_version(connection, place)
     if version != newest:
         async with connection.transaction():
             await connection.execute(_LOCK, place.schema)
-            version = await _version(connection, place)
+            version = await layout_version(connection, place)
             await _apply(connection, place, version, newest)
     return version, newest
 
 
-async def _version(connection: Connection, place: Place) -> int:
+async def layout_version(connection: Connection, place: Place) -> int:
     """The layout that the schema has; 0 if it has none."""
     if not await connection.fetchval(_HAS_META, place.schema):
         return 0

@@ -15,6 +15,7 @@ from dayjob.engines.base import (
     Note,
     NoteWrite,
     Progress,
+    Remark,
     Renewal,
     Renewed,
     Reschedule,
@@ -22,6 +23,7 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.redis import arguments, listing, notes, record
 from dayjob.engines.redis.arguments import Arguments
+from dayjob.engines.redis.diagnosis import diagnose
 from dayjob.engines.redis.lanes import Lanes, Ticket
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.news import News
@@ -214,6 +216,9 @@ class RedisEngine:
     async def find(self, listing_: Listing) -> list[Job]:
         return await listing.find(self._link, listing_)
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        return await listing.find_dead(self._link, queue, before, limit)
+
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
         return [code == 1 for code in await self._run("requeue", now, arguments.ids(keys))]
 
@@ -265,6 +270,9 @@ class RedisEngine:
     async def paused(self) -> set[str]:
         (names,) = await self._link.ask(("SMEMBERS", self._keys.paused))
         return {name.decode() for name in names}
+
+    async def diagnose(self) -> list[Remark]:
+        return await diagnose(self._link)
 
     # Duties.
 

@@ -23,6 +23,7 @@ key            type    holds                                           removed
 ``queues``     set     every queue ever used                           never
 ``paused``     set     queues that hand out nothing                    by resume
 ``notes``      zset 0  kind NUL name NUL time value (``notes.py``)     by whoever wrote the note
+``deaths``     zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``layout``     string  the version of all this                         never
 ``answer:…``   string  token and answer of the last call on one lane   by the next call, or in ten minutes
 =============  ======  ==============================================  ===================================
@@ -31,7 +32,10 @@ Two channels tell of changes: ``news`` (queues that may have work, due times, ca
 ``ends`` (ids of jobs that finished). Redis removes an empty key by itself, so an empty namespace is
 ``layout``, ``counts`` and ``queues``.
 
-Layout 2 added ``notes`` to layout 1 and left the rest as it was.
+A dead job is in ``deaths`` twice: by the time of its failure (8 bytes, big endian) among those of its queue,
+and among all, for which the empty name stands. Who lists them removes what a damaged record left there.
+
+Layout 2 added ``notes`` and ``deaths`` to layout 1 and left the rest as it was.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ LAYOUT = 2
 
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "flagged", "dedup", "kv",
-    "counts", "queues", "paused", "notes",
+    "counts", "queues", "paused", "notes", "deaths",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` gives them their names."""
 
@@ -58,7 +62,7 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.flagged, self.dedup, self.kv, self.counts, self.queues, self.paused,
-            self.notes,
+            self.notes, self.deaths,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.news = self.named("news")

@@ -115,6 +115,12 @@ class Link:
         except NoScriptError:
             return (await self.ask(("EVAL", found.source, *tail)))[0]
 
+    async def tend(self, verb: str, *arguments: bytes | str | int) -> Any:
+        """The answer of a script that does no harm when it is repeated, and so keeps no answer."""
+        keys = self.place.keys
+        head = ("", keys.news, keys.ends, 0)
+        return await self.run(verb, (*keys.fixed, keys.answer("mend", 0)), (*head, *arguments))
+
     async def _ask(self, commands: Sequence[Command]) -> list[Any]:
         if self._closed:
             raise Closed(f"{self.place.shown}: the engine is closed")

@@ -1,28 +1,33 @@
 """Looking at jobs in id order, over whichever sorted set has the fewest entries to pass over.
 
-Finished jobs are listed from a set of their own. Of the others, those in a state that few are in come from
-that state's set; else all ids are walked. Records are read after their ids and checked again, so each is
-shown as it was at one moment.
+Finished and pending jobs are listed from sets of their own, in which each queue, or each priority of it, is a
+run in id order. Of the others, those in a state that few are in come from that state's set; else all ids are
+walked. Records are read after their ids and checked again, so each is shown as it was at one moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from heapq import merge
-from itertools import islice
-from typing import Any
+from itertools import groupby, islice
 
 from dayjob.engines.base import Listing
 from dayjob.engines.redis import record
 from dayjob.engines.redis.link import Command, Link
-from dayjob.engines.redis.record import CODES
+from dayjob.engines.redis.record import CODES, TIME
 from dayjob.job import FINISHED, Job, JobState, QueueStats
 
-SPARSE = 10_000
+SPARSE = 50_000
 """Up to this many jobs in a state, listing them sorts the state's own set; above, it walks the ids."""
+
+RUNS = 100
+"""How many runs are asked for at once; pending jobs in more than these are not listed by runs."""
 
 PAGE = 1000
 """How many ids or records are read at once."""
+
+_BEYOND = b"\xff" * 25
+"""Above every time and id."""
 
 _COUNTED = (
     JobState.PENDING, JobState.SCHEDULED, JobState.RUNNING, JobState.DONE, JobState.DEAD, JobState.CANCELLED,
@@ -59,8 +64,7 @@ async def get(link: Link, keys: Sequence[bytes], *, mended: bool = False) -> lis
             found.append(None)
             unreadable.append(key)
     if unreadable and not mended:
-        head = ("", names.news, names.ends, 0)
-        await link.run("mend", (*names.fixed, names.answer("mend", 0)), (*head, b"".join(unreadable)))
+        await link.tend("mend", b"".join(unreadable))
         return await get(link, keys, mended=True)
     return found
 
@@ -86,6 +90,36 @@ async def find(link: Link, listing: Listing) -> list[Job]:
     return found
 
 
+async def find_dead(link: Link, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+    """Dead jobs, the latest failure first; entries that turn out to be no job's are removed."""
+    if queue == "":  # which stands for all of them
+        return []
+    head = (queue or "").encode() + b"\0"
+    after = None if before is None else head + TIME.pack(before[0]) + before[1]
+    found: list[Job] = []
+    while len(found) < limit:
+        size = min(PAGE, limit - len(found))
+        walk = _range(link.place.keys.deaths, head, head + _BEYOND, after, size, newest_first=True)
+        (members,) = await link.ask(walk)
+        left: list[bytes] = []
+        for member, job in zip(members, await get(link, [member[-16:] for member in members]), strict=True):
+            if job is not None and job.state is JobState.DEAD and _time_of(member) == job.finished_us:
+                found.append(job)
+            else:
+                left.append(member)
+        if left:
+            await link.tend("forget_deaths", len(left), *left)
+        if len(members) < size:
+            break
+        after = members[-1]
+    return found
+
+
+def _time_of(death: bytes) -> int:
+    time: int = TIME.unpack_from(death, len(death) - 24)[0]
+    return time
+
+
 def _fits(job: Job, listing: Listing) -> bool:
     return (
         listing.queue in (None, job.queue)
@@ -105,12 +139,23 @@ async def _pages(link: Link, listing: Listing) -> AsyncIterator[list[bytes]]:
             yield page
             after = page[-1]
         return
+    if listing.state is JobState.PENDING:
+        heads = await _pending_heads(link, listing.queue)
+        if heads is not None:
+            after = listing.after
+            while page := await _merged(
+                link, link.place.keys.pending, heads, after, size, listing.newest_first
+            ):
+                yield page
+                after = page[-1]
+            return
     if listing.state is not None:
         counts = (await stats(link)).values()
         if sum(getattr(count, listing.state.value) for count in counts) <= SPARSE:
             keys = await _sparse_keys(link, listing)
-            for start in range(0, len(keys), size):
-                yield keys[start : start + size]
+            step = PAGE if listing.queue is not None else size
+            for start in range(0, len(keys), step):
+                yield keys[start : start + step]
             return
     async for page in _all_keys(link, listing, PAGE if listing.state is not None else size):
         yield page
@@ -138,7 +183,8 @@ async def _all_keys(link: Link, listing: Listing, size: int) -> AsyncIterator[li
         None if listing.after is None else listing.after + (b"" if listing.newest_first else b"\xff" * 201)
     )
     while True:
-        entries = await _range(link, link.place.keys.ids, b"", b"", after, size, listing.newest_first)
+        walk = _range(link.place.keys.ids, b"", b"", after, size, listing.newest_first)
+        (entries,) = await link.ask(walk)
         keys = [entry[:16] for entry in entries if queue is None or entry[16:] == queue]
         if keys:
             yield keys
@@ -160,30 +206,59 @@ async def finished_keys(
         name for name, counts in (await stats(link)).items()
         if state is JobState.DONE or getattr(counts, state.value)
     ]  # fmt: skip
-    runs: list[list[bytes]] = []
-    for name in names:
-        head = b"%d%b\0" % (CODES[state], name.encode())
-        end = head[:-1] + b"\1"
-        entries = await _range(
-            link, link.place.keys.finished, head, end, None if after is None else head + after, limit,
-            newest_first,
-        )  # fmt: skip
-        runs.append([entry[-16:] for entry in entries])
-    return list(islice(merge(*runs, reverse=newest_first), limit))
+    heads = [b"%d%b\0" % (CODES[state], name.encode()) for name in names]
+    return await _merged(link, link.place.keys.finished, heads, after, limit, newest_first)
 
 
-async def _range(
-    link: Link, key: bytes, first: bytes, end: bytes, after: bytes | None, limit: int, newest_first: bool
+async def _pending_heads(link: Link, queue: str | None) -> list[bytes] | None:
+    """What the entries of each queue's priorities begin with, as far as there are any; None if too many."""
+    names = [queue] if queue is not None else [
+        name for name, counts in (await stats(link)).items() if counts.pending
+    ]  # fmt: skip
+    key = link.place.keys.pending
+    heads: list[bytes] = []
+    starts = [name.encode() + b"\0" for name in names]
+    while starts:
+        if len(heads) + len(starts) > RUNS:
+            return None
+        firsts = await link.ask(
+            *(_range(key, start, _queue_of(start) + b"\1", None, 1, newest_first=False) for start in starts)
+        )
+        found = [first[0][:-16] for first in firsts if first]
+        heads += found
+        starts = [head + _BEYOND for head in found]
+    return heads
+
+
+def _queue_of(entry: bytes) -> bytes:
+    return entry[: entry.index(b"\0")]
+
+
+async def _merged(
+    link: Link, key: bytes, heads: Sequence[bytes], after: bytes | None, limit: int, newest_first: bool
 ) -> list[bytes]:
+    """Ids in id order, out of the runs of entries that consist of one of the heads and an id."""
+    runs: list[list[bytes]] = []
+    for start in range(0, len(heads), RUNS):
+        commands = [
+            _range(
+                key, head, head + _BEYOND, None if after is None else head + after, limit, newest_first
+            ) for head in heads[start : start + RUNS]
+        ]  # fmt: skip
+        runs += [[entry[-16:] for entry in entries] for entries in await link.ask(*commands)]
+    # A job whose record was damaged may have two entries.
+    ids = (id for id, _ in groupby(merge(*runs, reverse=newest_first)))
+    return list(islice(ids, limit))
+
+
+def _range(
+    key: bytes, first: bytes, end: bytes, after: bytes | None, limit: int, newest_first: bool
+) -> Command:
     """Members from ``first`` up to ``end``, which is not among them, and after the cursor; '' is no bound."""
     low = b"[" + first if first else b"-"
     high = b"(" + end if end else b"+"
-    command: tuple[Any, ...]
     if newest_first:
         high = high if after is None else b"(" + after
-        command = ("ZREVRANGEBYLEX", key, high, low, "LIMIT", 0, limit)
-    else:
-        low = low if after is None else b"(" + after
-        command = ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)
-    members: list[bytes] = (await link.ask(command))[0]
-    return members
+        return ("ZREVRANGEBYLEX", key, high, low, "LIMIT", 0, limit)
+    low = low if after is None else b"(" + after
+    return ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)

@@ -16,6 +16,9 @@ OLDEST = (6, 2)
 OPENING_PATIENCE = 5.0
 """Seconds at most: who opens a wrong address should know soon."""
 
+_INDEXED = 250
+"""How many dead jobs of the first layout are indexed at once: each is read with its payload."""
+
 _looked_at: set[str] = set()
 
 
@@ -35,6 +38,7 @@ async def prepare(link: Link) -> None:
             ("SETNX", place.keys.layout, LAYOUT), ("GET", place.keys.layout), patience=patience
         )
     if layout.isdigit() and int(layout) < LAYOUT:
+        await _index_deaths(link)
         raising = ("EVAL", script("raise_layout").source, 1, place.keys.layout, LAYOUT)
         (layout,) = await link.ask(raising, patience=patience)
     if not layout.isdigit() or int(layout) > LAYOUT:
@@ -46,6 +50,13 @@ async def prepare(link: Link) -> None:
         _looked_at.add(place.shown)
         for danger in await dangers(link):
             _log.warning("%s: %s", place.shown, danger)
+
+
+async def _index_deaths(link: Link) -> None:
+    """Bring ``deaths`` up to date; several may do so at once."""
+    cursor = b""
+    while cursor := await link.tend("index_deaths", cursor, _INDEXED):
+        pass
 
 
 def server_version(info: bytes) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from dayjob.clock import SYSTEM
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Database
 from dayjob.engines.slatedb.ledger import Ledger
-from dayjob.engines.slatedb.loading import check_layout, load, may_open, next_owner, read_owner
+from dayjob.engines.slatedb.loading import check_layout, load, may_open, migrate, next_owner, read_owner
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.engines.slatedb.values import Owner
@@ -192,9 +192,11 @@ class Core:
         await may_open(place)
         self._database = Database(place, await place.open_writer())
         try:
-            await place.opening(check_layout(self._database))  # Another may have been here since the look.
+            # Another may have been here since the look.
+            version = await place.opening(check_layout(self._database))
             self._ledger = Ledger(self._database, self._publish)
             self._owner: Owner = next_owner(await place.opening(read_owner(self._database)), place)
+            await migrate(self._ledger, version)
             self._store = await load(self._ledger, self._owner.session)
             self._ledger.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
             self._sign(SYSTEM.now())

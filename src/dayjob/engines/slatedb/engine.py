@@ -17,6 +17,7 @@ from dayjob.engines.base import (
     Note,
     NoteWrite,
     Progress,
+    Remark,
     Renewal,
     Renewed,
     Reschedule,
@@ -25,6 +26,7 @@ from dayjob.engines.base import (
 from dayjob.engines.slatedb import keys, sharing
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.core import Core
+from dayjob.engines.slatedb.diagnosis import diagnose
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.errors import Closed, ConfigError
@@ -168,6 +170,10 @@ class SlateEngine:
         answer: list[Job] = await self._do(lambda store: listings.find(store, listing))
         return answer
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        answer: list[Job] = await self._do(lambda store: listings.find_dead(store, queue, before, limit))
+        return answer
+
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
         answer: list[bool] = await self._do(lambda store: store.requeue(keys, self._now(now)))
         return answer
@@ -259,6 +265,9 @@ class SlateEngine:
             lambda store: store.write_notes(writes, jobs, announce, self._now(now)), unanswered
         )
         return answer
+
+    async def diagnose(self) -> list[Remark]:
+        return diagnose(self._place)
 
 
 def _remember_inserts(store: Store, answers: list[Enqueued]) -> None:

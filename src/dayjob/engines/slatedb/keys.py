@@ -10,15 +10,18 @@ they hold. What a scan orders by comes first.
 | ``s`` | id | what has changed since | only if it is no longer as it was enqueued or claimed |
 | ``c`` | number | who claimed, when, and which ids and epochs | one for all jobs of a claim |
 | ``f`` | state, id | both of the above in one | a finished job that is kept; not scanned by opening |
-| ``r`` | time, id | state, queue | when a finished job is to be removed |
+| ``r`` | time, id | state, queue, when it ended | when a finished job is to be removed |
+| ``d`` | queue's name or nothing, NUL, time, id | the queue's name | when a dead job ended: twice |
 | ``q`` | queue's name | the counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
 | ``n`` | kind, NUL, name | the note, and when it was written | dayjob's own; opening scans these |
 | ``o`` | – | the owner and its last sign of life | who may write |
 
 ``LAYOUT_KEY`` stands outside: its place never changes, and it holds the version of the rest. Version 2 added
-the notes and left the rest as it was, so opening version 1 only has to write the new number, which it does
-in the commit that makes it the owner.
+the notes, the index of the dead (``d``), and when it ended to a removal. Opening version 1 indexes the dead
+jobs that are there, then writes the new number, in the commit that makes it the owner.
+
+A dead job has two ``d``, for the latest of its queue's and for the latest of all.
 
 A claim's entry ``(id, epoch)`` holds if the job's stored epoch is one less: then the job is as it was
 before, and what the claim made of it is worked out again. A job that was changed while it ran, or that
@@ -33,6 +36,7 @@ Writes of each transition, which is what the engine's speed comes down to (tens 
 | claim | 1 for all jobs of the call |
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
 | ack, kept | 2, and 1 if it is to be removed some day |
+| dead-letter | 4, and 1 if it is to be removed some day |
 | retry, release, snooze, renewal, promotion, progress | 1 |
 | note | 1 |
 
@@ -53,6 +57,7 @@ STATE = _PREFIX + b"s"
 CLAIM = _PREFIX + b"c"
 FINISHED = _PREFIX + b"f"
 REMOVAL = _PREFIX + b"r"
+DEAD = _PREFIX + b"d"
 QUEUE = _PREFIX + b"q"
 KV = _PREFIX + b"k"
 NOTE = _PREFIX + b"n"
@@ -87,14 +92,29 @@ def finished(state: JobState, key: bytes) -> bytes:
     return _FINISHED_OF[state] + key
 
 
-def removal(time: int, key: bytes) -> bytes:
+def moment(time: int, key: bytes) -> bytes:
     """Times before 1970 are the first of all: a clock may be wrong, an order may not."""
-    return REMOVAL + max(time, 0).to_bytes(8, "big") + key
+    return max(time, 0).to_bytes(8, "big") + key
 
 
-def removal_parts(stored: bytes) -> tuple[int, bytes]:
-    fields = stored[len(REMOVAL) :]
-    return int.from_bytes(fields[:8], "big"), fields[8:]
+def moment_of(stored: bytes) -> tuple[int, bytes]:
+    """The time and the job's id, with which a key ends that is ordered by them."""
+    return int.from_bytes(stored[-24:-16], "big"), stored[-16:]
+
+
+def removal(time: int, key: bytes) -> bytes:
+    return REMOVAL + moment(time, key)
+
+
+def dead_prefix(queue: str | None) -> bytes:
+    """What the index of the queue's dead jobs begins with, or that of all; no queue's name is empty."""
+    return DEAD + (queue or "").encode() + b"\0"
+
+
+def dead(queue: str, time: int, key: bytes) -> tuple[bytes, bytes]:
+    """The dead job in both indexes."""
+    ended = moment(time, key)
+    return dead_prefix(None) + ended, dead_prefix(queue) + ended
 
 
 def queue(name: str) -> bytes:

@@ -11,6 +11,7 @@ from dayjob.engines.process import Process, is_gone, this_process
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Source
+from dayjob.engines.slatedb.finished import Archive
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.live import Place as Standing
 from dayjob.engines.slatedb.place import Place
@@ -24,17 +25,20 @@ _log = logging.getLogger("dayjob.engines.slatedb")
 BEATS_MISSED = 3
 """An owner on another host is taken to be gone after so many signs of life that did not come."""
 
+_AT_ONCE = 1000
+"""How many jobs a commit of a migration takes in."""
+
 
 # Who may write.
 
 
-async def check_layout(source: Source) -> None:
-    """Refuse what a newer dayjob, or something else, has written."""
+async def check_layout(source: Source) -> int | None:
+    """The layout's version, None of a new database; refuses what a newer dayjob, or something else, wrote."""
     value, url = await source.get(keys.LAYOUT_KEY), source.place.url
     if value is None:
         if await source.first(b"") is not None:
             raise ConfigError(f"{url}: this database is not dayjob's: name another folder or prefix")
-        return
+        return None
     found = values.layout(value)
     if not isinstance(found, int):
         raise ConfigError(f"{url}: the layout's version can't be read: restore the database from a copy")
@@ -42,6 +46,7 @@ async def check_layout(source: Source) -> None:
         raise ConfigError(
             f"{url}: layout {found} is from a newer dayjob, this one knows {keys.VERSION}: upgrade dayjob"
         )
+    return found
 
 
 async def read_owner(source: Source) -> Owner | None:
@@ -92,13 +97,34 @@ def next_owner(owner: Owner | None, place: Place) -> Owner:
     return Owner(session, here, SYSTEM.now(), int(place.beat * SECOND))
 
 
+# What an older dayjob has written.
+
+
+async def migrate(ledger: Ledger, version: int | None) -> None:
+    """Version 1 had no index of the dead: write it, many commits for many jobs, before the number says so."""
+    if version != 1:
+        return
+    async for rows in ledger.source.scan(
+        keys.DEAD
+    ):  # Of a migration that was cut off; it may be out of date.
+        for stored, _ in rows:
+            ledger.delete(stored)
+        await ledger.scannable()
+    archive, after = Archive(ledger), None
+    while dead := await archive.list(JobState.DEAD, lambda _: True, after, _AT_ONCE):
+        for found in dead:
+            archive.index(found.record)
+        after = dead[-1].record.key
+    await ledger.scannable()
+
+
 # What is there.
 
 
 async def load(ledger: Ledger, session: int) -> Store:
     """All that must be known to work on; what can't be read is set aside as dead."""
     store = Store(ledger, session)
-    await _load_queues(ledger)
+    await load_queues(ledger)
     unreadable = await _load_jobs(store)
     await _load_changes(store, unreadable)
     await _load_claims(store)
@@ -116,7 +142,7 @@ async def load(ledger: Ledger, session: int) -> Store:
     return store
 
 
-async def _load_queues(ledger: Ledger) -> None:
+async def load_queues(ledger: Ledger) -> None:
     async for rows in ledger.source.scan(keys.QUEUE):
         for stored, value in rows:
             name = keys.queue_name(stored)

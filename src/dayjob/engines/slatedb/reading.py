@@ -2,28 +2,32 @@
 
 Each look opens a reader of its own and sees all that was durable at one moment, the latest. Verbs that
 change something are refused; the duties find nothing to do. A listing rebuilds what waits and runs by a
-scan, so it costs time in proportion to the backlog; counters, kv values and notes are read directly.
+scan, so it costs time in proportion to the backlog; finished jobs, counters, kv values and notes are read
+directly.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from heapq import nlargest
 from typing import Any, NoReturn, TypeVar
 
 from dayjob.clock import Clock
-from dayjob.engines.base import Keeps, Listing, Note
+from dayjob.engines.base import Keeps, Listing, Note, Remark
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.database import Source
+from dayjob.engines.slatedb.diagnosis import diagnose
 from dayjob.engines.slatedb.engine import CAPABILITIES
 from dayjob.engines.slatedb.ledger import Ledger
-from dayjob.engines.slatedb.loading import check_layout, load
+from dayjob.engines.slatedb.loading import check_layout, load, load_queues
 from dayjob.engines.slatedb.notes import stored_notes
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
-from dayjob.job import Job, QueueStats
+from dayjob.job import Job, JobState, QueueStats
 from dayjob.signals import Signals
 
 Answer = TypeVar("Answer")
@@ -70,8 +74,8 @@ class SlateReader:
         finally:
             await source.close()
 
-    async def _look(self, look: Callable[[Store], Awaitable[Answer]]) -> Answer:
-        """What there is to see at one moment.
+    async def _look(self, look: Callable[[Store], Awaitable[Answer]], *, whole: bool = True) -> Answer:
+        """What there is to see at one moment; of a store that knows finished jobs only, if not ``whole``.
 
         A reader may catch up with the writer between two of our reads. Whatever moves a job rewrites the row
         of its queue, so rows that are as they were tell that it did not; else the look is taken again.
@@ -80,7 +84,7 @@ class SlateReader:
             for _ in range(_TRIES):
                 before = await source.versions(keys.QUEUE)
                 ledger = Ledger(source, _nothing)
-                answer = await look(await load(ledger, session=0))
+                answer = await look(await (load(ledger, session=0) if whole else _finished_only(ledger)))
                 if await source.versions(keys.QUEUE) == before:
                     return answer
         raise EngineUnavailable(
@@ -104,7 +108,16 @@ class SlateReader:
         return await self._look(lambda store: listings.get(store, wanted))
 
     async def find(self, listing: Listing) -> list[Job]:
-        return await self._look(lambda store: listings.find(store, listing))
+        whole = listing.state not in keys.FINISHED_STATES
+        return await self._look(lambda store: listings.find(store, listing), whole=whole)
+
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        async def look(store: Store) -> list[Job]:
+            if await check_layout(store.ledger.source) == 1:
+                return await _sorted_dead(store, queue, before, limit)
+            return await listings.find_dead(store, queue, before, limit)
+
+        return await self._look(look, whole=False)
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
@@ -137,6 +150,9 @@ class SlateReader:
 
     # The duties are those of the process that writes.
 
+    async def diagnose(self) -> list[Remark]:
+        return diagnose(self._place)
+
     async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
         return 0, 0
 
@@ -151,6 +167,21 @@ class SlateReader:
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
         return 0
+
+
+async def _finished_only(ledger: Ledger) -> Store:
+    await load_queues(ledger)
+    return Store(ledger, session=0)
+
+
+async def _sorted_dead(
+    store: Store, queue: str | None, before: tuple[int, bytes] | None, limit: int
+) -> list[Job]:
+    """Without the index, which the first process that writes will make: all of them are read."""
+    dead = await listings.find(store, Listing(sys.maxsize, queue=queue, state=JobState.DEAD))
+    places = {job.key: (job.finished_us or 0, job.key) for job in dead}
+    seen = (job for job in dead if before is None or places[job.key] < before)
+    return nlargest(limit, seen, key=lambda job: places[job.key])
 
 
 async def _nothing() -> None:

@@ -361,7 +361,7 @@ class Store:
         if queue is not None and (stats is None or not stats.dead):
             return []
         return await self.archive.list(
-            JobState.DEAD, lambda found: queue in (None, found.record.queue), None, limit
+            JobState.DEAD, lambda found: queue in (None, found.record.queue), None, limit, queue=queue
         )
 
     def reschedule(self, change: Reschedule, now: int) -> bool:

@@ -102,6 +102,7 @@ class Owner(Struct, array_like=True, frozen=True):
 class Removal(Struct, array_like=True, frozen=True, gc=False):
     state: int
     queue: str
+    finished_us: int | None = None
 
 
 class Noted(Struct, array_like=True, frozen=True, gc=False):
@@ -326,13 +327,14 @@ def owner(value: bytes) -> Owner:
     return _read(_owners, _split(value, 1)[0], "owner")
 
 
-def removal_value(state: JobState, queue: str) -> bytes:
-    return _join(_encode(Removal(_NUMBERS[state], queue)))
+def removal_value(record: Record) -> bytes:
+    return _join(_encode(Removal(_NUMBERS[record.state], record.queue, record.finished_us)))
 
 
-def removal(value: bytes) -> tuple[JobState, str]:
+def removal(value: bytes) -> tuple[JobState, str, int | None]:
+    """The state, the queue, and when the job ended."""
     found = _read(_removals, _split(value, 1)[0], "time of removal")
-    return _STATES[found.state], found.queue
+    return _STATES[found.state], found.queue, found.finished_us
 
 
 def note_value(value: bytes, now: int) -> bytes:

@@ -18,6 +18,7 @@ from dayjob.engines.base import (
     Note,
     NoteWrite,
     Progress,
+    Remark,
     Renewal,
     Renewed,
     Reschedule,
@@ -26,6 +27,7 @@ from dayjob.engines.base import (
 from dayjob.engines.connections import started
 from dayjob.engines.process import Process, this_process
 from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.diagnosis import diagnose
 from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.store import Store
 from dayjob.engines.sqlite.threads import Reader, Writer
@@ -173,6 +175,9 @@ class SqliteEngine:
     async def find(self, listing: Listing) -> list[Job]:
         return await self._read(lambda store: store.find(listing))
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        return await self._read(lambda store: store.find_dead(queue, before, limit))
+
     async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
         return await self._write(lambda store: store.requeue(keys, self._now(now)))
 
@@ -246,3 +251,6 @@ class SqliteEngine:
         now: int | None = None,
     ) -> bool:
         return await self._write(lambda store: store.write_notes(writes, jobs, announce, self._now(now)))
+
+    async def diagnose(self) -> list[Remark]:
+        return await self._read(lambda store: diagnose(store.connection, self._place))

@@ -54,6 +54,7 @@ class Store:
     """All that is in one database, as one connection sees it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
         self._cursor = connection.cursor()
         self._cursor.row_factory = None
         self._statements = statements = Statements(self._cursor)
@@ -114,6 +115,9 @@ class Store:
         return whole
 
     def _insert_one(self, job: Insertion, row: Row) -> Enqueued:
+        if row[1] == _NO_QUEUE and self._statements.one("exists", job.key) is None:
+            # Its namesake in the batch was not stored, as another job holds that one's dedup key.
+            row = (row[0], self._queues.own_id_of(job.queue), *row[2:])
         if self._cursor.execute(insert_of(1), row).rowcount == 1:
             self._put(job.kv.items() if job.kv else ())
             return Enqueued(id_text(job.key), True)
@@ -401,6 +405,9 @@ class Store:
 
     def find(self, listing: Listing) -> list[Job]:
         return self._lister.find(listing)
+
+    def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        return self._lister.find_dead(queue, before, limit)
 
     def ahead(self, key: bytes, limit: int) -> int:
         row = self._statements.one("ahead", key, limit)

@@ -13,3 +13,7 @@ CREATE TABLE dayjob.notes (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Dead letters, the latest failure first: of all queues, and of one.
+CREATE INDEX jobs_dead ON dayjob.jobs (finished_at, id) WHERE state = 'dead';
+CREATE INDEX jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead';

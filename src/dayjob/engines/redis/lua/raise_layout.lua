@@ -1,4 +1,4 @@
--- Bring the version of an older layout up to ours; what has changed since needs nothing else done.
+-- Bring the version of an older layout up to ours, after all else that has changed since was done.
 -- KEYS: where the version is. ARGV: ours.
 -- Answers the version that is there now: somebody else's code may know a newer one.
 local LAYOUT = KEYS[1]

@@ -10,6 +10,7 @@
 --                   leases    what reap looks at                  expiries  jobs that may expire unstarted
 --                   removals  what sweep removes, by time         finished  listing by state and queue
 --                   holders   who holds a dedup key (unique)      flagged   running jobs asked to stop
+--                 and those of dead jobs by time; see 0002.sql.
 -- dayjob_owners   one row per open engine: which process on which host it is, so that claims of a dead
 --                 process are known before their leases expire. Removed by close, or by the reaper.
 -- dayjob_kv       the users' key-value space.

@@ -69,3 +69,9 @@ end
 local function finished_member(state, queue, id)
   return state .. queue .. '\0' .. id
 end
+
+-- Where a dead job stands among all failures, and among those of its queue: (time, id), bytewise.
+local function death_members(r)
+  local place = '\0' .. r.finished .. r.id
+  return place, r.queue .. place
+end

@@ -9,7 +9,7 @@ local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
 local used = {} -- queues that become known
 local places = {} -- sorted set -> member -> score, or false
-for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED }) do
+for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEATHS }) do
   places[index] = {}
 end
 local woken, ended, is_due, is_cancel = {}, {}, false, false -- whom to tell of what
@@ -39,6 +39,11 @@ local function exists(id)
     return loaded[id] ~= false
   end
   return raw[id] ~= false
+end
+
+local function place_death(r, score)
+  local of_all, of_queue = death_members(r)
+  places[DEATHS][of_all], places[DEATHS][of_queue] = score, score
 end
 
 -- A record that can't be read gets a new head from what the sorted sets know of it; the old string becomes
@@ -71,6 +76,8 @@ local function mend(id, blob)
   end
   if r.state == WAITING then
     places[PENDING][pending_member(r)] = 0
+  elseif r.state == DEAD then
+    place_death(r, 0)
   end
   places[EXPIRIES][id] = false
   saved[id] = r
@@ -111,6 +118,9 @@ local function leave(r)
     end
   else
     places[FINISHED][finished_member(state, r.queue, id)] = false
+    if state == DEAD then
+      place_death(r, false)
+    end
     if r.remove ~= NONE then
       places[REMOVALS][id] = false
     end
@@ -155,6 +165,9 @@ local function enter(r)
       return
     end
     places[FINISHED][finished_member(state, r.queue, id)] = 0
+    if state == DEAD then
+      place_death(r, 0)
+    end
     if r.remove ~= NONE then
       places[REMOVALS][id] = to_number(r.remove)
     end

@@ -1,0 +1,98 @@
+"""The throughput of the last day: the counters as they stood each minute, read later as differences.
+
+One note holds the samples of an hour. Nothing is written while the counters stand still, and nothing is
+ever added to a settlement.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from dayjob.durations import SECOND
+from dayjob.engines.base import Engine, Note, NoteWrite
+from dayjob.job import QueueStats
+
+_log = logging.getLogger("dayjob.broker")
+
+KIND = "history"
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+KEPT = 24
+"""Hours."""
+
+MOST_QUEUES = 500
+"""Queues in a sample; those with the most successes are in it."""
+
+
+class Sample(Struct, frozen=True, array_like=True):
+    """The counters of every queue at one minute: pending, scheduled, running, done, dead, cancelled."""
+
+    at_us: int
+    queues: dict[str, tuple[int, int, int, int, int, int]]
+
+    def stats(self, queue: str) -> QueueStats:
+        return QueueStats(*self.queues.get(queue, (0, 0, 0, 0, 0, 0)))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Sample]).decode
+
+
+class History:
+    """Takes samples and reads them."""
+
+    def __init__(self, engine: Engine, now: Callable[[], int | None]) -> None:
+        self._engine = engine
+        self._now = now
+
+    async def sample(self) -> int:
+        """Note the counters of this minute, unless somebody has; microseconds until the next one."""
+        now, notes = await self._engine.notes(KIND, self._now())
+        minute = now - now % MINUTE
+        samples = [sample for note in notes for sample in _read(note)]
+        if not samples or samples[-1].at_us < minute:
+            queues = _counters(await self._engine.stats())
+            if not samples or samples[-1].queues != queues:
+                await self._add(notes, Sample(minute, queues))
+        return minute + MINUTE - now
+
+    async def _add(self, notes: list[Note], sample: Sample) -> None:
+        hour = _name(sample.at_us)
+        this = next((note for note in notes if note.name == hour), None)
+        samples = [*(_read(this) if this is not None else ()), sample]
+        writes = [NoteWrite(KIND, hour, None if this is None else this.value, _encode(samples))]
+        oldest = _name(sample.at_us - KEPT * HOUR)
+        writes += [NoteWrite(KIND, note.name, note.value, None) for note in notes if note.name < oldest]
+        await self._engine.write_notes(writes, now=self._now())
+
+    async def read(self, hours: int = KEPT) -> tuple[int, list[Sample]]:
+        """The engine's time, and the samples of the last hours, oldest first, with the one before them."""
+        now, notes = await self._engine.notes(KIND, self._now())
+        samples = [sample for note in notes for sample in _read(note)]
+        before = [sample for sample in samples if sample.at_us <= now - hours * HOUR]
+        return now, before[-1:] + samples[len(before) :]
+
+
+def _counters(stats: dict[str, QueueStats]) -> dict[str, tuple[int, int, int, int, int, int]]:
+    busiest = sorted(stats, key=lambda queue: -stats[queue].done)[:MOST_QUEUES]
+    return {
+        queue: (each.pending, each.scheduled, each.running, each.done, each.dead, each.cancelled)
+        for queue in sorted(busiest)
+        for each in (stats[queue],)
+    }
+
+
+def _name(instant: int) -> str:
+    return f"{instant // HOUR:012}"
+
+
+def _read(note: Note) -> list[Sample]:
+    try:
+        return _decode(note.value)
+    except msgspec.MsgspecError as error:
+        _log.warning("the history of hour %s can't be read: %s", note.name, error)
+        return []

@@ -1,0 +1,79 @@
+"""``dayjob bench``: how fast is this store from here?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from dayjob.app import App
+from dayjob.broker import Broker
+from dayjob.cli.dead import progress
+from dayjob.cli.output import console, json_option, print_json, table
+from dayjob.cli.store import StoreCommand, on_store
+from dayjob.clock import SYSTEM
+from dayjob.config import BrokerConfig, Retention
+from dayjob.ids import new_key
+from dayjob.job import NewJob
+from dayjob.worker import Worker
+
+BATCH = 1000
+SINGLES = 200
+
+
+@click.command(cls=StoreCommand)
+@click.option("-n", "--jobs", type=click.IntRange(100, 10_000_000), default=10_000, show_default=True,
+              help="How many jobs to run.")  # fmt: skip
+@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=100, show_default=True,
+              help="The worker's slots.")  # fmt: skip
+@click.option("--size", type=click.IntRange(0, 1_000_000), default=0, show_default=True, metavar="BYTES",
+              help="The size of each payload.")  # fmt: skip
+@json_option
+def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> None:
+    """Measure a store: single enqueues, batches, and a worker that runs jobs which do nothing.
+
+    It works on a queue of its own, whose jobs are gone afterwards; others are left alone, but feel the load.
+    """
+    queue = f"dayjob-bench-{new_key().hex()[-8:]}"
+    payload = b'"' + b"x" * max(size - 2, 0) + b'"'
+
+    async def enqueue(broker: Broker) -> tuple[float, float]:
+        begun = SYSTEM.elapsed()
+        for _ in range(SINGLES):
+            await broker.enqueue(queue, payload)
+        single = SINGLES / (SYSTEM.elapsed() - begun)
+        begun = SYSTEM.elapsed()
+        with progress("enqueuing", jobs) as told:
+            for first in range(0, jobs, BATCH):
+                await broker.enqueue_many([NewJob(queue, payload)] * min(BATCH, jobs - first))
+                told(min(first + BATCH, jobs))
+        return single, jobs / (SYSTEM.elapsed() - begun)
+
+    async def drain(broker: Broker) -> float:
+        app = App(url, config=BrokerConfig(retention=Retention(done=0)))
+
+        @app.handler(queue=queue)
+        async def nothing(job: object) -> None: ...
+
+        worker = Worker(app, queues=[queue], concurrency=concurrency)
+        begun = SYSTEM.elapsed()
+        with progress("running", jobs + SINGLES) as told:
+            working = asyncio.ensure_future(worker.run_until_idle())
+            while not working.done():
+                await asyncio.wait({working}, timeout=0.2)
+                told(worker.done)
+            await working
+        return worker.done / (SYSTEM.elapsed() - begun)
+
+    single, batched = on_store(url, enqueue, writes=True)
+    drained = on_store(url, drain, writes=True)
+    figures = {"enqueue_one_by_one": single, "enqueue_in_batches": batched, "run": drained}
+    if as_json:
+        print_json({name: round(rate, 1) for name, rate in figures.items()})
+    else:
+        rows = [
+            ("enqueue, one after the other", single),
+            (f"enqueue, in batches of {BATCH:,}", batched),
+            (f"run by one worker, {concurrency} slots", drained),
+        ]
+        console().print(table(None, ("what", "jobs a second"), rows))

@@ -1,0 +1,152 @@
+"""``dayjob dead``: list, requeue and purge dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dayjob.broker import Broker
+from dayjob.cli.output import ago, console, json_option, print_json, table
+from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
+from dayjob.fields import dead_group_fields
+from dayjob.inspect import DeadGroups, Inspector, alike
+
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+
+
+@click.group(cls=StoreGroup, default="list")
+def dead() -> None:
+    """Dead letters: jobs that failed for good. Without a subcommand, list them."""
+
+
+@dead.command(name="list")
+@click.option("-q", "--queue", help="Of this queue only.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many jobs."
+)
+@click.option("-g", "--group", is_flag=True, help="Group the latest 5,000 by their error.")
+@json_option
+def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: bool) -> None:
+    """List dead jobs, the latest failure first."""
+
+    async def work(broker: Broker) -> None:
+        inspector = Inspector(broker)
+        if group:
+            _show_groups(await inspector.dead_groups(queue), as_json)
+            return
+        jobs = await broker.latest_dead(queue, limit=limit)
+        if as_json:
+            print_json({"jobs": [inspector.job_fields(job) for job in jobs]})
+            return
+        rows = [
+            (job.id, job.queue, job.task, f"{job.attempts}/{job.max_attempts}", ago(job.finished_us),
+             alike(job.last_error))
+            for job in jobs
+        ]  # fmt: skip
+        console().print(table(None, ("id", "queue", "task", "attempts", "died", "error"), rows))
+
+    on_store(url, work)
+
+
+def _show_groups(found: DeadGroups, as_json: bool) -> None:
+    if as_json:
+        print_json(dead_group_fields(found))
+        return
+    rows = [
+        (group.count, group.task, ", ".join(group.queues), ago(group.latest.finished_us), group.error)
+        for group in found.groups
+    ]
+    console().print(table(None, ("jobs", "task", "queues", "latest", "error"), rows))
+    if found.examined < found.total:
+        click.echo(f"These are the latest {found.examined:,} of {found.total:,}.")
+
+
+@dead.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("-q", "--queue", help="All dead jobs of this queue.")
+@click.option("--all", "everything", is_flag=True, help="All dead jobs of all queues.")
+@yes_option
+def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool, yes: bool) -> None:
+    """Make dead jobs pending again, with all their attempts."""
+    _check_choice(ids, queue, everything)
+
+    async def work(broker: Broker) -> int:
+        if ids:
+            return await _requeue_ids(broker, ids)
+        stats = await broker.all_stats()
+        names = [name for name, each in stats.items() if each.dead and queue in (None, name)]
+        total = sum(stats[name].dead for name in names)
+        if total == 0:
+            click.echo("There are no dead jobs to requeue.")
+            return NOTHING
+        _confirm(f"Requeue {total:,} dead jobs of {', '.join(names)}?", yes)
+        done = 0
+        with progress("requeuing", total) as told:
+            for name in names:
+                done += await broker.requeue_dead(name, told=partial(_add, told, done))
+        click.echo(f"{done:,} jobs are pending again.")
+        return OK if done else NOTHING
+
+    raise SystemExit(on_store(url, work, writes=True))
+
+
+async def _requeue_ids(broker: Broker, ids: tuple[str, ...]) -> int:
+    done = 0
+    for id in ids:
+        requeued = await broker.requeue(id)
+        click.echo(f"{id} {'is pending again' if requeued else 'is no dead job'}.")
+        done += requeued
+    return OK if done else NOTHING
+
+
+@dead.command()
+@click.option("-q", "--queue", help="Those of this queue.")
+@click.option("--all", "everything", is_flag=True, help="Those of all queues.")
+@yes_option
+def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
+    """Remove dead jobs for good."""
+    _check_choice((), queue, everything)
+
+    async def work(broker: Broker) -> int:
+        stats = await broker.all_stats()
+        total = sum(each.dead for name, each in stats.items() if queue in (None, name))
+        if total == 0:
+            click.echo("There are no dead jobs to purge.")
+            return NOTHING
+        where = "all queues" if queue is None else f"queue {queue}"
+        _confirm(f"Remove {total:,} dead jobs of {where} for good?", yes)
+        with progress("purging", total) as told:
+            done = await broker.purge_dead(queue, told=told)
+        click.echo(f"{done:,} jobs are removed.")
+        return OK if done else NOTHING
+
+    raise SystemExit(on_store(url, work, writes=True))
+
+
+def _check_choice(ids: tuple[str, ...], queue: str | None, everything: bool) -> None:
+    if (bool(ids), queue is not None, everything).count(True) != 1:
+        which = "ids, --queue or --all" if ids else "--queue or --all"
+        raise click.UsageError(f"which dead jobs? Name one of {which}")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if not yes:
+        click.confirm(question, abort=True)
+
+
+def _add(told: Callable[[int], None], before: int, more: int) -> None:
+    told(before + more)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere; gets how many are done."""
+    screen = console()
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,97 @@
+"""``dayjob enqueue``: a job by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from dayjob.broker import Broker
+from dayjob.cli.output import json_option, parse_time, print_json
+from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+
+
+@click.command(cls=StoreCommand)
+@click.argument("task", required=False, default="")
+@click.option("-q", "--queue", default="default", show_default=True, help="The queue to put it on.")
+@click.option(
+    "-a", "--args", "arguments", metavar="JSON", help="The task's arguments: an object by parameter."
+)
+@click.option(
+    "--payload", metavar="TEXT", help="For a job without a task: the payload; @FILE reads it, - from stdin."
+)
+@click.option("--priority", type=int, help="Lower runs first; 1000 is normal.")
+@click.option("--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Run it that much later.")
+@click.option("--run-at", metavar="TIME", help="Run it at this time, in ISO form.")
+@click.option("--expires", type=float, metavar="SECONDS", help="Cancel it if it has not started by then.")
+@click.option("--max-attempts", type=click.IntRange(min=1), help="How many runs it may have in all.")
+@click.option("--dedup-key", help="Enqueue it only if no job with this key waits on the queue.")
+@click.option("--tenant", help="Whom it is for.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--id", help="The job's id, a UUID; enqueuing it again does nothing.")
+@json_option
+def enqueue(
+    url: str, task: str, queue: str, arguments: str | None, payload: str | None, priority: int | None,
+    delay: float | None, run_at: str | None, expires: float | None, max_attempts: int | None,
+    dedup_key: str | None, tenant: str | None, headers: tuple[str, ...], id: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Enqueue a job of TASK, the name that the task is registered under.
+
+    The task's own queue and options are known to its code only, so name the queue here. Exits with 1 if
+    the job was there already.
+
+    \b
+    Examples:
+      dayjob enqueue sqlite:///jobs.db shop.jobs.send_email -q email -a '{"to": "ada@example.com"}'
+      dayjob enqueue -q raw --payload @photo.jpg
+    """
+    if payload is not None and (task or arguments):
+        raise click.UsageError("--payload is for jobs without a task: use --args for a task's arguments")
+    data = _payload(payload) if payload is not None else _arguments(arguments) if task else b""
+
+    async def work(broker: Broker) -> int:
+        enqueued = await broker.enqueue(
+            queue, data, task=task, priority=priority, delay=delay,
+            run_at=None if run_at is None else parse_time(run_at), expires=expires,
+            max_attempts=max_attempts, dedup_key=dedup_key, tenant=tenant, headers=_headers(headers), id=id,
+        )  # fmt: skip
+        if as_json:
+            print_json({"id": enqueued.id, "created": enqueued.created})
+        else:
+            click.echo(f"{enqueued.id}{'' if enqueued.created else ' was there already'}")
+        return OK if enqueued.created else NOTHING
+
+    raise SystemExit(on_store(url, work, writes=True))
+
+
+def _arguments(text: str | None) -> bytes:
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except msgspec.MsgspecError as error:
+        raise click.UsageError(f"--args {text!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"--args {text!r}: pass an object of arguments by parameter name")
+    return msgspec.json.encode(value)
+
+
+def _payload(text: str) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if text.startswith("@"):
+        try:
+            return Path(text[1:]).read_bytes()
+        except OSError as error:
+            raise click.UsageError(f"--payload {text}: {error}") from None
+    return text.encode()
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str] | None:
+    headers = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise click.UsageError(f"--header {text!r}: write NAME=VALUE")
+        headers[name] = value
+    return headers or None

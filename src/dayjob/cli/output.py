@@ -1,0 +1,118 @@
+"""What commands print: tables for people, JSON for programs, and screens that are drawn again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from dayjob.clock import SYSTEM
+from dayjob.durations import SECOND, to_datetime
+from dayjob.fields import span
+
+WATCH_INTERVAL = 1.0
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+watch_option = click.option(
+    "-w", "--watch", is_flag=True, help="Show it again every second, until Ctrl-C. For terminals."
+)
+
+STYLES = {
+    "done": "green",
+    "running": "cyan",
+    "pending": "default",
+    "scheduled": "blue",
+    "dead": "red",
+    "cancelled": "yellow",
+}
+
+
+_PIPE_WIDTH = 200
+"""Columns where there is no terminal: programs that cut lines don't meet wrapped ones."""
+
+
+def console() -> Console:
+    screen = Console(highlight=False, emoji=False)
+    return screen if screen.is_terminal else Console(highlight=False, emoji=False, width=_PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented; keys keep their order."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Numbers stand to the right. Cells are taken as they are, never as markup."""
+    made = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for number, name in enumerate(columns):
+        numeric = bool(rows) and all(_is_number(row[number]) for row in rows)
+        made.add_column(
+            name, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric or name == "id"
+        )
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    text = escape(printable(str(value)))
+    style = STYLES.get(text)
+    return f"[{style}]{text}[/{style}]" if style else text
+
+
+def printable(text: str) -> str:
+    """The text without what could move a terminal's cursor or change its colours."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+
+
+def instant(micros: int | None) -> str | None:
+    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S}"
+
+
+def ago(micros: int | None, now: int | None = None) -> str | None:
+    """How long before now, or how long until then, in two figures."""
+    if micros is None:
+        return None
+    seconds = ((SYSTEM.now() if now is None else now) - micros) / SECOND
+    return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
+
+
+async def show(look: Callable[[], Awaitable[RenderableType]], watch: bool) -> None:
+    """Print what a look gives; or draw it again and again."""
+    if not watch:
+        console().print(await look())
+        return
+    with Live(await look(), console=console(), auto_refresh=False, screen=console().is_terminal) as live:
+        while True:
+            await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
+            live.update(await look(), refresh=True)
+
+
+def parse_time(text: str) -> datetime:
+    """An ISO time; without a zone it is UTC."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is no time: write it like 2026-11-15T14:30:00+01:00") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,93 @@
+"""``dayjob schedules``: recurring jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import click
+from rich.table import Table
+
+from dayjob.broker import Broker
+from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
+from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
+from dayjob.fields import schedule_fields, when
+from dayjob.recurring import Schedule
+
+COLUMNS = ("id", "when", "task", "queue", "last", "next", "declared by", "state")
+
+
+@click.group(cls=StoreGroup, default="list")
+def schedules() -> None:
+    """Recurring jobs. Without a subcommand, list them."""
+
+
+@schedules.command(name="list")
+@json_option
+@watch_option
+def list_schedules(url: str, as_json: bool, watch: bool) -> None:
+    """List recurring jobs, with when they fired last and will fire next."""
+
+    async def work(broker: Broker) -> None:
+        if as_json:
+            print_json([schedule_fields(schedule) for schedule in await broker.schedules()])
+            return
+
+        async def look() -> Table:
+            return table(None, COLUMNS, [_row(schedule) for schedule in await broker.schedules()])
+
+        await show(look, watch)
+
+    on_store(url, work)
+
+
+def _row(schedule: Schedule) -> tuple[object, ...]:
+    state = schedule.problem or ("paused" if schedule.paused else None)
+    following = None if schedule.paused else ago(schedule.next_us)
+    return (
+        schedule.id, when(schedule), schedule.task, schedule.queue, ago(schedule.last_us), following,
+        schedule.app, state,
+    )  # fmt: skip
+
+
+@schedules.command()
+@click.argument("id")
+def pause(url: str, id: str) -> None:
+    """Fire a recurring job no more, until it is resumed."""
+    _act(url, id, lambda broker: broker.pause_schedule(id), "is paused")
+
+
+@schedules.command()
+@click.argument("id")
+def resume(url: str, id: str) -> None:
+    """Fire a recurring job again, from its next due time on."""
+    _act(url, id, lambda broker: broker.resume_schedule(id), "goes on")
+
+
+@schedules.command()
+@click.argument("id")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+def remove(url: str, id: str, yes: bool) -> None:
+    """Remove a recurring job. One that code declares comes back with the next worker."""
+    if not yes:
+        click.confirm(f"Remove the schedule {id}?", abort=True)
+    _act(url, id, lambda broker: broker.unschedule(id), "is removed")
+
+
+@schedules.command()
+@click.argument("id")
+def trigger(url: str, id: str) -> None:
+    """Enqueue a recurring job now; its due times stay as they are."""
+
+    async def work(broker: Broker) -> None:
+        click.echo((await broker.trigger(id)).id)
+
+    on_store(url, work, writes=True)
+
+
+def _act(url: str, id: str, change: Callable[[Broker], Awaitable[bool]], done: str) -> None:
+    async def work(broker: Broker) -> int:
+        found = await change(broker)
+        click.echo(f"{id} {done if found else 'is not there'}.")
+        return OK if found else NOTHING
+
+    raise SystemExit(on_store(url, work, writes=True))

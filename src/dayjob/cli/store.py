@@ -1,0 +1,111 @@
+"""The store that a command works on: its URL on the command line, and a broker while it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import unquote
+
+import click
+
+from dayjob.broker import Broker
+from dayjob.config import BrokerConfig
+from dayjob.engines.registry import ENGINES, parse, without_password
+from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable, InvalidState
+
+OK, NOTHING, USAGE, UNAVAILABLE = 0, 1, 2, 3
+
+Answer = TypeVar("Answer")
+
+
+class StoreCommand(click.Command):
+    """A command on a store: its URL may come first, as ``--url``, or from ``DAYJOB_URL``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.insert(
+            0,
+            click.Option(
+                ["-u", "--url"], envvar="DAYJOB_URL", show_envvar=True, metavar="URL",
+                help="The store, such as sqlite:///jobs.db; it may also be the first argument.",
+            ),
+        )  # fmt: skip
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[URL]", *super().collect_usage_pieces(ctx)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and is_url(args[0]):
+            args = ["--url", *args]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors that are the user's or the storage's end in a line, not in a traceback."""
+        if ctx.params.get("url") is None:
+            raise click.UsageError("no store is named: pass its URL first, or set DAYJOB_URL", ctx)
+        try:
+            return super().invoke(ctx)
+        except (EngineUnavailable, EngineFenced) as error:
+            fail(str(error), UNAVAILABLE)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise click.UsageError(str(error), ctx) from error
+        except InvalidState as error:
+            fail(str(error), NOTHING)
+        except DayjobError as error:
+            fail(f"{type(error).__name__}: {error}", NOTHING)
+
+
+class StoreGroup(click.Group):
+    """A group of such commands: the URL may stand before the name of the subcommand, or after it."""
+
+    command_class = StoreCommand
+
+    def __init__(self, *args: Any, default: str | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and is_url(args[0]):
+            name = args[1:2] if args[1:2] and args[1] in self.commands else [self._default or "--help"]
+            args = [*name, args[0], *(args[2:] if name == args[1:2] else args[1:])]
+        elif self._default is not None and (not args or args[0] not in (*self.commands, "-h", "--help")):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
+def is_url(text: str) -> bool:
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and (scheme.lower() in ENGINES or not text.startswith("-"))
+
+
+def fail(text: str, code: int) -> NoReturn:
+    click.echo(f"Error: {text}", err=True)
+    raise SystemExit(code)
+
+
+def on_store(url: str, work: Callable[[Broker], Awaitable[Answer]], *, writes: bool = False) -> Answer:
+    """Open the store, do the work, close it. What only reads creates nothing, and shuts nobody out."""
+
+    async def working() -> Answer:
+        async with Broker(opened_url(url, writes), config=BrokerConfig(duties=False)) as broker:
+            return await work(broker)
+
+    try:
+        return asyncio.run(working())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def opened_url(url: str, writes: bool) -> str:
+    """The URL to open: object storage has one writer, so who only reads goes through its reader."""
+    location = parse(url)
+    scheme = location.parts.scheme
+    if scheme == "sqlite" and not writes:
+        path = Path(unquote(location.parts.path[1:]))
+        if not path.exists():
+            raise EngineUnavailable(f"there is no file {path} (from {without_password(url)})")
+    if ENGINES[scheme].extra == "slatedb" and not writes and "readonly" not in location.options:
+        return f"{url}{'&' if '?' in url else '?'}readonly=1"
+    return url

@@ -1,0 +1,41 @@
+"""``dayjob workers``: who is alive."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from dayjob.broker import Broker
+from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
+from dayjob.cli.store import StoreCommand, on_store
+from dayjob.fields import worker_fields
+from dayjob.fleet import WorkerInfo
+
+COLUMNS = ("worker", "host", "pid", "app", "version", "queues", "tasks", "running", "started", "seen")
+
+
+@click.command(cls=StoreCommand)
+@json_option
+@watch_option
+def workers(url: str, as_json: bool, watch: bool) -> None:
+    """List the workers that are alive, on any machine."""
+
+    async def work(broker: Broker) -> None:
+        if as_json:
+            print_json([worker_fields(worker) for worker in await broker.workers()])
+            return
+
+        async def look() -> Table:
+            return table(None, COLUMNS, [_row(worker) for worker in await broker.workers()])
+
+        await show(look, watch)
+
+    on_store(url, work)
+
+
+def _row(worker: WorkerInfo) -> tuple[object, ...]:
+    return (
+        worker.id, worker.host, str(worker.pid), worker.app, worker.version,
+        ", ".join(worker.queues) or "all", len(worker.tasks), f"{worker.running}/{worker.slots}",
+        ago(worker.started_us), ago(worker.seen_us),
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""What ``dayjob doctor`` says of a server: its version, its settings, and what holds up its cleaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dayjob.engines.base import Remark
+from dayjob.engines.postgres.migrate import layout_version
+from dayjob.engines.postgres.place import Place
+from dayjob.engines.postgres.pool import Connection
+
+OLDEST = 140_000
+LONG = 3600
+"""Seconds after which a transaction is in the way of vacuum."""
+
+_SETTINGS = """
+SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS shown,
+    current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
+    current_setting('full_page_writes') AS full_page_writes, current_setting('autovacuum') AS autovacuum,
+    current_setting('max_connections')::int AS max_connections, pg_is_in_recovery() AS standby,
+    (SELECT count(*) FROM pg_stat_activity) AS connections,
+    (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
+        FROM pg_stat_activity WHERE xact_start IS NOT NULL AND datname = current_database()) AS oldest
+"""
+
+
+async def diagnose(connection: Connection, place: Place) -> list[Remark]:
+    layout = await layout_version(connection, place)
+    found = await connection.fetchrow(_SETTINGS)
+    return [
+        Remark("layout", "ok", f"version {layout} in schema {place.schema!r}"),
+        *_settings(dict(found)),
+    ]
+
+
+def _settings(found: Mapping[str, Any]) -> Iterator[Remark]:
+    """What each setting means for the jobs."""
+    old = found["version"] < OLDEST
+    yield Remark(
+        "version", "error" if old else "ok", f"PostgreSQL {found['shown']}",
+        "dayjob is written for PostgreSQL 14 and later" if old else None,
+    )  # fmt: skip
+    if found["standby"]:
+        yield Remark("role", "error", "this server is a standby and takes no jobs", "connect to the primary")
+    unsafe = [
+        f"{name} = {found[name]}"
+        for name in ("fsync", "synchronous_commit", "full_page_writes")
+        if found[name] == "off"
+    ]
+    if unsafe:
+        yield Remark(
+            "durability", "error" if "fsync = off" in unsafe else "warning",
+            f"a crash of the server may lose jobs that were accepted ({', '.join(unsafe)})",
+            "set them to on for this database",
+        )  # fmt: skip
+    else:
+        yield Remark("durability", "ok", "what is committed is on disk")
+    if found["autovacuum"] == "off":
+        yield Remark("vacuum", "error", "autovacuum is off, so tables will only grow", "set autovacuum = on")
+    elif found["oldest"] > LONG:
+        yield Remark(
+            "vacuum", "warning", f"a transaction has been open for {found['oldest'] / 60:.0f} minutes",
+            "it keeps the server from cleaning up: find it in pg_stat_activity",
+        )  # fmt: skip
+    else:
+        yield Remark("vacuum", "ok", "nothing is in its way")
+    used, allowed = found["connections"], found["max_connections"]
+    if used > 0.9 * allowed:
+        yield Remark(
+            "connections", "warning", f"{used} of {allowed} are in use",
+            "raise max_connections, or put PgBouncer in between (?pgbouncer=1)",
+        )  # fmt: skip
+    else:
+        yield Remark("connections", "ok", f"{used} of {allowed} are in use")

@@ -1,0 +1,77 @@
+"""The metrics page: this process's own series, and the store's, read when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dayjob.inspect import Inspector, Overview, QueueView
+from dayjob.metrics.meter import OTHER
+
+MOST_QUEUES = 200
+"""Queues with series of their own: those with the most jobs; the rest is summed up."""
+
+STATES = ("pending", "scheduled", "running", "dead", "cancelled")
+
+
+class Exposition:
+    """Renders the metrics of one store, and of one process if its registry is given."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, inspector: Inspector, registry: CollectorRegistry | None = None) -> None:
+        self._inspector = inspector
+        self._registry = registry
+
+    async def render(self) -> bytes:
+        """The page in Prometheus's text format."""
+        overview = await self._inspector.overview()
+        store = CollectorRegistry()
+        store.register(_Store(overview))
+        own = b"" if self._registry is None else generate_latest(self._registry)
+        return generate_latest(store) + own
+
+
+class _Store(Collector):
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+
+    def collect(self) -> Iterator[Metric]:
+        overview = self._overview
+        jobs = GaugeMetricFamily("dayjob_jobs", "Jobs in the store by state.", labels=("queue", "state"))
+        done = CounterMetricFamily(
+            "dayjob_jobs_done", "Jobs that ever succeeded, in all processes.", labels=("queue",)
+        )
+        oldest = GaugeMetricFamily(
+            "dayjob_oldest_pending_seconds", "How long the oldest pending job has been due.",
+            labels=("queue",),
+        )  # fmt: skip
+        paused = GaugeMetricFamily("dayjob_queue_paused", "1 while the queue is paused.", labels=("queue",))
+        for name, views in _bounded(overview.queues):
+            for state in STATES:
+                jobs.add_metric((name, state), sum(getattr(view.stats, state) for view in views))
+            done.add_metric((name,), sum(view.stats.done for view in views))
+            oldest.add_metric((name,), max(view.waiting_seconds or 0.0 for view in views))
+            paused.add_metric((name,), any(view.paused for view in views))
+        yield from (jobs, done, oldest, paused)
+        yield GaugeMetricFamily("dayjob_workers", "Live workers.", value=overview.workers)
+        yield GaugeMetricFamily("dayjob_worker_slots", "Slots of the live workers.", value=overview.slots)
+        yield GaugeMetricFamily("dayjob_running", "Jobs that workers said they run.", value=overview.running)
+        yield GaugeMetricFamily("dayjob_schedules", "Recurring jobs.", value=overview.schedules)
+        yield GaugeMetricFamily(
+            "dayjob_engine_round_trip_seconds", "How long the store took to answer just now.",
+            value=overview.round_trip_seconds,
+        )  # fmt: skip
+
+
+def _bounded(queues: list[QueueView]) -> Iterator[tuple[str, list[QueueView]]]:
+    largest = sorted(queues, key=lambda view: -(view.stats.pending + view.stats.running + view.stats.done))
+    for view in largest[:MOST_QUEUES]:
+        yield view.name, [view]
+    if len(largest) > MOST_QUEUES:
+        yield OTHER, largest[MOST_QUEUES:]

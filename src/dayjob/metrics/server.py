@@ -1,0 +1,132 @@
+"""``/metrics`` and ``/healthz`` over HTTP, from a thread with an event loop and a broker of its own.
+
+So a handler that blocks the worker's loop does not keep a probe waiting, and the probe tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import TimeoutError as TookTooLong
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from dayjob.broker import Broker
+from dayjob.errors import ConfigError, DayjobError
+from dayjob.inspect import Health, Inspector
+from dayjob.metrics.exposition import Exposition
+
+_log = logging.getLogger("dayjob.metrics")
+
+PATIENCE = 5.0
+"""Seconds that the store has to answer."""
+
+Answer = TypeVar("Answer")
+
+
+class MetricsServer:
+    """Serves while it is started. ``alive`` says what is wrong with the worker, or None."""
+
+    def __init__(
+        self,
+        make_broker: Callable[[], Broker],
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        registry: CollectorRegistry | None = None,
+        alive: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._make_broker = make_broker
+        self._registry = registry
+        self._alive = alive
+        self._loop = asyncio.new_event_loop()
+        self._ready = Event()
+        self._broker: Broker | None = None
+        try:
+            self._http = ThreadingHTTPServer((host, port), _handler(self))
+        except (OSError, OverflowError) as error:
+            self._loop.close()
+            raise ConfigError(f"metrics can't be served on {host}:{port}: {error}") from error
+        self._http.daemon_threads = True
+        self._threads = [
+            Thread(target=self._serve_loop, name="dayjob-metrics-loop", daemon=True),
+            Thread(target=self._http.serve_forever, name="dayjob-metrics", daemon=True),
+        ]
+
+    @property
+    def port(self) -> int:
+        port: int = self._http.server_address[1]
+        return port
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        if self._broker is not None:
+            self._run(self._broker.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._threads[0].join(PATIENCE)
+
+    def _serve_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.call_soon(self._ready.set)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    async def _inspector(self) -> Inspector:
+        if self._broker is None:
+            self._broker = await self._make_broker().open()
+        return Inspector(self._broker)
+
+    # What the pages say.
+
+    def metrics(self) -> tuple[int, str, bytes]:
+        async def render() -> bytes:
+            return await Exposition(await self._inspector(), self._registry).render()
+
+        try:
+            return 200, Exposition.content_type, self._run(render())
+        except (DayjobError, TookTooLong) as error:
+            return 503, "text/plain", f"the store does not answer: {error}\n".encode()
+
+    def health(self) -> tuple[int, str, bytes]:
+        async def look() -> Health:
+            return await (await self._inspector()).health()
+
+        try:
+            health = self._run(look())
+        except (DayjobError, TookTooLong) as error:
+            health = Health(False, f"the store does not answer: {error}")
+        wrong = self._alive()
+        if health.ok and wrong is not None:
+            health = Health(False, wrong, health.round_trip_seconds)
+        return 200 if health.ok else 503, "application/json", msgspec.json.encode(health)
+
+
+def _handler(server: MetricsServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = {"/metrics": server.metrics, "/healthz": server.health}.get(self.path.partition("?")[0])
+            code, kind, body = page() if page is not None else (404, "text/plain", b"not found\n")
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            _log.debug(format, *args)
+
+    return Handler

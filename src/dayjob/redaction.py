@@ -1,0 +1,39 @@
+"""Hiding what should not be shown: values whose names look like secrets, in headers and arguments. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dayjob.errors import ConfigError
+
+DEFAULT = r"passw|secret|token|authorization|api[-_]?key|cookie|credential|private[-_]?key"
+HIDDEN = "[redacted]"
+
+
+class Redaction:
+    """Hides values by their names: a regular expression, looked for anywhere in a name, whatever its case."""
+
+    def __init__(self, pattern: str = DEFAULT) -> None:
+        try:
+            self._pattern = re.compile(pattern, re.IGNORECASE)
+        except re.error as error:
+            raise ConfigError(f"redact={pattern!r} is not a regular expression: {error}") from None
+        self._hides_nothing = pattern == ""
+
+    def hides(self, name: str) -> bool:
+        return not self._hides_nothing and self._pattern.search(name) is not None
+
+    def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        return {name: HIDDEN if self.hides(name) else value for name, value in headers.items()}
+
+    def values(self, value: Any) -> Any:
+        """The same with hidden values replaced, at any depth of mappings and lists."""
+        if isinstance(value, dict):
+            return {
+                name: HIDDEN if self.hides(str(name)) else self.values(each) for name, each in value.items()
+            }
+        if isinstance(value, list):
+            return [self.values(each) for each in value]
+        return value

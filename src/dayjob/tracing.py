@@ -1,0 +1,105 @@
+"""OpenTelemetry: a producer span where jobs are enqueued, and a consumer span for each run.
+
+``trace(app)`` once, before the app is used. Names and attributes follow OpenTelemetry's conventions for
+messaging; what links the two is a W3C ``traceparent`` header. Needs ``dayjob[otel]``, and an SDK to
+send the spans somewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+from opentelemetry import trace as otel
+from opentelemetry.context import Context as SpanContext
+from opentelemetry.propagate import extract, inject
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, TracerProvider
+
+from dayjob._version import __version__
+from dayjob.app import App
+from dayjob.context import Context
+from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.errors import ConfigError
+from dayjob.job import NewJob
+
+_SYSTEM = "dayjob"
+_OUTCOMES: dict[type[BaseException], str] = {
+    DeadLetter: "dead",
+    RetryLater: "retry",
+    Snooze: "snooze",
+    JobCancelled: "cancelled",
+}
+"""Ways to end a run that are no failures of its code, but for ``DeadLetter``."""
+
+
+def trace(app: App, provider: TracerProvider | None = None) -> Tracing:
+    """Trace the app's jobs from now on, with the given provider or the global one."""
+    if app.tracing is not None:
+        raise ConfigError(f"{app!r} is traced already")
+    tracing = app.tracing = Tracing(otel.get_tracer("dayjob", __version__, provider))
+    app.middleware = (tracing.run, *app.middleware)
+    return tracing
+
+
+class Tracing:
+    """The spans of one app."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def producing(self, jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+        """A producer span around storing the jobs, which carry it in their headers."""
+        queues = sorted({job.queue for job in jobs})
+        attributes: dict[str, Any] = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "enqueue",
+            "messaging.destination.name": queues[0] if len(queues) == 1 else ",".join(queues),
+        }
+        if len(jobs) == 1:
+            attributes["dayjob.task"] = jobs[0].task
+        else:
+            attributes["messaging.batch.message_count"] = len(jobs)
+        name = f"enqueue {queues[0]}" if len(queues) == 1 else "enqueue"
+        with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+            yield [self.stamped(job) for job in jobs]
+
+    def stamped(self, job: NewJob) -> NewJob:
+        headers = dict(job.headers or {})
+        inject(headers)
+        return replace(job, headers=headers) if headers else job
+
+    async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Middleware: a consumer span around the run, in the trace of whoever enqueued the job."""
+        job = context.job
+        producer: SpanContext = extract(job.headers)
+        link = otel.get_current_span(producer).get_span_context()
+        attributes: dict[str, Any] = {
+            "messaging.system": _SYSTEM,
+            "messaging.operation.type": "process",
+            "messaging.operation.name": "run",
+            "messaging.destination.name": job.queue,
+            "messaging.message.id": job.id,
+            "dayjob.task": job.task,
+            "dayjob.attempt": context.attempt,
+            "dayjob.max_attempts": job.max_attempts,
+        }
+        with self._tracer.start_as_current_span(
+            f"run {job.queue}", producer, SpanKind.CONSUMER, attributes,
+            links=[Link(link)] if link.is_valid else [], record_exception=False,
+            set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                return await call_next()
+            except BaseException as error:
+                outcome = _OUTCOMES.get(type(error))
+                if outcome is not None:
+                    span.set_attribute("dayjob.outcome", outcome)
+                if outcome is None or outcome == "dead":
+                    span.set_attribute("error.type", type(error).__qualname__)
+                    span.record_exception(error)
+                    span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise

@@ -1,0 +1,277 @@
+"""Recurring jobs that code declares; what wakes those who fire; and bad input, stored or asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from dayjob import App, Broker, BrokerConfig, Closed, Context, PayloadTooLarge, Recurring
+from dayjob.broker.schedules import KIND, LONGEST_WAIT, UNDECLARED_FOR
+from dayjob.engines.base import NoteWrite
+from tests.conformance.arrange import OpenBroker, quiet
+from tests.conformance.crew import elsewhere
+from tests.conformance.waiting import LONG, WatchedClock, within
+
+FOREVER = 10**15
+
+
+async def ids(broker: Broker) -> list[str]:
+    return [each.id for each in await broker.schedules()]
+
+
+async def arrive(broker: Broker, id: str, *schedules: str, app: str = "app") -> Any:
+    """A worker whose code declares these."""
+    member = await broker.register(
+        elsewhere(id, app=app, tasks=("t",), schedules=schedules, dead_after=FOREVER)
+    )
+    await broker.declare(app, [Recurring(each, every=3600, task="t", queue="q") for each in schedules])
+    return member
+
+
+async def pass_by(broker: Broker, clock: WatchedClock, seconds: float) -> None:
+    """Let the time pass, with looks in between."""
+    for _ in range(round(seconds / 5)):
+        clock.advance(5)
+        await broker.recur()
+
+
+# Declared by code.
+
+
+async def test_what_is_declared_is_marked_as_the_apps(broker: Broker) -> None:
+    await arrive(broker, "w", "a", "b")
+    await broker.schedule(Recurring("mine", every=60))
+    assert [(each.id, each.app) for each in await broker.schedules()] == [
+        ("a", "app"), ("b", "app"), ("mine", None)
+    ]  # fmt: skip
+
+
+async def test_declaring_again_keeps_what_has_happened(broker: Broker, clock: WatchedClock) -> None:
+    await arrive(broker, "w", "a")
+    clock.advance(3600)
+    await broker.recur()
+    before = await broker.schedules()
+    assert before[0].last_at == clock.time
+    clock.advance(100)
+    await arrive(broker, "w2", "a")
+    assert await broker.schedules() == before
+
+
+async def test_racing_workers_declare_alike(open_broker: OpenBroker) -> None:
+    brokers = [await open_broker() for _ in range(4)]
+    declared = [Recurring(str(number), every=60, queue="q") for number in range(20)]
+    await within(asyncio.gather(*(broker.declare("app", declared) for broker in brokers)))
+    assert len(await ids(brokers[0])) == 20
+
+
+async def test_what_the_code_no_longer_names_goes_after_a_while(
+    broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = await arrive(broker, "old", "kept", "dropped")
+    await broker.schedule(Recurring("mine", every=3600, queue="q"))
+    await arrive(broker, "new", "kept")
+    await broker.deregister(old)
+    await broker.recur()
+    await pass_by(broker, clock, UNDECLARED_FOR - 5)
+    assert await ids(broker) == ["dropped", "kept", "mine"]
+    with caplog.at_level(logging.INFO, "dayjob.schedules"):
+        await pass_by(broker, clock, 10)
+    assert await ids(broker) == ["kept", "mine"]
+    assert "schedule 'dropped' is removed: the code of app 'app' no longer names it" in caplog.text
+
+
+async def test_nothing_goes_while_old_and_new_workers_run_side_by_side(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    old = await arrive(broker, "old", "kept", "dropped")
+    await arrive(broker, "new", "kept", "added")
+    await pass_by(broker, clock, 5 * UNDECLARED_FOR)
+    assert await ids(broker) == ["added", "dropped", "kept"]
+    await broker.deregister(old)
+    await pass_by(broker, clock, 2 * UNDECLARED_FOR)
+    assert await ids(broker) == ["added", "kept"]
+
+
+async def test_an_old_worker_that_comes_back_in_time_keeps_it(broker: Broker, clock: WatchedClock) -> None:
+    """A crash loop in the middle of a deploy: the time without it starts over."""
+    old = await arrive(broker, "old", "dropped")
+    await arrive(broker, "new", "kept")
+    for number in range(3):
+        await broker.deregister(old)
+        await pass_by(broker, clock, UNDECLARED_FOR - 10)
+        old = await arrive(broker, f"old-{number}", "dropped")
+        await pass_by(broker, clock, 5)
+    assert await ids(broker) == ["dropped", "kept"]
+
+
+async def test_nothing_goes_while_no_worker_of_its_app_is_alive(broker: Broker, clock: WatchedClock) -> None:
+    gone = await arrive(broker, "w", "a")
+    await arrive(broker, "other", "b", app="another app")
+    await broker.deregister(gone)
+    await pass_by(broker, clock, 10 * UNDECLARED_FOR)
+    assert await ids(broker) == ["a", "b"]
+
+
+async def test_what_the_code_no_longer_names_does_not_fire(broker: Broker, clock: WatchedClock) -> None:
+    old = await arrive(broker, "old", "dropped")
+    await arrive(broker, "new")
+    await broker.deregister(old)
+    clock.advance(3600)
+    await broker.recur()
+    assert await broker.jobs() == []
+
+
+async def test_one_put_by_hand_in_the_place_of_a_declared_one_stays(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    old = await arrive(broker, "old", "a")
+    await broker.schedule(Recurring("a", every=60, queue="q"))
+    await arrive(broker, "new")
+    await broker.deregister(old)
+    await pass_by(broker, clock, 2 * UNDECLARED_FOR)
+    assert await ids(broker) == ["a"]
+
+
+async def test_tasks_declare_themselves(url: str, broker: Broker, clock: WatchedClock) -> None:
+    app = App(url, name="shop")
+
+    @app.task(name="tick", cron="* * * * *", queue="ticks")
+    async def tick(ctx: Context, who: str = "you") -> None: ...
+
+    @app.handler(name="raw", queue="raw", every=60)
+    def raw(job: Any) -> None: ...
+
+    await broker.declare(app.name, app.recurring())
+    assert [(each.id, each.queue, each.task, each.app) for each in await broker.schedules()] == [
+        ("raw", "raw", "", "shop"), ("tick", "ticks", "tick", "shop")
+    ]  # fmt: skip
+    clock.advance(60)
+    await broker.recur()
+    assert (await broker.stats("ticks")).pending == 1
+    assert (await broker.stats("raw")).pending == 1
+
+
+# By themselves.
+
+
+async def test_a_schedule_fires_by_itself_at_its_time(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    busy = await open_broker(BrokerConfig(promote_interval=7, duties=True))
+    await busy.schedule(Recurring("s", every=2.25, queue="q"))
+    waiting = asyncio.create_task(busy.claim("q", wait=LONG))
+    await clock.until_waiting()
+    await clock.until_waiting_for(2.25)
+    clock.advance(2.25)
+    [job] = await within(waiting)
+    assert job.headers["dayjob-due"] == clock.time.isoformat()
+    await clock.until_waiting_for(2.25)
+
+
+async def test_a_change_by_another_broker_is_noticed_at_once(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """The one with duties would look in five seconds; it does not wait for that."""
+    await open_broker(BrokerConfig(promote_interval=7, duties=True))
+    other = await open_broker()
+    await clock.until_waiting_for(LONGEST_WAIT / 1_000_000)
+    await other.schedule(Recurring("s", every=2.25, queue="q"))
+    await clock.until_waiting_for(2.25)
+    await other.schedule(Recurring("s", every=1.75, queue="q"))
+    await clock.until_waiting_for(1.75)
+    await other.declare("app", [Recurring("sooner", every=1.25, queue="q")])
+    await clock.until_waiting_for(1.25)
+    await other.unschedule("sooner")
+    await clock.until_waiting_for(1.75)
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("method", ["unschedule", "pause_schedule", "resume_schedule"])
+@pytest.mark.parametrize("id", ["", "a\0b", "\ud800", "x" * 1025, 5, None, b"x"], ids=repr)
+async def test_a_bad_id_is_refused(broker: Broker, method: str, id: Any) -> None:
+    await broker.schedule(Recurring("s", every=60))
+    with pytest.raises((TypeError, ValueError), match="schedule id"):
+        await getattr(broker, method)(id)
+    assert await ids(broker) == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"queue": ""}, ValueError),
+        ({"queue": "x" * 201}, ValueError),
+        ({"queue": 5}, TypeError),
+        ({"task": "x" * 1025}, ValueError),
+        ({"task": "t\0"}, ValueError),
+        ({"payload": "text"}, TypeError),
+        ({"payload": b"x" * 101}, PayloadTooLarge),
+        ({"task": "t", "args": {"n": "x" * 101}}, PayloadTooLarge),
+        ({"task": "t", "args": {"n": object()}}, TypeError),
+        ({"priority": -1}, ValueError),
+        ({"priority": "high"}, (TypeError, ValueError)),
+        ({"max_attempts": 0}, ValueError),
+        ({"headers": {"a": 5}}, TypeError),
+        ({"headers": {"a": "x" * 65_500}}, ValueError),
+        ({"tenant": ""}, ValueError),
+    ],
+)
+async def test_what_could_not_be_enqueued_is_not_stored(
+    open_broker: OpenBroker, options: dict[str, Any], error: Any
+) -> None:
+    broker = await open_broker(quiet(max_payload=100))
+    with pytest.raises(error):
+        await broker.schedule(Recurring("s", every=60, **options))
+    with pytest.raises(error):
+        await broker.declare("app", [Recurring("fine", every=60), Recurring("s", every=60, **options)])
+    assert await broker.schedules() == []
+
+
+async def test_only_a_recurring_is_taken(broker: Broker) -> None:
+    for wrong in (None, "s", {"id": "s"}):
+        with pytest.raises(TypeError, match="pass a Recurring"):
+            await broker.schedule(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc1", b"\x80", b'{"id": "bad"}', b"\x81\xa2id\x05"], ids=repr)
+async def test_a_schedule_that_cannot_be_read_harms_no_other_and_is_not_lost(
+    broker: Broker, clock: WatchedClock, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.schedule(Recurring("well", every=60, queue="q"))
+    assert await broker._engine.write_notes([NoteWrite(KIND, "bad", None, value)], now=clock.now())
+    for _ in range(3):
+        clock.advance(60)
+        await broker.recur()
+    assert await ids(broker) == ["well"]
+    assert len(await broker.jobs()) == 3
+    assert caplog.text.count("schedule 'bad' can't be read") == 1
+    assert not await broker.pause_schedule("bad")
+    assert not await broker.resume_schedule("bad")
+    _, notes = await broker._engine.notes(KIND, clock.now())
+    assert [note.value for note in notes if note.name == "bad"] == [value]
+
+
+async def test_a_schedule_that_cannot_be_read_is_removed_or_put_anew(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    for id in ("a", "b", "c"):
+        await broker._engine.write_notes([NoteWrite(KIND, id, None, b"\xc1")], now=clock.now())
+    assert await broker.unschedule("a")
+    assert not await broker.unschedule("a")
+    await broker.schedule(Recurring("b", every=60, queue="q"))
+    await broker.declare("app", [Recurring("c", every=60, queue="q")])
+    assert await ids(broker) == ["b", "c"]
+    assert not await broker.unschedule("a")
+
+
+async def test_a_closed_broker_says_so(broker: Broker) -> None:
+    await broker.close()
+    for call in (
+        broker.schedule(Recurring("s", every=5)), broker.declare("app", []), broker.unschedule("s"),
+        broker.schedules(), broker.trigger("s"), broker.pause_schedule("s"), broker.resume_schedule("s"),
+        broker.recur(),
+    ):  # fmt: skip
+        with pytest.raises(Closed):
+            await call

@@ -1,0 +1,418 @@
+"""Recurring jobs: stored by id, fired once for each due time, listed, paused, triggered and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dayjob import App, Broker, ConfigError, InvalidState, JobState, Recurring
+from dayjob.broker.schedules import KIND, LONGEST_WAIT
+from dayjob.durations import SECOND
+from dayjob.engines.base import NoteWrite
+from dayjob.recurring import MOST_MISSED, Schedule
+from tests.conformance.arrange import OpenBroker, quiet, record
+from tests.conformance.crew import elsewhere
+from tests.conformance.waiting import WatchedClock, within
+
+HOSTILE = ["a:b", "%s", "'\"; drop table", "😀", "a\nb", "{}", "*", " ", "x" * 1024, "é", "e\u0301"]
+
+
+async def only(broker: Broker) -> Schedule:
+    [schedule] = await broker.schedules()
+    return schedule
+
+
+async def due_times(broker: Broker, queue: str = "q") -> list[datetime]:
+    """What fired, by the jobs there are."""
+    jobs = await broker.jobs(queue, limit=10_000)
+    return sorted(datetime.fromisoformat(job.headers["dayjob-due"]) for job in jobs)
+
+
+# Stored, listed, changed, removed.
+
+
+async def test_there_are_none_at_first(broker: Broker) -> None:
+    assert await broker.schedules() == []
+    assert await broker.recur() == LONGEST_WAIT
+
+
+async def test_a_schedule_is_listed_with_its_next_and_last_time(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    stored = await broker.schedule(Recurring("s", cron="*/5 * * * *", task="t", queue="q"))
+    other = await open_broker()
+    assert await other.schedules() == [stored]
+    assert (stored.next_at, stored.last_at) == (clock.time + timedelta(minutes=5), None)
+    clock.advance(300)
+    await broker.recur()
+    fired = await only(other)
+    assert (fired.next_at, fired.last_at) == (clock.time + timedelta(minutes=5), clock.time)
+
+
+async def test_schedules_are_listed_by_id(broker: Broker) -> None:
+    for id in HOSTILE:
+        await broker.schedule(Recurring(id, every=60, queue="q"))
+    assert [each.id for each in await broker.schedules()] == sorted(HOSTILE, key=str.encode)
+
+
+@pytest.mark.parametrize("id", HOSTILE, ids=ascii)
+async def test_an_id_may_be_any_text(broker: Broker, clock: WatchedClock, id: str) -> None:
+    await broker.schedule(Recurring(id, every=60, queue="q"))
+    clock.advance(60)
+    await broker.recur()
+    [job] = await broker.jobs()
+    assert job.headers["dayjob-schedule"] == id
+    assert (await broker.trigger(id)).created
+    assert await broker.pause_schedule(id)
+    assert await broker.resume_schedule(id)
+    assert await broker.unschedule(id)
+    assert await broker.schedules() == []
+
+
+async def test_asking_again_keeps_what_has_happened(broker: Broker, clock: WatchedClock) -> None:
+    recurring = Recurring("s", every=60, queue="q")
+    await broker.schedule(recurring)
+    clock.advance(60)
+    await broker.recur()
+    before = await only(broker)
+    clock.advance(30)
+    assert await broker.schedule(recurring) == before
+    changed = await broker.schedule(Recurring("s", every=60, queue="other", priority=5))
+    assert (changed.last_us, changed.next_us) == (before.last_us, before.next_us)
+    assert (changed.queue, changed.priority) == ("other", 5)
+
+
+async def test_a_changed_expression_holds_at_once(broker: Broker, clock: WatchedClock) -> None:
+    await broker.schedule(Recurring("s", cron="@daily", queue="q"))
+    clock.advance(90)
+    changed = await broker.schedule(Recurring("s", cron="* * * * *", queue="q"))
+    assert changed.next_at == clock.time + timedelta(seconds=30)
+    clock.advance(30)
+    await broker.recur()
+    assert await due_times(broker) == [clock.time]
+
+
+async def test_unschedule_tells_whether_there_was_one(broker: Broker, clock: WatchedClock) -> None:
+    await broker.schedule(Recurring("s", every=60, queue="q"))
+    clock.advance(60)
+    await broker.recur()
+    assert await broker.unschedule("s")
+    assert not await broker.unschedule("s")
+    clock.advance(600)
+    assert await broker.recur() == LONGEST_WAIT
+    assert len(await broker.jobs()) == 1, "what it enqueued stays"
+
+
+# Firing.
+
+
+async def test_a_job_is_enqueued_at_its_time_and_not_before(broker: Broker, clock: WatchedClock) -> None:
+    await broker.schedule(
+        Recurring(
+            "s", every=2, task="t", args={"n": 1}, queue="q", priority=7, max_attempts=9,
+            headers={"a": "b"}, tenant="acme",
+        )
+    )  # fmt: skip
+    clock.advance(1.5)
+    assert await broker.recur() == SECOND // 2
+    assert await broker.jobs() == []
+    clock.advance(0.5)
+    assert await broker.recur() == 2 * SECOND
+    [job] = await broker.jobs()
+    assert (job.state, job.queue, job.task, job.payload) == (JobState.PENDING, "q", "t", b'{"n":1}')
+    assert (job.priority, job.max_attempts, job.tenant) == (7, 9, "acme")
+    assert job.headers == {"a": "b", "dayjob-schedule": "s", "dayjob-due": clock.time.isoformat()}
+    assert [claim.id for claim in await broker.claim("q")] == [job.id]
+
+
+async def test_a_task_is_called_with_its_arguments(url: str, broker: Broker, clock: WatchedClock) -> None:
+    app = App(url)
+
+    @app.task(name="greet", queue="mail", priority=3)
+    def greet(who: str, times: int = 1) -> None: ...
+
+    await broker.schedule(Recurring("by position", every=1, task=greet, args=("ada",)))
+    await broker.schedule(Recurring("by name", every=1, task=greet, args={"who": "eve", "times": 2}))
+    await broker.schedule(Recurring("elsewhere", every=1, task=greet, args=("bob",), queue="slow"))
+    clock.advance(1)
+    await broker.recur()
+    jobs = {job.headers["dayjob-schedule"]: job for job in await broker.jobs()}
+    for id, call, queue in [
+        ("by position", greet.bind("ada"), "mail"),
+        ("by name", greet.bind("eve", 2), "mail"),
+        ("elsewhere", greet.bind("bob"), "slow"),
+    ]:
+        assert jobs[id].payload == call.new_job().payload
+        assert (jobs[id].task, jobs[id].queue, jobs[id].priority) == ("greet", queue, 3)
+
+
+async def test_a_payload_goes_to_a_raw_queue(broker: Broker, clock: WatchedClock) -> None:
+    await broker.schedule(Recurring("s", every=1, queue="raw", payload=b"\x00\xff"))
+    clock.advance(1)
+    await broker.recur()
+    [job] = await broker.claim("raw")
+    assert (job.task, job.payload) == ("", b"\x00\xff")
+
+
+async def test_the_id_follows_from_the_schedule_and_the_time(
+    broker: Broker, clock: WatchedClock, open_broker: OpenBroker
+) -> None:
+    """So a due time that is fired anew, after a restore of old notes, meets the job that is there."""
+    await broker.schedule(Recurring("s", every=60, queue="q"))
+    await broker.schedule(Recurring("s2", every=60, queue="q"))
+    _, old = await broker._engine.notes(KIND, clock.now())
+    clock.advance(60)
+    await broker.recur()
+    first = await broker.jobs()
+    assert len({job.id for job in first}) == 2
+    millis = f"{clock.now() // 1000:012x}"
+    assert {job.id[:13] for job in first} == {f"{millis[:8]}-{millis[8:]}"}
+    _, new = await broker._engine.notes(KIND, clock.now())
+    writes = [NoteWrite(KIND, a.name, b.value, a.value) for a, b in zip(old, new, strict=True)]
+    assert await broker._engine.write_notes(writes, now=clock.now())
+    await broker.recur()
+    assert await broker.jobs() == first
+
+
+async def test_racing_brokers_fire_each_time_once(open_broker: OpenBroker, clock: WatchedClock) -> None:
+    brokers = [await open_broker() for _ in range(4)]
+    for number in range(10):
+        await brokers[0].schedule(Recurring(f"s{number}", every=1, queue=f"q{number}", missed="all"))
+    begun = clock.time
+    for step in (1, 1, 3, 1, 17, 1):
+        clock.advance(step)
+        await within(asyncio.gather(*(broker.recur() for broker in brokers for _ in range(2))))
+    for number in range(10):
+        expected = [begun + timedelta(seconds=second) for second in range(1, 25)]
+        assert await due_times(brokers[1], f"q{number}") == expected
+    assert {each.last_at for each in await brokers[2].schedules()} == {clock.time}
+
+
+async def test_a_change_in_a_race_with_firing_is_not_lost(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    firing, changing = await open_broker(), await open_broker()
+    await firing.schedule(Recurring("s", every=1, queue="q"))
+    for number in range(20):
+        clock.advance(1)
+        _, stored = await within(
+            asyncio.gather(
+                firing.recur(), changing.schedule(Recurring("s", every=1, queue="q", priority=number))
+            )
+        )
+        assert stored.priority == number
+        assert (await only(firing)).priority == number
+    await firing.recur()
+    assert len(await due_times(firing)) == 20
+
+
+async def test_the_note_and_the_jobs_commit_together(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one write, with all of it: nothing can fall between."""
+    await broker.schedule(Recurring("a", every=60, queue="q"))
+    await broker.schedule(Recurring("b", every=60, queue="q"))
+    write_notes = broker._engine.write_notes
+    calls: list[tuple[int, int]] = []
+
+    async def fails(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
+        calls.append((len(writes), len(jobs)))
+        raise InvalidState("crashed before the commit")
+
+    async def dies(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
+        await write_notes(writes, jobs, announce, now)
+        raise InvalidState("crashed after the commit")
+
+    clock.advance(60)
+    before = await broker.schedules()
+    monkeypatch.setattr(broker._engine, "write_notes", fails)
+    with pytest.raises(InvalidState, match="before"):
+        await broker.recur()
+    assert calls == [(2, 2)]
+    assert (await broker.schedules(), await broker.jobs()) == (before, [])
+    monkeypatch.setattr(broker._engine, "write_notes", dies)
+    with pytest.raises(InvalidState, match="after"):
+        await broker.recur()
+    monkeypatch.undo()
+    await (await open_broker()).recur()
+    assert await due_times(broker) == [clock.time] * 2
+
+
+@pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [5]), ("all", [1, 2, 3, 4, 5])])
+async def test_after_a_downtime(
+    broker: Broker, clock: WatchedClock, missed: Any, hours: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = clock.time
+    await broker.schedule(Recurring("s", cron="@hourly", queue="q", missed=missed))
+    clock.advance(5.5 * 3600)
+    await broker.recur()
+    assert await due_times(broker) == [begun + timedelta(hours=hour) for hour in hours]
+    assert (await only(broker)).next_at == begun + timedelta(hours=6)
+    left_out = f"{5 - len(hours)} due times were missed and are left out"
+    assert (left_out in caplog.text) == (missed != "all")
+
+
+async def test_very_many_missed_ones_are_bounded_and_told_of(
+    broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for id in ("a", "b", "c"):
+        await broker.schedule(Recurring(id, every=1, queue=id, missed="all"))
+    clock.advance(1200)
+    assert await within(broker.recur()) == SECOND
+    for id in ("a", "b", "c"):
+        times = await due_times(broker, id)
+        assert (len(times), times[-1]) == (MOST_MISSED, clock.time)
+    assert caplog.text.count("200 due times were missed and are left out") == 3
+
+
+async def test_due_at_the_change_of_the_clocks(broker: Broker, clock: WatchedClock) -> None:
+    clock.set(datetime(2026, 10, 24, 12, tzinfo=UTC))
+    await broker.schedule(Recurring("s", cron="30 2 * * *", timezone="Europe/Berlin", queue="q"))
+    for _ in range(48 * 4):
+        clock.advance(900)
+        await broker.recur()
+    assert await due_times(broker) == [
+        datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+    ]  # fmt: skip
+
+
+async def test_an_overlap_is_held_back_by_the_tasks_dedup(
+    url: str, broker: Broker, clock: WatchedClock
+) -> None:
+    app = App(url)
+
+    @app.task(name="report", queue="q", dedup=True)
+    def report() -> None: ...
+
+    await broker.schedule(Recurring("s", every=60, task=report))
+    for _ in range(3):
+        clock.advance(60)
+        await broker.recur()
+    assert len(await broker.jobs()) == 1
+    assert (await only(broker)).last_at == clock.time
+
+
+# By hand.
+
+
+async def test_a_paused_one_does_not_fire_and_goes_on_at_its_next_time(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    begun = clock.time
+    await broker.schedule(Recurring("s", every=60, queue="q", missed="all"))
+    assert await broker.pause_schedule("s")
+    assert await broker.pause_schedule("s")
+    paused = await only(broker)
+    assert (paused.paused, paused.next_at) == (True, None)
+    clock.advance(150)
+    assert await broker.recur() == LONGEST_WAIT
+    assert await broker.jobs() == []
+    assert await broker.resume_schedule("s")
+    assert await broker.resume_schedule("s")
+    assert await broker.recur() == LONGEST_WAIT
+    clock.advance(30)
+    await broker.recur()
+    assert await due_times(broker) == [begun + timedelta(seconds=180)]
+
+
+async def test_a_trigger_enqueues_now_and_leaves_the_times_alone(broker: Broker, clock: WatchedClock) -> None:
+    await broker.schedule(Recurring("s", every=60, task="t", queue="q"))
+    await broker.pause_schedule("s")
+    before = await only(broker)
+    clock.advance(10)
+    first, second = await broker.trigger("s"), await broker.trigger("s")
+    assert first.created
+    assert second.created
+    assert first.id != second.id
+    job = await record(broker, first.id)
+    assert (job.task, job.headers) == ("t", {"dayjob-schedule": "s"})
+    assert await only(broker) == before
+
+
+async def test_an_unknown_one_can_be_neither_paused_nor_triggered(broker: Broker) -> None:
+    assert not await broker.pause_schedule("nobody")
+    assert not await broker.resume_schedule("nobody")
+    assert not await broker.unschedule("nobody")
+    with pytest.raises(InvalidState, match="there is no schedule 'nobody'"):
+        await broker.trigger("nobody")
+
+
+# What can't fire.
+
+
+async def test_an_unknown_task_is_reported_once_and_tried_again(
+    broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = clock.time
+    await broker.register(elsewhere("w-1", tasks=("other",), dead_after=10**12))
+    await broker.schedule(Recurring("s", every=60, task="t", queue="q"))
+    await broker.schedule(Recurring("well", every=60, task="other", queue="well"))
+    clock.advance(60)
+    with caplog.at_level(logging.ERROR, "dayjob.schedules"):
+        for _ in range(4):
+            assert await broker.recur() == SECOND, "soon again"
+            clock.advance(1)
+    assert caplog.text.count("is due and does not fire") == 1
+    stuck, well = await broker.schedules()
+    assert stuck.problem == "no live worker knows the task 't'"
+    assert (stuck.next_at, stuck.last_at) == (begun + timedelta(seconds=60), None)
+    assert (well.problem, await due_times(broker, "well")) == (None, [begun + timedelta(seconds=60)])
+    await broker.register(elsewhere("w-2", tasks=("t",), dead_after=10**12))
+    await broker.recur()
+    assert await due_times(broker) == [begun + timedelta(seconds=60)]
+    assert (await broker.schedules())[0].problem is None
+
+
+async def test_without_any_worker_it_fires(broker: Broker, clock: WatchedClock) -> None:
+    """Who claims by hand knows what to do; and workers may come back in time."""
+    await broker.schedule(Recurring("s", every=60, task="t", queue="q"))
+    clock.advance(60)
+    await broker.recur()
+    assert await due_times(broker) == [clock.time]
+
+
+async def test_a_refused_job_holds_up_nobody(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process may allow less than the one that scheduled it."""
+    strict = await open_broker(quiet(max_payload=10))
+    await broker.schedule(Recurring("big", every=60, queue="q", payload=b"x" * 11))
+    await broker.schedule(Recurring("small", every=60, queue="small", payload=b"x"))
+    clock.advance(60)
+    due = clock.time
+    with caplog.at_level(logging.ERROR, "dayjob.schedules"):
+        for _ in range(3):
+            await strict.recur()
+    assert caplog.text.count("'big' is due and does not fire") == 1
+    big, _ = await broker.schedules()
+    assert big.problem is not None
+    assert "PayloadTooLarge" in big.problem
+    assert await due_times(broker, "small") == [due]
+    clock.advance(5)
+    await broker.recur()
+    assert await due_times(broker) == [due]
+    assert (await broker.schedules())[0].problem is None
+
+
+async def test_a_zone_that_is_not_known_here_holds_up_nobody(
+    broker: Broker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.schedule(Recurring("berlin", cron="* * * * *", timezone="Europe/Berlin", queue="q"))
+    await broker.schedule(Recurring("well", every=60, queue="well"))
+
+    def unknown(expression: str, timezone: str) -> Any:
+        raise ConfigError(f"timezone={timezone!r} is not known here")
+
+    monkeypatch.setattr("dayjob.recurring.cron", unknown)
+    clock.advance(60)
+    due = clock.time
+    assert await broker.recur() == SECOND
+    assert await due_times(broker, "well") == [due]
+    assert "is not known here" in str((await broker.schedules())[0].problem)
+    monkeypatch.undo()
+    await broker.recur()
+    assert await due_times(broker) == [due]

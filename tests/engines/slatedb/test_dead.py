@@ -1,0 +1,276 @@
+"""The index of the dead: it holds them and no others, older layouts get it, and a look at it reads little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from dayjob import Broker, Job, JobState, NewJob, QueueStats, Retention, Settlement
+from dayjob.engines.slatedb import keys, loading
+from dayjob.engines.slatedb.binding import Row
+from dayjob.engines.slatedb.database import Source
+from dayjob.job import id_key
+from tests.conformance.arrange import dead, quiet, running
+from tests.conformance.observe import check_counters, ids
+from tests.engines.slatedb.conftest import QUIET
+from tests.engines.slatedb.damage import damage_job, open_core, write_database
+from tests.engines.slatedb.test_opening import rewrite
+
+FOR_EVER = quiet(retention=Retention(dead=None))
+
+
+async def stored(url: str, prefix: bytes) -> dict[bytes, bytes]:
+    """The rows under the prefix."""
+    core = open_core(url)
+    assert core._loop is not None
+
+    async def read() -> dict[bytes, bytes]:
+        return {key: value async for rows in core._database.scan(prefix) for key, value in rows}
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(read(), core._loop))
+
+
+async def check_index(broker: Broker, url: str) -> int:
+    """Both indexes name exactly the dead jobs; how many there are."""
+    jobs = await broker.jobs(state=JobState.DEAD, limit=1000)
+    wanted = {
+        row: job.queue.encode()
+        for job in jobs
+        for row in keys.dead(job.queue, job.finished_us or 0, id_key(job.id))
+    }
+    assert await stored(url, keys.DEAD) == wanted
+    assert len(wanted) == 2 * len(jobs)
+    await check_counters(broker)
+    return len(jobs)
+
+
+async def paged(broker: Broker, queue: str | None = None, limit: int = 2) -> list[Job]:
+    found: list[Job] = []
+    while page := await broker.latest_dead(queue, before=found[-1] if found else None, limit=limit):
+        found += page
+    return found
+
+
+# What is in it.
+
+
+async def test_the_index_holds_the_dead_and_no_others(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await dead(broker, "a")
+        await broker.nack(await running(broker, "b", max_attempts=1), "boom")
+        await broker.enqueue("c", max_attempts=1)
+        await broker.claim("c", worker="gone")
+        assert await broker._engine.reclaim(["gone"], 10, broker._policies.keeps) == 1
+        damaged = await broker.enqueue("d", b"data")
+        damage_job(url, id_key(damaged.id), "no body")
+        assert await broker.claim("d") == []
+        assert await check_index(broker, url) == 4
+        await broker.ack(await running(broker, "a"))
+        await broker.cancel((await broker.enqueue("a")).id)
+        assert await check_index(broker, url) == 4
+    async with Broker(url, config=QUIET) as broker:
+        assert await check_index(broker, url) == 4
+
+
+async def test_what_leaves_the_dead_leaves_the_index(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        again, *_ = [await dead(broker, queue) for queue in "aabbccde"]
+        assert await broker.requeue(again)
+        assert await check_index(broker, url) == 7
+        assert await broker.requeue_dead("b") == 2
+        assert await check_index(broker, url) == 5
+        assert await broker.purge_dead("c") == 2
+        assert await check_index(broker, url) == 3
+        assert await broker._engine.sweep(2, now=2**60) == 2
+        assert await check_index(broker, url) == 1
+        assert await broker.sweep_dead(timedelta(0)) == 1
+        assert await check_index(broker, url) == 0
+        assert await stored(url, keys.REMOVAL) == {}
+
+
+async def test_one_that_dies_again_is_in_it_once(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        id = await dead(broker)
+        for _ in range(2):
+            await broker.requeue(id)
+            await broker.dead_letter((await broker.claim("q"))[0], "again")
+        assert await check_index(broker, url) == 1
+        assert ids(await broker.latest_dead()) == [id]
+
+
+@pytest.mark.parametrize("what", ["no value", "no version", "cut short"])
+async def test_a_dead_job_that_is_unreadable_keeps_its_place_and_its_queue(url: str, what: str) -> None:
+    """Also one that is kept for ever, of which no removal tells the queue."""
+    async with Broker(url, config=FOR_EVER) as broker:
+        made = [await dead(broker, "q") for _ in range(3)]
+        damage_job(url, id_key(made[1]), what)
+        latest = await paged(broker, "q", limit=1)
+        assert ids(latest) == made[::-1]
+        assert "corrupt record" in str(latest[1].last_error)
+        assert ids(await broker.dead_jobs("q")) == made
+        assert await check_index(broker, url) == 3
+        assert await broker.purge_dead("q") == 3
+        assert await broker.stats("q") == QueueStats()
+        assert await check_index(broker, url) == 0
+
+
+async def test_an_entry_without_its_job_is_passed_over(url: str) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        made = [await dead(broker) for _ in range(4)]
+        await rewrite(url, lambda core: core._ledger.delete(keys.finished(JobState.DEAD, id_key(made[2]))))
+        assert ids(await broker.latest_dead(limit=2)) == [made[3], made[1]]
+
+
+# Older layouts.
+
+
+def first_layout() -> dict[bytes, bytes]:
+    """What the first dayjob wrote, to the byte: dead jobs, one kept for ever, one unreadable; one done."""
+    pack = msgspec.msgpack.encode
+    rows = {b"\x00dayjob": pack({"layout": 1})}
+    for number, queue, state, ended, removed in [
+        (1, "a", 4, 50, 1050),
+        (2, "b", 4, 90, 1090),
+        (3, "a", 4, 70, None),
+        (4, "b", 4, 60, 1060),
+        (5, "a", 3, 80, 1080),
+    ]:
+        key = UUID(int=number).bytes
+        head = pack([queue, 1000, 3, 7, 7, False, None, None, "claimed"])
+        change = pack([state, 1000, 1, 1, 7, 0, 8, None, ended, None, removed, "boom", [], None, False])
+        body = pack([b"data", "t", {}, None])
+        parts = [len(part).to_bytes(4, "big") + part for part in (head, change)]
+        row = b"\x01f" + (b"x" if state == 4 else b"d") + key
+        rows[row] = b"garbage" if number == 4 else b"\x01" + b"".join(parts) + body
+        if removed is not None:
+            rows[b"\x01r" + removed.to_bytes(8, "big") + key] = b"\x01" + pack([state, queue])
+    rows[b"\x01qa"] = b"\x01" + pack([False, [0, 0, 0, 1, 2, 0]])
+    rows[b"\x01qb"] = b"\x01" + pack([False, [0, 0, 0, 0, 2, 0]])
+    return rows
+
+
+LATEST: list[tuple[str | None, list[int]]] = [(None, [2, 3, 1, 4]), ("a", [3, 1]), ("b", [2, 4]), ("c", [])]
+"""Of the unreadable one, nothing told in that layout when it ended."""
+
+
+async def check_latest(broker: Broker) -> None:
+    for queue, numbers in LATEST:
+        assert [UUID(job.id).int for job in await paged(broker, queue)] == numbers
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+async def test_the_dead_of_the_first_layout_are_indexed(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(loading, "_AT_ONCE", at_once)
+    write_database(path, first_layout())
+    async with Broker(url, config=QUIET) as broker:
+        await check_latest(broker)
+        assert await check_index(broker, url) == 4
+    async with Broker(url, config=QUIET) as broker:
+        await check_latest(broker)
+        assert await broker._engine.sweep(10, now=1060) == 2
+        assert await check_index(broker, url) == 2
+        assert await broker._engine.sweep(10, now=2000) == 2
+        assert [UUID(job.id).int for job in await broker.latest_dead()] == [3]
+        assert await broker.purge_dead() == 1
+        assert await check_index(broker, url) == 0
+
+
+async def test_a_reader_of_the_first_layout_needs_no_index(url: str, path: Path) -> None:
+    write_database(path, first_layout())
+    async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
+        await check_latest(reader)
+        async with Broker(url, config=QUIET):
+            await check_latest(reader)
+
+
+async def test_a_migration_that_was_cut_off_is_begun_anew(
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what it wrote of jobs that an older dayjob has removed since is gone."""
+    gone = keys.dead("a", 75, UUID(int=9).bytes)
+    write_database(path, first_layout() | dict.fromkeys(gone, b"a"))
+
+    async def cut_off(*_: Any) -> None:
+        raise RuntimeError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dayjob.engines.slatedb.core.load", cut_off)
+        with pytest.raises(Exception, match="cut off"):
+            await Broker(url, config=QUIET).open()
+    async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
+        await check_latest(reader)
+    async with Broker(url, config=QUIET) as broker:
+        await check_latest(broker)
+        assert await check_index(broker, url) == 4
+
+
+# How much a look reads.
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The rows that are read, one by one and by scans."""
+    found: list[bytes] = []
+    get, scan = Source.get, Source.scan
+
+    async def counted_get(self: Source, key: bytes) -> bytes | None:
+        found.append(key)
+        return await get(self, key)
+
+    async def counted_scan(self: Source, prefix: bytes, **options: Any) -> AsyncIterator[list[Row]]:
+        async for rows in scan(self, prefix, **options):
+            found.extend(key for key, _ in rows)
+            yield rows
+
+    monkeypatch.setattr(Source, "get", counted_get)
+    monkeypatch.setattr(Source, "scan", counted_scan)
+    return found
+
+
+async def test_a_look_at_the_latest_reads_few_of_many(
+    url: str, broker: Broker, rows_read: list[bytes]
+) -> None:
+    """Also of a queue that few of them are of; and a reader rebuilds nothing for it."""
+    await broker.enqueue_many([NewJob("rare" if number < 5 else "q") for number in range(1000)])
+    jobs = await broker.claim(["rare", "q"], limit=900)
+    await broker.settle_many([Settlement.dead_letter(job, "no good") for job in jobs])
+    async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
+        for looker in (broker, reader):
+            for queue, expected in ((None, jobs[:-4:-1]), ("rare", jobs[4:1:-1])):
+                rows_read.clear()
+                page = await looker.latest_dead(queue, limit=3)
+                assert ids(page) == ids(expected)
+                assert len(rows_read) <= 2 * 3 + 3, "index, jobs, and a reader's look at layout and queues"
+                rows_read.clear()
+                assert await looker.latest_dead(queue, before=page[0], limit=1) == page[1:2]
+                assert len(rows_read) <= 2 + 3
+        rows_read.clear()
+        assert ids(await reader.jobs(state=JobState.DEAD, newest_first=True, limit=5)) == ids(jobs[:-6:-1])
+        assert len(rows_read) <= 16 + 2
+
+
+async def test_few_among_many_are_listed_by_their_own_index(
+    url: str, broker: Broker, rows_read: list[bytes]
+) -> None:
+    await broker.enqueue_many([NewJob("q" if number % 100 else "rare") for number in range(1000)])
+    jobs = await broker.claim(["rare", "q"], limit=1000)
+    await broker.settle_many([Settlement.dead_letter(job, "no good") for job in jobs])
+    rare = ids(jobs[:10])
+    rows_read.clear()
+    assert ids(await broker.dead_jobs("rare")) == rare
+    assert ids(await broker.dead_jobs("rare", after=rare[3], limit=2)) == rare[4:6]
+    backwards = await broker.jobs("rare", JobState.DEAD, after=rare[3], newest_first=True)
+    assert ids(backwards) == rare[2::-1]
+    assert await broker.dead_jobs("unknown") == []
+    assert len(rows_read) <= 60
+    assert await broker.requeue_dead("rare") == 10
+    assert await check_index(broker, url) == 990

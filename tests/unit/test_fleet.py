@@ -1,0 +1,114 @@
+"""Why a job is not running: the words and the values, from what is known around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dayjob import Job, JobState, WorkerInfo
+from dayjob.durations import SECOND
+from dayjob.fleet import Explanation, Situation, explain
+from dayjob.ids import new_key
+
+NOW = 1_767_225_600 * SECOND  # 2026-01-01 00:00 UTC
+MINUTE = 60 * SECOND
+WORKER = WorkerInfo("w-1", "w", "app", "host", 1, "1.0", ("q",), ("t",), 10, 0, NOW, NOW)
+FOR_ALL = WorkerInfo("w-2", "w", "app", "host", 1, "1.0", (), (), 10, 0, NOW, NOW)
+
+
+def job(state: JobState = JobState.PENDING, **fields: Any) -> Job:
+    made = Job(new_key(), "q", "t", b"", {}, None, 1000, state, 0, 3, 0, NOW, NOW)
+    return replace(made, **fields)
+
+
+def why(
+    job: Job | None, *, paused: bool = False, ahead: int = 0, workers: tuple[WorkerInfo, ...] = (WORKER,)
+) -> Explanation:
+    return explain("the-id", job, Situation(NOW, paused, ahead, workers))
+
+
+def codes(explanation: Explanation) -> list[str]:
+    return [reason.code for reason in explanation.reasons]
+
+
+def test_the_text_is_that_of_all_reasons() -> None:
+    explained = why(job(), paused=True, workers=())
+    assert codes(explained) == ["paused", "no_worker_for_queue"]
+    assert (
+        str(explained)
+        == explained.text
+        == ("Queue 'q' is paused: resume it to go on.\nNo live worker takes queue 'q'.")
+    )
+
+
+def test_a_job_that_is_not_there() -> None:
+    explained = why(None)
+    assert (explained.id, explained.state, codes(explained)) == ("the-id", None, ["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "text", "data"),
+    [
+        (1, "It is behind 1 job of queue 'q'.", {"ahead": 1, "more": False, "queue": "q"}),
+        (9_999, "It is behind 9,999 jobs of queue 'q'.", {"ahead": 9_999, "more": False, "queue": "q"}),
+        (10_000, "It is behind 10,000+ jobs of queue 'q'.", {"ahead": 10_000, "more": True, "queue": "q"}),
+    ],
+)  # fmt: skip
+def test_jobs_ahead_are_counted_to_ten_thousand(ahead: int, text: str, data: dict[str, Any]) -> None:
+    [reason] = why(job(), ahead=ahead).reasons
+    assert (reason.code, reason.text, reason.data) == ("behind", text, data)
+
+
+def test_a_worker_for_all_queues_takes_any() -> None:
+    assert codes(why(job(task=""), workers=(FOR_ALL,))) == ["next"]
+    assert codes(why(job(), workers=(FOR_ALL,))) == ["no_worker_for_task"]
+
+
+def test_a_task_known_only_where_the_queue_is_not_taken_is_not_known() -> None:
+    other = WorkerInfo("w-3", "w", "app", "host", 1, "1.0", ("other",), ("t",), 10, 0, NOW, NOW)
+    explained = why(job(), workers=(FOR_ALL, other))
+    assert codes(explained) == ["no_worker_for_task"]
+    assert explained.reasons[0].data == {"task": "t", "workers": 1}
+    [reason] = why(job(), workers=(other,)).reasons
+    assert reason.text == "No live worker takes queue 'q'. The 1 that are alive take others."
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (-5 * SECOND, "due now"),
+        (90 * SECOND, "in 90.0 seconds"),
+        (5 * MINUTE, "in 5.0 minutes"),
+        (36 * 60 * MINUTE, "in 36.0 hours"),
+        (72 * 60 * MINUTE, "in 3.0 days"),
+    ],
+)
+def test_times_are_told_as_people_do(micros: int, shown: str) -> None:
+    [reason] = why(job(JobState.SCHEDULED, run_us=NOW + micros)).reasons
+    assert reason.code == "scheduled"
+    assert f"({shown})" in reason.text
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("ValueError: bad", "ValueError: bad"),
+        ("Traceback (most recent call last):\n  File …\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("first\nsecond", "first"),
+        ("x" * 1000, f"{'x' * 297}..."),
+        (None, "no reason given"),
+        (" \n ", "no reason given"),
+    ],
+)
+def test_an_error_is_told_by_the_line_that_says_it(error: str | None, shown: str) -> None:
+    dead = job(JobState.DEAD, attempts=3, last_error=error, finished_us=NOW)
+    [reason] = why(dead).reasons
+    assert reason.text == f"It is dead at 2026-01-01 00:00:00 UTC, after 3 of 3 attempts, because: {shown}"
+    assert reason.data["error"] == error
+
+
+def test_a_finished_job_is_not_told_what_does_not_matter_any_more() -> None:
+    for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED):
+        assert codes(why(job(state), paused=True, ahead=5, workers=())) == [state.value]

@@ -1,0 +1,307 @@
+"""What a recurring job comes to at a given time: what fires, what was missed, what a change keeps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dayjob import App, ConfigError, NewJob, Recurring
+from dayjob.durations import SECOND, to_datetime
+from dayjob.recurring import LATE, MOST_MISSED, Missed, Schedule, to_schedule
+
+START = 1_767_225_600 * SECOND  # 2026-01-01 00:00 UTC
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+
+def schedule(now: int = START, **options: Any) -> Schedule:
+    if "cron" not in options:
+        options.setdefault("every", 60)
+    recurring = Recurring("s", task="t", **options)
+    return to_schedule(recurring, NewJob("q", b"{}", "t"), None).starting(now)
+
+
+# When it begins.
+
+
+def test_an_interval_counts_from_when_it_was_asked_for() -> None:
+    assert schedule(every=60).next_us == START + MINUTE
+    assert schedule(every=timedelta(hours=2)).next_us == START + 2 * HOUR
+    assert schedule(every=0.1).next_us == START + SECOND // 10
+
+
+def test_an_expression_counts_from_the_next_time() -> None:
+    assert schedule(cron="@hourly").next_us == START + HOUR
+    assert schedule(cron="@hourly", now=START - 1).next_us == START
+
+
+def test_what_is_listed() -> None:
+    listed = schedule(every=90)
+    assert (listed.next_at, listed.last_at, listed.every) == (to_datetime(START + 90 * SECOND), None, 90.0)
+    fired = listed.due(START + 90 * SECOND).schedule
+    assert fired.last_at == to_datetime(START + 90 * SECOND)
+    assert fired.next_at == to_datetime(START + 180 * SECOND)
+    assert replace(fired, paused=True).next_at is None
+    assert schedule(cron="@daily").every is None
+
+
+# Firing.
+
+
+def test_nothing_fires_before_its_time_and_it_fires_at_it() -> None:
+    stored = schedule()
+    early = stored.due(START + MINUTE - 1)
+    assert (early.times, early.schedule, early.left_out) == ([], stored, 0)
+    due = stored.due(START + MINUTE)
+    assert due.times == [START + MINUTE]
+    assert (due.schedule.last_us, due.schedule.next_us) == (START + MINUTE, START + 2 * MINUTE)
+
+
+def test_firing_late_does_not_move_the_times() -> None:
+    due = schedule().due(START + MINUTE + 7 * SECOND)
+    assert due.times == [START + MINUTE]
+    assert due.schedule.next_us == START + 2 * MINUTE
+
+
+def test_firing_clears_the_problem() -> None:
+    assert replace(schedule(), problem="no").due(START + MINUTE).schedule.problem is None
+
+
+def test_what_is_paused_or_never_due_again_does_not_fire() -> None:
+    assert replace(schedule(), paused=True).due(START + HOUR).times == []
+    assert replace(schedule(), next_us=None).due(START + HOUR).times == []
+
+
+@pytest.mark.parametrize("missed", ["skip", "once", "all"])
+def test_what_is_only_late_fires_all_the_same(missed: Missed) -> None:
+    """A busy second or a change of leader is no downtime."""
+    due = schedule(every=1, missed=missed).due(START + SECOND + LATE)
+    assert due.times == [START + number * SECOND for number in range(1, 12)]
+    assert due.left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("missed", "fired"), [("skip", []), ("once", [3]), ("all", [1, 2, 3])], ids=["skip", "once", "all"]
+)
+def test_after_a_downtime(missed: Missed, fired: list[int]) -> None:
+    now = START + 3 * HOUR + 30 * MINUTE
+    due = schedule(every=3600, missed=missed).due(now)
+    assert due.times == [START + number * HOUR for number in fired]
+    assert due.left_out == 3 - len(fired)
+    assert due.schedule.next_us == START + 4 * HOUR
+    assert due.schedule.last_us == (START + 3 * HOUR if fired else None)
+
+
+def test_skip_still_fires_for_the_time_that_has_just_come() -> None:
+    now = START + 3 * HOUR + LATE
+    assert schedule(every=3600, missed="skip").due(now).times == [START + 3 * HOUR]
+    assert schedule(every=3600, missed="skip").due(now + 1).times == []
+
+
+@pytest.mark.parametrize("timing", [{"every": 1}, {"cron": "* * * * * *"}], ids=["every", "cron"])
+def test_all_is_bounded_and_keeps_the_newest(timing: dict[str, Any]) -> None:
+    now = START + 1500 * SECOND
+    due = schedule(missed="all", **timing).due(now)
+    assert due.times == [now - number * SECOND for number in range(MOST_MISSED)][::-1]
+    assert due.left_out == 500, "what is left out is told"
+    assert due.schedule.next_us == now + SECOND
+
+
+def test_a_very_long_downtime_costs_no_more() -> None:
+    now = START + 365 * 24 * HOUR
+    due = schedule(every=0.1, missed="all").due(now)
+    assert len(due.times) == MOST_MISSED
+    assert due.left_out >= MOST_MISSED
+    once = schedule(every=0.1, missed="once").due(now)
+    assert (once.times, once.left_out) == ([now], 2 * MOST_MISSED)
+
+
+def test_exactly_as_many_as_are_made_up_for() -> None:
+    due = schedule(every=1, missed="all").due(START + MOST_MISSED * SECOND)
+    assert (len(due.times), due.left_out) == (MOST_MISSED, 0)
+
+
+TIMINGS = st.sampled_from([
+    {"every": 60}, {"every": 0.7}, {"cron": "*/5 * * * *"}, {"cron": "*/7 * * * * *"},
+    {"cron": "30 2 * * *", "timezone": "Europe/Berlin"},
+    {"cron": "5,40 0,30 1-3 * * *", "timezone": "America/New_York"},
+])  # fmt: skip
+BEGINNINGS = st.sampled_from([START, 1_774_742_400 * SECOND, 1_792_886_400 * SECOND])
+"""Some day, and Berlin's days of change."""
+
+
+@settings(deadline=None, max_examples=40)
+@given(TIMINGS, BEGINNINGS, st.lists(st.integers(0, 1000 * SECOND), min_size=1, max_size=20))
+def test_all_fires_every_time_once_however_the_downtime_is_cut(
+    timing: dict[str, Any], begun: int, looks: list[int]
+) -> None:
+    stored = schedule(now=begun, missed="all", **timing)
+    expected, due = [], stored.next_us
+    end = begun + sum(looks)
+    while due is not None and due <= end:
+        expected.append(due)
+        due = stored.timing.after(due)
+    fired, now = [], begun
+    for wait in looks:
+        now += wait
+        step = stored.due(now)
+        fired += step.times
+        stored = step.schedule
+        assert step.left_out <= max(0, len(step.times) + step.left_out - MOST_MISSED)
+    if len(expected) <= MOST_MISSED:
+        assert fired == expected
+    assert fired == sorted(set(fired))
+    assert stored.next_us == due
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    TIMINGS,
+    BEGINNINGS,
+    st.sampled_from(["skip", "once", "all"]),
+    st.lists(st.integers(0, 10**11), max_size=8),
+)
+def test_no_time_fires_twice(timing: dict[str, Any], begun: int, missed: Missed, looks: list[int]) -> None:
+    stored, now = schedule(now=begun, missed=missed, **timing), begun
+    fired = []
+    for wait in looks:
+        now += wait
+        step = stored.due(now)
+        fired += step.times
+        stored = step.schedule
+        assert stored.next_us is not None
+        assert stored.next_us > now
+        assert all(time <= now for time in step.times)
+        if missed == "once" and step.left_out:
+            assert len(step.times) == 1
+    assert fired == sorted(set(fired))
+    assert stored.last_us == (fired[-1] if fired else None)
+
+
+# Asking anew.
+
+
+def test_asking_for_the_same_again_changes_nothing() -> None:
+    stored = replace(schedule().due(START + MINUTE).schedule, paused=True, problem="no")
+    assert schedule().replacing(stored, START + 90 * SECOND) == stored
+
+
+def test_a_changed_expression_holds_at_once_and_the_last_time_is_kept() -> None:
+    stored = schedule(cron="@daily").due(START + 24 * HOUR).schedule
+    now = START + 25 * HOUR + MINUTE
+    changed = schedule(cron="@hourly").replacing(stored, now)
+    assert (changed.last_us, changed.next_us) == (START + 24 * HOUR, START + 26 * HOUR)
+
+
+def test_a_changed_zone_is_a_changed_time() -> None:
+    stored = schedule(cron="0 9 * * *")
+    assert (
+        schedule(cron="0 9 * * *", timezone="Asia/Tokyo").replacing(stored, START).next_us
+        == START + 24 * HOUR
+    )
+
+
+def test_a_shorter_interval_counts_from_the_last_time() -> None:
+    stored = schedule(every=3600).due(START + HOUR).schedule
+    now = START + HOUR + 10 * MINUTE
+    assert schedule(every=900).replacing(stored, now).next_us == START + HOUR + 15 * MINUTE
+    assert schedule(every=60).replacing(stored, now).next_us == now, "overdue by the new one: at once"
+
+
+def test_a_change_of_anything_else_keeps_the_next_time() -> None:
+    stored = schedule()
+    later = START + 30 * SECOND
+    for change in ({"missed": "all"}, {"priority": 5}, {"queue": "other"}):
+        fresh = schedule(now=later, **change)
+        assert fresh.replacing(stored, later).next_us == START + MINUTE
+        assert fresh.replacing(stored, later).missed == fresh.missed
+
+
+def test_a_paused_one_stays_paused_when_it_is_changed() -> None:
+    stored = replace(schedule(), paused=True)
+    assert schedule(every=5).replacing(stored, START).paused
+
+
+def test_what_came_due_in_a_pause_is_not_made_up_for() -> None:
+    stored = replace(schedule(missed="all"), paused=True)
+    resumed = stored.resumed(START + 10 * MINUTE + SECOND)
+    assert (resumed.paused, resumed.next_us) == (False, START + 11 * MINUTE)
+    assert stored.resumed(START + 30 * SECOND).next_us == START + MINUTE
+    daily = replace(schedule(cron="@daily"), paused=True)
+    assert daily.resumed(START + 50 * HOUR).next_us == START + 72 * HOUR
+
+
+# The job.
+
+
+def test_the_job_tells_where_it_comes_from() -> None:
+    job = replace(schedule(), headers={"a": "b"}, tenant="acme", priority=7, max_attempts=9).new_job(START)
+    assert (job.queue, job.task, job.payload) == ("q", "t", b"{}")
+    assert (job.tenant, job.priority, job.max_attempts) == ("acme", 7, 9)
+    assert job.headers == {
+        "a": "b", "dayjob-schedule": "s", "dayjob-due": "2026-01-01T00:00:00+00:00"
+    }  # fmt: skip
+    assert schedule().new_job(None).headers == {"dayjob-schedule": "s"}
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "pass one of the two"),
+        ({"cron": "@daily", "every": 5}, "pass one of the two"),
+        ({"cron": "61 * * * *"}, "'61' at character 1 is no minute"),
+        ({"every": 0}, "too often"),
+        ({"every": 0.09}, "too often"),
+        ({"every": -5}, "is negative"),
+        ({"every": float("nan")}, "not finite"),
+        ({"every": "5"}, "pass a number of seconds or a timedelta"),
+        ({"every": True}, "pass a number of seconds or a timedelta"),
+        ({"every": 5, "timezone": "Europe/Berlin"}, "means nothing"),
+        ({"cron": "@daily", "timezone": "Mars/Base"}, "not known here"),
+        ({"cron": "@daily", "timezone": ["UTC"]}, "pass a name"),
+        ({"cron": "@daily", "missed": "sometimes"}, "pass 'skip', 'once' or 'all'"),
+        ({"every": 5, "task": "t", "payload": b"x"}, "payload is for jobs without a task"),
+        ({"every": 5, "task": "t", "args": (1,)}, "pass a mapping by parameter, or the task itself"),
+        ({"every": 5, "args": 7}, "args=7"),
+        ({"every": 5, "task": print}, "pass a task, or the name of one"),
+        ({"every": 5, "task": None}, "pass a task, or the name of one"),
+    ],
+)
+def test_a_bad_one_is_refused_when_it_is_made(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Recurring("nightly", **options)
+    assert fault in str(caught.value)
+    assert "Recurring('nightly')" in str(caught.value)
+
+
+@pytest.mark.parametrize("id", ["", "a\0b", "\ud800", "x" * 1025, 5, None, b"x"])
+def test_a_bad_id_is_refused(id: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="schedule id"):
+        Recurring(id, every=5)
+
+
+def test_a_task_that_recurs_is_checked_when_it_is_registered() -> None:
+    app = App("memory://")
+    with pytest.raises(ConfigError, match=r"task 'bad'.*'99' at character 1"):
+        app.task(name="bad", cron="99 * * * *")(lambda: None)
+    with pytest.raises(ConfigError, match="give who a default"):
+
+        @app.task(name="greet", every=5)
+        def greet(who: str) -> None: ...
+
+    @app.task(name="tick", every=5, missed="skip")
+    def tick(who: str = "you") -> None: ...
+
+    @app.task(name="plain")
+    def plain() -> None: ...
+
+    [recurring] = app.recurring()
+    assert (recurring.id, recurring.every, recurring.missed) == ("tick", 5, "skip")

@@ -1,0 +1,263 @@
+"""A worker on the roster: there before it claims and until it ended, and anew if it was taken for dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, JobState, Retry, Worker
+from dayjob.clock import SYSTEM
+from dayjob.events import Event
+from dayjob.worker.fetcher import Fetcher
+from dayjob.worker.registration import Registration
+from tests.worker.crew import KEEP_ALL, MakeApp, record, run_until_idle, until, within, working
+
+
+async def names(broker: Broker) -> list[str]:
+    return [worker.id for worker in await broker.workers()]
+
+
+async def declare_dead(broker: Broker) -> None:
+    """Do what the leader does with a worker that was silent for too long."""
+    [seen] = (await broker._roster.live())[1]
+    gone = replace(seen.member, gone=True)
+    assert await broker._roster._write(gone.id, seen.note.value, gone)
+    assert await broker.reclaim(trusting=False) >= 0
+
+
+@pytest.fixture
+def impatient(make_app: MakeApp) -> App:
+    """An app whose workers beat three times a second."""
+    return make_app(config=BrokerConfig(dead_after=1, retention=KEEP_ALL))
+
+
+async def test_a_worker_is_listed_while_it_works(app: App, outside: Broker) -> None:
+    @app.task(name="work", queue="q")
+    async def work() -> None: ...
+
+    async with working(app, queues=("q", "r"), concurrency=7, name="ada") as worker:
+        await until(lambda: names(outside))
+        [info] = await outside.workers()
+        assert info.id == worker.id
+        assert info.id.startswith("ada-")
+        assert (info.name, info.app, info.slots) == ("ada", "dayjob", 7)
+        assert (info.queues, info.tasks) == (("q", "r"), ("work",))
+        assert info.pid > 0
+        assert info.host
+        assert info.version
+    assert await names(outside) == []
+
+
+async def test_each_start_has_an_id_of_its_own(app: App) -> None:
+    seen = set()
+    worker = Worker(app, name="ada")
+    for _ in range(3):
+        await within(worker.run_until_idle())
+        seen.add(worker.id)
+    seen.add((await run_until_idle(app, name="ada")).id)
+    assert len(seen) == 4
+
+
+async def test_jobs_carry_the_id(app: App, outside: Broker) -> None:
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        started.set()
+        await finish.wait()
+
+    handle = await work.aenqueue()
+    async with working(app) as worker:
+        await within(started.wait())
+        job = await record(outside, handle.id)
+        assert (job.worker, job.state) == (worker.id, JobState.RUNNING)
+        [reason] = (await outside.explain(handle.id)).reasons
+        assert f"by worker {worker.id}" in reason.text
+        finish.set()
+
+
+async def test_it_is_on_the_roster_before_it_claims_and_until_all_is_settled(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noting(owner: type, method: str) -> None:
+        original = getattr(owner, method)
+
+        async def noted(self: Any, *args: Any, **options: Any) -> Any:
+            if self is not outside:
+                order.append(method)
+            return await original(self, *args, **options)
+
+        monkeypatch.setattr(owner, method, noted)
+
+    for method in ("register", "declare", "claim", "settle_many", "deregister"):
+        noting(Broker, method)
+
+    @app.task
+    async def work() -> None: ...
+
+    await work.aenqueue()
+    await run_until_idle(app)
+    assert order[:3] == ["register", "declare", "claim"]
+    assert order[-1] == "deregister"
+    assert "settle_many" in order
+
+
+async def test_a_worker_declares_what_its_tasks_say(app: App, outside: Broker) -> None:
+    ran = asyncio.Event()
+
+    @app.task(name="tick", every=0.1)
+    async def tick(ctx: Context) -> None:
+        ran.set()
+
+    async with working(app):
+        await within(ran.wait())
+        [schedule] = await outside.schedules()
+        assert (schedule.id, schedule.app, schedule.every) == ("tick", "dayjob", 0.1)
+    assert len(await outside.schedules()) == 1, "it stays while no worker is there to tell"
+
+
+async def test_a_worker_lives_longer_than_the_time_after_which_it_would_be_dead(
+    impatient: App, outside: Broker
+) -> None:
+    """However seldom it beats: where it is alone, that is once a minute."""
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @impatient.task
+    async def work(ctx: Context) -> None:
+        started.set()
+        await finish.wait()
+
+    handle = await work.aenqueue()
+    async with working(impatient, lease=60) as worker:
+        await within(started.wait())
+        begun = SYSTEM.elapsed()
+
+        async def long_enough() -> bool:
+            assert await outside.reclaim() == 0
+            assert await names(outside) == [worker.id]
+            return SYSTEM.elapsed() - begun > 1.5
+
+        await until(long_enough)
+        finish.set()
+        await within(handle.await_end())
+    assert (await record(outside, handle.id)).attempts == 1
+
+
+@pytest.mark.parametrize("pool", ["coroutine", "thread"])
+async def test_a_worker_that_was_declared_dead_loses_its_runs_and_goes_on_anew(
+    impatient: App, outside: Broker, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = impatient
+    monkeypatch.setattr("dayjob.worker.registration.ALONE_INTERVAL", 0.3)
+    contexts: list[Context] = []
+    lost: list[str] = []
+
+    if pool == "coroutine":
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        async def work(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                await ctx.cancelled.wait()
+            return f"epoch {ctx.epoch}"
+
+    else:
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        def work_in_thread(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                ctx.cancelled.wait_in_thread(20)
+            return f"epoch {ctx.epoch}"
+
+    @app.on("job.lost")
+    async def told(event: Event) -> None:
+        lost.append(event.id)
+
+    async with working(app, lease=60) as worker:
+        handle = await app.tasks["work"].aenqueue()
+        await until(lambda: contexts)
+        old = worker.id
+        await declare_dead(outside)
+        assert await within(handle.aresult()) == "epoch 2"
+        await until(lambda: worker.id != old)
+        await until(lambda: contexts[0].cancelled)
+        assert contexts[0].cancelled.reason == "lost"
+        await until(lambda: lost == [handle.id])
+        assert await names(outside) == [worker.id]
+        again = await app.tasks["work"].aenqueue()
+        await until(lambda: len(contexts) >= 3)
+        assert contexts[-1].job.worker == worker.id
+        contexts[-1].cancelled.set("cancel")
+        await within(again.await_end())
+    job = await record(outside, handle.id)
+    assert (job.state, job.epoch, job.attempts) == (JobState.DONE, 2, 2)
+    assert [failure.worker for failure in job.errors] == [old]
+    assert await names(outside) == []
+
+
+async def test_claims_on_their_way_under_the_old_id_are_released(outside: Broker) -> None:
+    await outside.enqueue("q")
+    fetcher = Fetcher(outside, SYSTEM, ("q",), 60, "old")
+    claim = outside.claim
+
+    async def replaced_meanwhile(*args: Any, **options: Any) -> list[Job]:
+        jobs = await claim(*args, **options)
+        fetcher.worker = "new"
+        return jobs
+
+    outside.claim = replaced_meanwhile  # type: ignore[method-assign]
+    try:
+        assert await fetcher.fetch(5, 1) == []
+    finally:
+        del outside.claim
+    [job] = await outside.jobs()
+    assert (job.state, job.attempts, job.epoch) == (JobState.PENDING, 0, 1)
+    [again] = await fetcher.fetch(5, 1)
+    assert again.worker in ("new", None)
+    assert (await record(outside, job.id)).worker == "new"
+
+
+async def test_claims_left_under_the_old_id_are_taken_back_though_that_fails_at_first(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registration = Registration(app, "ada", ("q",), 5)
+    await registration.join(outside)
+    old = registration.id
+    await declare_dead(outside)
+    await outside.enqueue("q")
+    [job] = await outside.claim("q", worker=old, lease=60)
+    replaced: list[str] = []
+    due = registration.beat_at
+
+    async def fails(workers: list[str]) -> int:
+        raise EngineUnavailable("no answer")
+
+    monkeypatch.setattr(outside, "reclaim_from", fails)
+    with pytest.raises(EngineUnavailable):
+        await registration.beat(outside, 0, replaced.append)
+    monkeypatch.undo()
+    assert replaced == [old]
+    assert registration.beat_at == due, "it is due as before, and tries again at once"
+    await registration.beat(outside, 0, replaced.append)
+    assert replaced == [old]
+    assert (await record(outside, job.id)).state is JobState.PENDING
+    assert await names(outside) == [registration.id]
+    await registration.leave(outside)
+    assert await names(outside) == []
+
+
+async def test_two_workers_of_one_app_are_two(app: App, outside: Broker) -> None:
+    async with working(app, name="ada") as first, working(app, name="ada") as second:
+        await until(lambda: first.id and second.id)
+
+        async def both() -> bool:
+            return sorted(await names(outside)) == sorted([first.id, second.id])
+
+        await until(both)
+        assert first.id != second.id
