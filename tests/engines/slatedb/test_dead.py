@@ -270,7 +270,7 @@ async def test_few_among_many_are_listed_by_their_own_index(
     assert ids(await broker.dead_jobs("rare", after=rare[3], limit=2)) == rare[4:6]
     backwards = await broker.jobs("rare", JobState.DEAD, after=rare[3], newest_first=True)
     assert ids(backwards) == rare[2::-1]
-    assert await broker.dead_jobs("unknown") == []
+    assert await broker.dead_jobs("unknown") == await broker.jobs("unknown") == []
     assert len(rows_read) <= 60
     assert await broker.requeue_dead("rare") == 10
     assert await check_index(broker, url) == 990

@@ -32,7 +32,9 @@ async def get(store: Store, wanted: Sequence[bytes]) -> list[Job | None]:
 async def find(store: Store, listing: Listing) -> list[Job]:
     """Full records in id order."""
     found: list[list[Job]] = []
-    if listing.limit > 0:
+    if listing.limit > 0 and (
+        listing.queue in (None, values.UNREADABLE) or listing.queue in store.ledger.stats
+    ):
         if listing.state not in FINISHED_STATES:
             found.append(await _find_live(store, listing))
         for state in FINISHED_STATES:

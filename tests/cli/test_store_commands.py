@@ -1,0 +1,207 @@
+"""Queues, dead letters, schedules, workers, doctor, bench: and how a command finds its store."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dayjob import Broker, Recurring
+from dayjob.cli import main
+from tests.cli.running import Store
+from tests.conformance.crew import MEMBER
+
+ON_A_STORE = [
+    ["bench"], ["cancel", "x"], ["dead"], ["dead", "list"], ["dead", "purge", "--all"],
+    ["dead", "requeue", "--all"], ["doctor"], ["enqueue", "t"], ["explain", "x"], ["jobs"], ["pause", "q"],
+    ["queues"], ["resume", "q"], ["schedules"], ["schedules", "list"], ["schedules", "pause", "x"],
+    ["schedules", "remove", "x", "-y"], ["schedules", "resume", "x"], ["schedules", "trigger", "x"],
+    ["show", "x"], ["workers"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ON_A_STORE, ids=" ".join)
+def test_without_a_store_it_says_how_to_name_one(command: list[str]) -> None:
+    result = CliRunner().invoke(main, command, env={"DAYJOB_URL": None})
+    assert result.exit_code == 2
+    assert "pass its URL first, or set DAYJOB_URL" in result.output
+
+
+@pytest.mark.parametrize("command", ON_A_STORE, ids=" ".join)
+def test_a_store_that_can_not_be_reached_is_exit_code_3(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"this is no database, " * 100)
+    result = CliRunner().invoke(
+        main, command, env={"DAYJOB_URL": f"sqlite:///{tmp_path}/jobs.db"}, input="y\n"
+    )
+    assert result.exit_code in (2, 3), result.output
+    assert "jobs.db" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["jobs"], ["queues"], ["show", "x"], ["doctor"], ["workers"]], ids=" ".join
+)
+def test_looking_at_a_file_that_is_not_there_does_not_make_one(command: list[str], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/typo.db"
+    result = CliRunner().invoke(main, command, env={"DAYJOB_URL": url})
+    assert result.exit_code == 3
+    assert "there is no file" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["first", "option", "environment"])
+def test_the_url_may_come_first_as_an_option_or_from_the_environment(store: Store, place: str) -> None:
+    arguments = {
+        "first": ["queues", store.url], "option": ["queues", "--url", store.url], "environment": ["queues"]
+    }[place]  # fmt: skip
+    environment = {"DAYJOB_URL": store.url if place == "environment" else None}
+    assert CliRunner().invoke(main, arguments, env=environment).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [["dead", "URL"], ["dead", "URL", "list"], ["dead", "list", "URL"]])
+def test_in_a_group_the_url_may_stand_on_either_side(store: Store, arguments: list[str]) -> None:
+    given = [store.url if each == "URL" else each for each in arguments]
+    assert CliRunner().invoke(main, given, env={"DAYJOB_URL": None}).exit_code == 0
+
+
+def test_a_bad_url_is_a_usage_error() -> None:
+    result = CliRunner().invoke(main, ["queues", "mysql://localhost/x"])
+    assert result.exit_code == 2
+    assert "names no known engine" in result.output
+
+
+def test_queues_show_their_counts_and_can_be_paused(store: Store) -> None:
+    store.enqueue("t", "-q", "email")
+    assert "email is paused" in store.run("pause", "email").output
+    [queue] = store.json("queues")
+    assert queue == {
+        "queue": "email", "paused": True, "pending": 1, "scheduled": 0, "running": 0, "done": 0, "dead": 0,
+        "cancelled": 0, "done_per_second": 0.0, "waiting_seconds": pytest.approx(0, abs=60),
+    }  # fmt: skip
+    assert "email" in store.run("queues").output
+    assert store.run("resume", "email").exit_code == 0
+    assert store.run("resume", "email").exit_code == 1
+    assert store.json("queues")[0]["paused"] is False
+
+
+def test_dead_letters_are_listed_grouped_requeued_and_purged(store: Store) -> None:
+    ids = [store.enqueue("t", "-q", queue) for queue in ("a", "a", "b")]
+    store.kill(*ids[:2], reason="ValueError: bad number 7")
+    store.kill(ids[2], reason="ValueError: bad number 8")
+    assert store.json("dead")["jobs"][0]["id"] == ids[2]
+    [group] = store.json("dead", "--group")["groups"]
+    assert (group["count"], group["queues"]) == (3, ["a", "b"])
+    assert "ValueError: bad number" in store.run("dead", "--group").output
+    assert store.run("dead requeue", ids[2]).exit_code == 0
+    assert store.run("dead requeue", ids[2]).exit_code == 1
+    assert store.run("dead requeue", "-q", "a", input="n\n").exit_code == 1
+    assert len(store.json("dead")["jobs"]) == 2
+    asked = store.run("dead requeue", "-q", "a", input="y\n")
+    assert "2 jobs are pending again" in asked.output
+    store.kill(*ids)
+    assert store.run("dead purge", "--all", input="n\n").exit_code == 1
+    assert "3 jobs are removed" in store.run("dead purge", "--all", "--yes").output
+    assert store.run("dead purge", "--all", "--yes").exit_code == 1
+    assert store.run("dead requeue", "--all", "--yes").exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["dead purge", "dead requeue", "dead requeue -q a --all"])
+def test_which_dead_letters_must_be_said(store: Store, command: str) -> None:
+    result = store.run(command)
+    assert result.exit_code == 2
+    assert "which dead jobs?" in result.output
+
+
+def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None:
+    async def make(broker: Broker) -> None:
+        await broker.schedule(Recurring("nightly", cron="30 2 * * *", timezone="Europe/Berlin", task="t"))
+        await broker.schedule(Recurring("often", every=30, task="t", queue="q"))
+
+    store.ask(make)
+    nightly, often = store.json("schedules")
+    assert nightly.keys() == {
+        "id", "cron", "every", "timezone", "missed", "task", "queue", "paused", "declared_by", "last_at",
+        "next_at", "problem",
+    }  # fmt: skip
+    assert (nightly["cron"], often["every"]) == ("30 2 * * *", 30.0)
+    assert "Europe/Berlin" in store.run("schedules").output
+    assert store.run("schedules pause", "nightly").exit_code == 0
+    assert store.json("schedules list")[0]["paused"] is True
+    assert store.run("schedules resume", "nightly").exit_code == 0
+    id = store.run("schedules trigger", "often").stdout.strip()
+    assert store.json("show", id)["headers"] == {"dayjob-schedule": "often"}
+    assert store.run("schedules trigger", "unknown").exit_code == 1
+    assert store.run("schedules remove", "often", input="n\n").exit_code == 1
+    assert store.run("schedules remove", "often", "--yes").exit_code == 0
+    assert store.run("schedules remove", "often", "--yes").exit_code == 1
+    assert store.run("schedules pause", "often").exit_code == 1
+
+
+def test_workers_are_listed(store: Store) -> None:
+    async def register(broker: Broker) -> None:
+        await broker.register(MEMBER)
+
+    store.ask(register)
+    [worker] = store.json("workers")
+    assert worker.keys() == {
+        "id", "name", "app", "host", "pid", "version", "queues", "tasks", "slots", "running", "started",
+        "seen",
+    }  # fmt: skip
+    assert worker["id"] == "w-1"
+    assert "w-1" in store.run("workers").output
+
+
+def test_a_healthy_store_gets_a_clean_bill(store: Store) -> None:
+    result = store.run("doctor")
+    assert result.exit_code == 0, result.output
+    assert "layout: version 2" in result.output
+    assert {remark["level"] for remark in store.json("doctor")} == {"ok"}
+
+
+def test_the_doctor_tells_of_what_is_stuck(store: Store) -> None:
+    async def make(broker: Broker) -> None:
+        await broker.register(MEMBER)
+        await broker.enqueue("nobody", task="t")
+        await broker.enqueue("q", task="unknown")
+        await broker.enqueue("paused", task="t")
+        await broker.pause("paused")
+        await broker.enqueue("late", task="t")
+        await broker.claim("late", lease=0.001, worker="gone")
+        await broker.enqueue("dead", task="t")
+        [job] = await broker.claim("dead", worker="w-1")
+        await broker.dead_letter(job, "no good")
+
+    store.ask(make)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("UPDATE dayjob_jobs SET lease_expires_at = 1 WHERE state = 'running'")
+        connection.commit()
+    result = store.run("doctor")
+    assert result.exit_code == 1
+    for said in (
+        "no live worker takes 'nobody'",
+        "jobs of task 'unknown' wait, and no live worker knows it",
+        "'paused' is paused, and 1 jobs wait",
+        "have leases that expired over a minute ago",
+        "running jobs have workers that are not on the roster",
+        "1 jobs are dead",
+    ):
+        assert said in result.output
+
+
+def test_a_benchmark_leaves_nothing_behind(store: Store) -> None:
+    kept = store.enqueue("t")
+    figures = store.json("bench", "-n", "300", "--size", "100")
+    assert figures.keys() == {"enqueue_one_by_one", "enqueue_in_batches", "run"}
+    assert all(rate > 0 for rate in figures.values())
+    assert [job["id"] for job in store.json("jobs")["jobs"]] == [kept]
+    assert store.json("workers") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_DAYJOB_COMPLETE" in result.output
