@@ -409,6 +409,7 @@ class Worker:
             happened(self.app.events, run.job, settlement, result)
 
     def _forget(self, run: Run) -> None:
+        run.job._watcher = None  # It leads back here, and only the garbage collector would get them apart.
         if self._runs.get(run.job.key) is run:
             del self._runs[run.job.key]
         self._changed.set()
