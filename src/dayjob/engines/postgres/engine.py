@@ -330,6 +330,7 @@ class PostgresEngine:
         else:
             exchange = self._exchange
             await self._fetch("resume", queue, exchange.channel, exchange.message([queue_topic(queue)]))
+            self._cursors.drop([queue])
             self.signals.publish([queue_topic(queue)])
 
     async def paused(self) -> set[str]:
