@@ -17,7 +17,7 @@ _FLEET = "benchmarks.fleet"
 _PGQUEUER = "benchmarks.peers.pgqueuer"
 _PROCRASTINATE = "benchmarks.peers.procrastinate"
 
-_CONCURRENCIES = (100, 500, 1000)
+_CONCURRENCIES = (100, 500, 1000, 2000)
 _BATCH_SIZES = (100, 500, 1000, 2000)
 _LOCAL_QUEUES = (500, 2000)
 """What decides how many jobs are claimed at once, for us, PgQueuer and graphile-worker: each gets its best.

@@ -63,6 +63,11 @@ class Events:
         self._wanted |= matched
         self._deliveries.append(Delivery(observer, matched))
 
+    @property
+    def observed(self) -> bool:
+        """Whether anybody observes anything."""
+        return bool(self._wanted)
+
     def wants(self, name: str) -> bool:
         """Whether anybody observes this event; ask before you build one."""
         return name in self._wanted

@@ -75,6 +75,10 @@ class Signals:
         """Whether anybody listens at all."""
         return bool(self._listeners)
 
+    def hears_of(self, kind: str) -> bool:
+        """Whether anybody listens to a topic of that kind."""
+        return any(topic[0] == kind for topic in self._listeners)
+
     @contextmanager
     def listen(self, topics: Iterable[Topic]) -> Iterator[asyncio.Event]:
         """An event that is set by each of the topics while the block runs; clear it before you check."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, islice
 from typing import Any, Self
 
 from dayjob.broker.claims import Claims
@@ -263,8 +264,9 @@ class Core:
             self._engine.signals.publish([CANCEL])
 
     async def _settle(self, units: list[tuple[Verdict, ...]]) -> list[list[JobState | None]]:
-        states = iter(await self._engine.settle([verdict for unit in units for verdict in unit], self._now()))
-        return [[next(states) for _ in unit] for unit in units]
+        verdicts = list(chain.from_iterable(units))
+        states = iter(await self._engine.settle(verdicts, self._now()))
+        return [list(islice(states, len(unit))) for unit in units]
 
     async def _renew(self, renewals: list[Renewal]) -> list[Renewed]:
         return await self._engine.renew(renewals, self._now())

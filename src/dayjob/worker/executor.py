@@ -74,14 +74,14 @@ class Executor:
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
 
-    async def execute(self, run: Run) -> Settlement | None:
-        """The settlement of the run, or None if the claim was lost. To be awaited in a task of its own."""
+    async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
+        """The settlement of the run, or None if the claim was lost. To be awaited in that task, its own."""
         task = run.task
         if run.lost:
             return None
         if task is None:
             return self._unknown(run.job)
-        run.worker_task = asyncio.current_task()
+        run.worker_task = worker_task
         timeout = task.timeout if task.timeout is not None else self._job_timeout
         try:
             settlement = await self._settle(task, run, timeout)

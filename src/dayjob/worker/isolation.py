@@ -33,4 +33,9 @@ class Isolation:
         if run.interrupted is not None or run.lost or task.cancelling():
             return False  # A cancellation may still be on its way to it.
         variables = copy_context()
-        return len(variables) == self._count and all(variables[name] is value for name, value in self._values)
+        if len(variables) != self._count:
+            return False
+        for name, value in self._values:  # noqa: SIM110 - a generator would take longer than many a run
+            if variables[name] is not value:
+                return False
+        return True

@@ -41,7 +41,7 @@ class Settler:
         self._held_up: set[asyncio.Task[None]] = set()
 
     def put(self, run: Run, settlement: Settlement) -> None:
-        if any(job.dedup_key is not None for job in settlement.enqueue):
+        if settlement.enqueue and any(job.dedup_key is not None for job in settlement.enqueue):
             # It may have to wait for somebody's open transaction: no other is to wait with it.
             task = asyncio.get_running_loop().create_task(self._store_alone((run, settlement)))
             self._held_up.add(task)

@@ -51,7 +51,7 @@ SHORT = 0.05
 MOST_UNSETTLED = 4
 """Runs that have ended free their slots before their outcomes are stored, up to so many times the slots."""
 
-_IN_A_TURN = 64
+_IN_A_TURN = 32
 """Runs that a task performs at most before it makes room for others on the event loop."""
 
 _LOOK_AGAIN = 0.1
@@ -211,7 +211,7 @@ class Worker:
                 f"queues {', '.join(self.queues)}" if self.queues else "all queues", self.concurrency,
             )  # fmt: skip
             try:
-                await self._fetch(fetcher, until_idle)
+                await self._fetch_until_stopped(fetcher, until_idle)
             except EngineFenced as error:
                 self._shut_out(error)
             finally:
@@ -258,14 +258,26 @@ class Worker:
 
     # Claiming.
 
+    async def _fetch_until_stopped(self, fetcher: Fetcher, until_idle: bool) -> None:
+        fetching = asyncio.ensure_future(self._fetch(fetcher, until_idle))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            fetching.cancel()
+            await asyncio.wait({fetching})
+        if not fetching.cancelled():
+            fetching.result()
+
     async def _fetch(self, fetcher: Fetcher, until_idle: bool) -> None:
         while not self._stopping.is_set():
             room = self._room()
             if room == 0:
-                await self._sleep_until_changed()
+                await self._change()
                 continue
             alone = not self._runs
-            jobs = await self._fetch_some(fetcher, room, 0 if until_idle else LONG)
+            jobs = await fetcher.fetch(room, 0 if until_idle else LONG)
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
@@ -273,25 +285,9 @@ class Worker:
             if jobs or not until_idle:
                 continue
             if self._runs:  # They may enqueue more, and wait for it.
-                await self._sleep_until_changed(_LOOK_AGAIN)
+                await self._change(_LOOK_AGAIN)
             elif alone:
                 return
-
-    async def _fetch_some(self, fetcher: Fetcher, room: int, wait: float) -> list[Job]:
-        """Fetch, unless the worker is stopped first."""
-        fetching = asyncio.ensure_future(fetcher.fetch(room, wait))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not fetching.done():
-                fetching.cancel()
-                await asyncio.wait({fetching})
-        except asyncio.CancelledError:
-            fetching.cancel()
-            raise
-        finally:
-            stopping.cancel()
-        return [] if fetching.cancelled() else fetching.result()
 
     def _room(self) -> int:
         """How many jobs to claim now: 0 while there is no room, or while a larger batch is worth a wait."""
@@ -306,14 +302,10 @@ class Worker:
             return 0
         return room if self._max_jobs is None else min(room, self._max_jobs - self._started)
 
-    async def _sleep_until_changed(self, seconds: float | None = None) -> None:
+    async def _change(self, seconds: float | None = None) -> None:
+        """Wait until a run has ended or was settled."""
         self._changed.clear()
-        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(self._stopping.wait())]
-        try:
-            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiting:
-                waiter.cancel()
+        await SYSTEM.wait(self._changed, seconds)
 
     # Running.
 
@@ -370,14 +362,14 @@ class Worker:
             if not self._waiting or self._stopping.is_set():
                 break
             run = self._waiting.popleft()
-            await self._run_to_the_end(run)
+            await self._run_to_the_end(run, task)
             if not self._isolation.holds(run, task):
                 break
         self._tasks.discard(task)
         self._start_more()
         self._changed.set()
 
-    async def _run_to_the_end(self, run: Run) -> None:
+    async def _run_to_the_end(self, run: Run, task: asyncio.Task[Any]) -> None:
         """Perform a run, and put its outcome to be stored."""
         job = run.job
         if self.app.events.wants("job.started"):
@@ -388,7 +380,7 @@ class Worker:
         begun = SYSTEM.elapsed()
         settlement: Settlement | None
         try:
-            settlement = await self._executor.execute(run)
+            settlement = await self._executor.execute(run, task)
         except BaseException as error:
             if self._loop is None or self._loop.is_closed():
                 raise
@@ -424,10 +416,11 @@ class Worker:
             self.app.meter.ended(run.job, "lost" if result.state is None else result.state, run.took)
         if result.lost:
             self._tell_lost(run.job)
-        else:
+        elif self.app.events.observed:
             happened(self.app.events, run.job, settlement, result)
 
     def _forget(self, run: Run) -> None:
+        run.job._watcher = None  # It leads back here, and only the garbage collector would get them apart.
         if self._runs.get(run.job.key) is run:
             del self._runs[run.job.key]
         self._changed.set()

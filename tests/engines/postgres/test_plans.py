@@ -158,7 +158,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         ]
     ),
     "stats": lambda _: "",
-    "succeed": lambda n: f"{ID}, {some(n)}, {each(n, '1')}",
+    "succeed": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {n}",
     "sweep": lambda n: f"NULL, {n}",
     "sweep_finished": lambda n: f"NULL, {some(n)}, 'dead', 1",
     "write_notes": lambda n: ", ".join(

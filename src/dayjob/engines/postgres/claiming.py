@@ -37,7 +37,7 @@ class Claiming:
         while len(jobs) < request.limit:
             wanted = request.limit - len(jobs)
             found = await self._take(request, wanted, now)
-            taken, corrupt = _decoded(found)
+            taken, corrupt = _decoded(found, request.worker)
             jobs += taken
             if corrupt:
                 await self._set_aside(corrupt, now)
@@ -97,12 +97,12 @@ class Claiming:
         await self._courier.carry(set_aside)
 
 
-def _decoded(found: Found) -> tuple[list[Job], list[tuple[bytes, int, str]]]:
+def _decoded(found: Found, worker: str | None) -> tuple[list[Job], list[tuple[bytes, int, str]]]:
     jobs: list[Job] = []
     corrupt: list[tuple[bytes, int, str]] = []
     for row in found:
         try:
-            jobs.append(rows.claimed_job(row))
+            jobs.append(rows.claimed_job(row, worker))
         except rows.Corrupt as error:
             corrupt.append((row[0], row[9], rows.corrupt_text(error)))
     return jobs, corrupt

@@ -184,6 +184,9 @@ class PostgresEngine:
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         settled = await self._settling.settle(verdicts, now)
         exchange = self._exchange
+        if settled is None:
+            exchange.finished([verdict.key for verdict in verdicts])
+            return [JobState.DONE] * len(verdicts)
         exchange.finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
         if any(state not in FINISHED for state, _ in settled.values()):
             exchange.returned({queue for state, queue in settled.values() if state is JobState.PENDING})
@@ -334,6 +337,7 @@ class PostgresEngine:
         else:
             exchange = self._exchange
             await self._fetch("resume", queue, exchange.channel, exchange.message([queue_topic(queue)]))
+            self._cursors.drop([queue])
             self.signals.publish([queue_topic(queue)])
 
     async def paused(self) -> set[str]:

@@ -49,6 +49,13 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     ]
 
 
+def claim_columns(verdicts: Sequence[Verdict]) -> tuple[str, str, int]:
+    """The parameters of ``succeed.sql`` from the second on; the driver would encode an array item by item."""
+    keys = b"".join([verdict.key for verdict in verdicts]).hex(",", 16)
+    epochs = ",".join([str(verdict.epoch) for verdict in verdicts])
+    return f"{{{keys}}}", f"{{{epochs}}}", len(verdicts)
+
+
 def verdict_columns(verdicts: Sequence[Verdict]) -> list[list[Any]]:
     """The parameters of ``settle.sql`` from the third on."""
     return [
@@ -78,10 +85,10 @@ def keep_columns(keeps: Keeps, state: JobState) -> tuple[list[str], list[int], i
     return list(keeps.queues), [of(keep) for keep in keeps.queues.values()], of(keeps.default)
 
 
-def claimed_job(row: Row) -> Job:
+def claimed_job(row: Row, worker: str | None) -> Job:
     """A row of ``claim.sql``."""
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
-     claimed, lease, expires, last_error, cancel_requested, worker, _) = row  # fmt: skip
+     claimed, lease, expires, last_error, cancel_requested, _) = row  # fmt: skip
     return Job(
         key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
         JobState.RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease, None, expires,

@@ -16,7 +16,7 @@ from dayjob.engines.postgres.doubts import Doubt, Doubts
 from dayjob.engines.postgres.exchange import Exchange, news_of
 from dayjob.engines.postgres.inserting import Fetch, insert
 from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.rows import verdict_columns
+from dayjob.engines.postgres.rows import claim_columns, verdict_columns
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.tidying import Tidying
 from dayjob.errors import EngineUnavailable
@@ -43,40 +43,46 @@ class Settling:
         self._tidying = tidying
         self._doubts = Doubts()
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None) -> Settled:
-        """What became of the verdicts whose claims were current, if need be by a try before this one."""
+    async def settle(self, verdicts: Sequence[Verdict], now: int | None) -> Settled | None:
+        """What became of the verdicts whose claims were current, if need be by a try before this one.
+
+        None says in short that each of them is done, and has left nothing behind.
+        """
         settled: Settled = {}
         for doubt in self._doubts.about(verdicts):
-            settled |= await self._apply(doubt)
+            settled |= in_full(doubt.verdicts, await self._apply(doubt))
             self._doubts.remove(doubt)
-        left = [verdict for verdict in verdicts if (verdict.key, verdict.epoch) not in settled]
+        left = verdicts
+        if settled:
+            left = [verdict for verdict in verdicts if (verdict.key, verdict.epoch) not in settled]
         if left:
             batch = Doubt(ids.new_key(), once(left), now)
             try:
-                settled |= await self._apply(batch)
+                applied = await self._apply(batch)
             except Contended:
                 raise  # Nothing was changed, and there is no doubt about it.
             except EngineUnavailable:
                 self._doubts.add(batch)
                 raise
+            if applied is None and batch.verdicts is verdicts:
+                return None
+            settled |= in_full(batch.verdicts, applied)
         return settled
 
-    async def _apply(self, batch: Doubt) -> Settled:
+    async def _apply(self, batch: Doubt) -> Settled | None:
         """Apply a batch, or find out what its first try came to."""
         statements, exchange, carry = self._statements, self._exchange, self._courier.carry
         verdicts, token, now = batch.verdicts, batch.token, batch.now
         self._tidying.written()
         if all(verdict.plain for verdict in verdicts):
-            keys = [verdict.key for verdict in verdicts]
-            epochs = [verdict.epoch for verdict in verdicts]
+            claims = claim_columns(verdicts)
 
             async def succeed(connection: Connection) -> Sequence[str] | None:
-                found: Sequence[str] | None = await connection.fetchval(
-                    statements["succeed"], token, keys, epochs
-                )
+                found: Sequence[str] | None = await connection.fetchval(statements["succeed"], token, *claims)
                 return found
 
-            return succeeded(verdicts, await carry(succeed, token=token, recall=lambda answer: answer))
+            answer = await carry(succeed, token=token, recall=lambda answer: answer)
+            return None if answer is None else told(answer)
 
         follow_ups = [job for verdict in verdicts for job in verdict.insert]
         if not follow_ups and not any(verdict.kv for verdict in verdicts):
@@ -111,7 +117,7 @@ def states(verdicts: Sequence[Verdict], settled: Settled) -> list[JobState | Non
 
 
 def told(answer: Sequence[str]) -> Settled:
-    """What ``settle.sql`` answers."""
+    """What ``settle.sql`` answers, and ``succeed.sql`` unless it is all."""
     settled = {}
     for text in answer:
         id, epoch, state, queue = text.split(" ", 3)
@@ -119,11 +125,9 @@ def told(answer: Sequence[str]) -> Settled:
     return settled
 
 
-def succeeded(verdicts: Sequence[Verdict], answer: Sequence[str] | None) -> Settled:
-    """What ``succeed.sql`` answers: None is all of them."""
-    if answer is None:
-        return {(verdict.key, verdict.epoch): _DONE for verdict in verdicts}
-    return told(answer)
+def in_full(verdicts: Sequence[Verdict], settled: Settled | None) -> Settled:
+    """What None says in short."""
+    return {(verdict.key, verdict.epoch): _DONE for verdict in verdicts} if settled is None else settled
 
 
 async def settle(

@@ -32,14 +32,13 @@ claimed AS (
         held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
     FROM clock
     WHERE id = ANY (ARRAY(SELECT id FROM picked))
-    RETURNING jobs.*
+    RETURNING id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
+        claimed_at, lease_expires_at, expires_at, last_error, cancel_requested
 ),
 counted AS (
     INSERT INTO dayjob.counts (queue, pending, running)
     SELECT queue, -count(*), count(*) FROM claimed GROUP BY queue
 )
-SELECT id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
-    claimed_at, lease_expires_at, expires_at, last_error, cancel_requested, worker,
-    pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) - clock.read
+SELECT claimed.*, (SELECT pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass)) - clock.read
 FROM claimed, clock
 ORDER BY array_position($2::text[], queue), priority, id
