@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     batching,
     bloat,
+    duties,
     flatness,
     importing,
     object_storage,
@@ -27,6 +28,7 @@ from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
     batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers, object_storage,
+    duties,
 )  # fmt: skip
 """Importing them registers their measures."""
 

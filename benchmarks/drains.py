@@ -21,6 +21,9 @@ from benchmarks.child import drained, starts
 from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.worker.garbage import collect_less_often
 
+TRACED = 0.01
+"""The share of traces that are sampled, as in busy systems: a recorded span costs more than a job."""
+
 
 def note(number: int) -> None:
     starts.append(time.perf_counter())
@@ -41,6 +44,25 @@ def make_app(url: str) -> App:
 async def drain(url: str, jobs: int, task: str) -> dict[str, float]:
     async with make_app(url) as app:
         await _fill(app, jobs, task)
+        starts.clear()
+        await Worker(app).run_until_idle()
+    return drained(jobs)
+
+
+async def observed(url: str, jobs: int, task: str) -> dict[str, float]:
+    """The same, measured by Prometheus and traced by OpenTelemetry's SDK, a share of ``TRACED``."""
+    app = make_app(url)
+    import_module("dayjob.metrics").measure(app)
+    sdk = import_module("opentelemetry.sdk.trace")
+    export = import_module("opentelemetry.sdk.trace.export")
+    memory = import_module("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    sampling = import_module("opentelemetry.sdk.trace.sampling")
+    provider = sdk.TracerProvider(sampler=sampling.ParentBasedTraceIdRatio(TRACED))
+    provider.add_span_processor(export.BatchSpanProcessor(memory.InMemorySpanExporter()))
+    import_module("dayjob.tracing").trace(app, provider)
+    async with app:
+        for number in range(0, jobs, 50):  # Each call is a trace of its own, which is sampled or not.
+            await app.tasks[task].aenqueue_many([(each,) for each in range(number, min(number + 50, jobs))])
         starts.clear()
         await Worker(app).run_until_idle()
     return drained(jobs)
@@ -111,6 +133,7 @@ KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]
     "drain": drain,
     "growth": memory_growth,
     "latency": latency,
+    "observed": observed,
 }
 
 

@@ -50,6 +50,33 @@ async def worker_drain(run: Run, engine: str) -> list[Finding]:
     ]
 
 
+@measure("worker-observed", "sqlite")
+async def worker_observed(run: Run, engine: str) -> list[Finding]:
+    """What metrics and tracing cost a worker."""
+    jobs = run.size(20_000, 4000)
+
+    def draining(kind: str) -> Callable[[], Awaitable[float]]:
+        async def drain() -> float:
+            return ask(_DRAINS, kind, run.url(engine), jobs)["rate"]
+
+        return drain
+
+    plain, seen = await run.in_turn(
+        f"worker-observed · {engine}", run.size(7, 3), draining("drain"), draining("observed")
+    )
+    return [
+        Finding(
+            measure="worker-observed",
+            engine=engine,
+            what="no-op jobs with metrics and 1 % of traces vs without",
+            figures=f"{rate(median(seen))} vs {rate(median(plain))}",
+            value=paired_ratio(seen, plain),
+            unit="×",
+            at_least=0.85,
+        )
+    ]
+
+
 @measure("worker-latency", "sqlite", "memory")
 async def worker_latency(run: Run, engine: str) -> list[Finding]:
     """From enqueue to start on an idle worker in the same process."""

@@ -34,9 +34,6 @@ EXAMINED_BYTES = 32 * 2**20
 GROUPED = 5_000
 """How many of the latest dead jobs are grouped by their error."""
 
-HISTORY_FRESH = 10.0
-"""Seconds for which the samples of the throughput are not read again."""
-
 WAITING_ASKED = 100
 """For how many queues, those with the most pending jobs, the overview asks how long the oldest waits."""
 
@@ -133,11 +130,15 @@ class Point(Struct, frozen=True):
     scheduled: int
     running: int
     dead: int
+    known: bool = True
+    """False for minutes before the first sample, when nobody counted."""
 
     @property
     def wait_seconds(self) -> float | None:
         """About how long a job waited: by Little's law, those waiting over those done a second."""
-        return self.pending / (self.done / 60) if self.done else None if self.pending else 0.0
+        if not self.known or (self.pending and not self.done):
+            return None
+        return self.pending / (self.done / 60) if self.done else 0.0
 
 
 class Health(Struct, frozen=True):
@@ -149,8 +150,12 @@ class Health(Struct, frozen=True):
 class Inspector:
     """Looks into one broker's storage."""
 
-    def __init__(self, broker: Broker, redaction: Redaction | None = None) -> None:
+    def __init__(
+        self, broker: Broker, redaction: Redaction | None = None, *, history_fresh: float = 0.0
+    ) -> None:
+        """The throughput's samples, which change once a minute, are read again after ``history_fresh``."""
         self.broker = broker
+        self._history_fresh = history_fresh
         self.redaction = redaction or Redaction()
         self._read: tuple[int, float, int, list[Sample]] | None = None
 
@@ -208,14 +213,14 @@ class Inspector:
             for end, before, after in zip(ends, chosen, chosen[1:], strict=False):
                 at_end = counts[id(after)]
                 done = max(at_end.done - counts[id(before)].done, 0)
-                points.append(Point(end, done, at_end.pending, at_end.scheduled, at_end.running, at_end.dead))
+                counted = (at_end.pending, at_end.scheduled, at_end.running, at_end.dead)
+                points.append(Point(end, done, *counted, known=end >= samples[0].at_us))
             charts[queue] = points
         return charts
 
     async def _history(self, hours: int) -> tuple[int, list[Sample]]:
-        """The store's time and its samples, which change once a minute: not read again within seconds."""
         elapsed = SYSTEM.elapsed()
-        if self._read is None or self._read[0] < hours or elapsed - self._read[1] > HISTORY_FRESH:
+        if self._read is None or self._read[0] < hours or elapsed - self._read[1] >= self._history_fresh:
             self._read = (hours, elapsed, *await self.broker.history(hours))
         _, read, now, samples = self._read
         return now + round((elapsed - read) * SECOND) if elapsed > read else now, samples

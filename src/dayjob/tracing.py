@@ -1,21 +1,35 @@
 """OpenTelemetry: a producer span where jobs are enqueued, and a consumer span for each run.
 
 ``trace(app)`` once, before the app is used. Names and attributes follow OpenTelemetry's conventions for
-messaging; what links the two is a W3C ``traceparent`` header. Needs ``dayjob[otel]``, and an SDK to
+messaging; what links the two is a W3C ``traceparent`` header. Whoever enqueues decides whether a trace is
+sampled: the runs of one that is not make no spans. Needs ``dayjob[otel]``, and an SDK to
 send the spans somewhere.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 from opentelemetry import trace as otel
-from opentelemetry.context import Context as SpanContext
+from opentelemetry.context import attach, detach
 from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer, TracerProvider
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TracerProvider,
+    set_span_in_context,
+)
 
 from dayjob._version import __version__
 from dayjob.app import App
@@ -32,6 +46,9 @@ _OUTCOMES: dict[type[BaseException], str] = {
     JobCancelled: "cancelled",
 }
 """Ways to end a run that are no failures of its code, but for ``DeadLetter``."""
+
+_UNSAMPLED = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f][02468ace])")
+"""A ``traceparent`` whose lowest flag, that the trace is sampled, is not set."""
 
 
 def trace(app: App, provider: TracerProvider | None = None) -> Tracing:
@@ -75,7 +92,10 @@ class Tracing:
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Middleware: a consumer span around the run, in the trace of whoever enqueued the job."""
         job = context.job
-        producer: SpanContext = extract(job.headers)
+        unsampled = _unsampled(job.headers.get("traceparent", ""))
+        if unsampled is not None:
+            return await _within(unsampled, call_next)
+        producer = extract(job.headers)
         link = otel.get_current_span(producer).get_span_context()
         attributes: dict[str, Any] = {
             "messaging.system": _SYSTEM,
@@ -103,3 +123,21 @@ class Tracing:
                     span.record_exception(error)
                     span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
+
+
+def _unsampled(traceparent: str) -> Span | None:
+    """What stands for the producer's span if its trace is not sampled."""
+    found = _UNSAMPLED.fullmatch(traceparent)
+    if found is None:
+        return None
+    flags = TraceFlags(int(found[3], 16))
+    return NonRecordingSpan(SpanContext(int(found[1], 16), int(found[2], 16), True, flags))
+
+
+async def _within(span: Span, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    """The run with the span as its current one, so that what it enqueues follows suit."""
+    token = attach(set_span_in_context(span))
+    try:
+        return await call_next()
+    finally:
+        detach(token)

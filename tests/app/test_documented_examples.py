@@ -1,4 +1,4 @@
-"""Every example in docs/tasks.md and docs/object-storage.md is a program that runs."""
+"""Every example in docs/tasks.md, docs/recurring.md and docs/object-storage.md is a program that runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "object-storage.md")]
+PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "recurring.md", "object-storage.md")]
 
 
 def examples() -> list[tuple[str, str]]:

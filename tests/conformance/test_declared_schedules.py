@@ -102,6 +102,7 @@ async def test_an_old_worker_that_comes_back_in_time_keeps_it(broker: Broker, cl
     for number in range(3):
         await broker.deregister(old)
         await pass_by(broker, clock, UNDECLARED_FOR - 10)
+        assert await ids(broker) == ["dropped", "kept"]
         old = await arrive(broker, f"old-{number}", "dropped")
         await pass_by(broker, clock, 5)
     assert await ids(broker) == ["dropped", "kept"]

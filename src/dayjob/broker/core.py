@@ -60,6 +60,9 @@ FIRST_BATCH = 100
 TURN = 0.004
 """Seconds that such a commit should take, so that claims and settlements get their turn in between."""
 
+SWEEP_REST = 3
+"""How many times as long as it works a sweep rests, which has time."""
+
 _SHORTEST_REST = 0.001
 
 
@@ -367,7 +370,7 @@ class Core:
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over; how many."""
         self._check_open()
-        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()))
+        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()), SWEEP_REST)
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims for which a cancel was requested."""
@@ -375,8 +378,11 @@ class Core:
         await self._claims.check()
 
 
-async def _repeat(chore: Callable[[int], Awaitable[int]]) -> int:
-    """Do a chore in short commits while there is any of it, resting as long as each took; how many jobs."""
+async def _repeat(chore: Callable[[int], Awaitable[int]], rest: int = 1) -> int:
+    """Do a chore in short commits while there is any of it; how many jobs.
+
+    After each it rests for as long as that took, or so many times as long.
+    """
     total, limit = 0, FIRST_BATCH
     while True:
         begun = SYSTEM.elapsed()
@@ -387,7 +393,7 @@ async def _repeat(chore: Callable[[int], Awaitable[int]]) -> int:
             return total
         fitting = round(limit * TURN / max(took, TURN / 2))  # At most twice as many as before.
         limit = min(max(fitting, FIRST_BATCH), CHORE_BATCH)
-        await SYSTEM.wait(asyncio.Event(), max(took, _SHORTEST_REST))
+        await SYSTEM.wait(asyncio.Event(), max(rest * took, _SHORTEST_REST))
 
 
 def _weight(verdicts: tuple[Verdict, ...]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from dayjob.broker.core import CHORE_BATCH, Core
@@ -80,6 +80,33 @@ class Operations(Core):
         self._check_open()
         key = known_key(id)
         return key is not None and (await self._engine.requeue([key], self._now()))[0]
+
+    async def requeue_many(self, ids: Sequence[str], *, told: Callable[[int], None] | None = None) -> int:
+        """``requeue`` of many, in commits of some; how many were dead jobs. ``told``: so far."""
+
+        async def some(keys: list[bytes]) -> int:
+            return sum(await self._engine.requeue(keys, self._now()))
+
+        return await self._in_chunks(ids, some, told)
+
+    async def purge_many(self, ids: Sequence[str], *, told: Callable[[int], None] | None = None) -> int:
+        """Remove those of the jobs that are dead, in commits of some; how many. ``told``: so far."""
+        return await self._in_chunks(ids, self._engine.purge, told)
+
+    async def _in_chunks(
+        self,
+        ids: Sequence[str],
+        work: Callable[[list[bytes]], Awaitable[int]],
+        told: Callable[[int], None] | None,
+    ) -> int:
+        self._check_open()
+        keys = [key for key in map(known_key, dict.fromkeys(ids)) if key is not None]
+        total = 0
+        for start in range(0, len(keys), CHORE_BATCH):
+            total += await work(keys[start : start + CHORE_BATCH])
+            if told is not None:
+                told(total)
+        return total
 
     async def requeue_dead(self, queue: str, *, told: Callable[[int], None] | None = None) -> int:
         """Requeue the jobs of the queue that are dead now; how many. ``told`` is told so in between."""

@@ -298,6 +298,10 @@ class Engine(Protocol):
         """Remove up to ``limit`` dead jobs, of the queue or of all; how many there were."""
         ...
 
+    async def purge(self, keys: Sequence[bytes]) -> int:
+        """Remove those of the jobs that are dead; how many they were."""
+        ...
+
     async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
         """Change due time or priority of waiting jobs; false for any other job."""
         ...

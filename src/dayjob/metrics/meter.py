@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics import MetricWrapperBase
 
 from dayjob.app import App
 from dayjob.errors import ConfigError
@@ -24,8 +21,7 @@ class Meter:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        self._children: dict[tuple[str, ...], Any] = {}
+        self._series: dict[tuple[str, str], Series] = {}
         labels = ("queue", "task")
         self._enqueued = Counter(
             "dayjob_jobs_enqueued", "Jobs that this process enqueued.", labels, registry=self.registry
@@ -46,27 +42,47 @@ class Meter:
         )  # fmt: skip
 
     def enqueued(self, job: NewJob) -> None:
-        self._child(self._enqueued, job.queue, job.task).inc()
+        self._of(job.queue, job.task).enqueued.inc()
 
     def started(self, job: Job, waited: float) -> None:
-        self._child(self._started, job.queue, job.task).inc()
-        self._child(self._wait, job.queue, job.task).observe(max(waited, 0.0))
+        series = self._of(job.queue, job.task)
+        series.started.inc()
+        series.wait.observe(max(waited, 0.0))
 
     def ended(self, job: Job, outcome: str, seconds: float) -> None:
         """``outcome`` is the state that the job went into, or "lost"."""
-        self._child(self._finished, job.queue, job.task, outcome).inc()
-        self._child(self._run, job.queue, job.task).observe(seconds)
+        series = self._of(job.queue, job.task)
+        finished = series.finished.get(outcome)
+        if finished is None:
+            finished = series.finished[outcome] = self._finished.labels(*series.labels, outcome)
+        finished.inc()
+        series.run.observe(seconds)
 
-    def _child(self, metric: MetricWrapperBase, queue: str, task: str, *more: str) -> Any:
-        known = (metric._name, queue, task, *more)
-        child = self._children.get(known)
-        if child is None:
-            pair = (queue, task)
-            if pair not in self._pairs and len(self._pairs) >= MOST_LABELS:
-                return metric.labels(OTHER, OTHER, *more)
-            self._pairs[pair] = pair
-            child = self._children[known] = metric.labels(queue, task, *more)
-        return child
+    def _of(self, queue: str, task: str) -> Series:
+        series = self._series.get((queue, task))
+        if series is None:
+            if len(self._series) >= MOST_LABELS:
+                queue = task = OTHER
+            labels = (queue, task)
+            series = self._series[labels] = self._series.get(labels) or Series(
+                labels, self._enqueued.labels(*labels), self._started.labels(*labels),
+                self._run.labels(*labels), self._wait.labels(*labels),
+            )  # fmt: skip
+        return series
+
+
+class Series:
+    """The series of one pair of queue and task."""
+
+    def __init__(
+        self, labels: tuple[str, str], enqueued: Counter, started: Counter, run: Histogram, wait: Histogram
+    ) -> None:
+        self.labels = labels
+        self.enqueued = enqueued
+        self.started = started
+        self.run = run
+        self.wait = wait
+        self.finished: dict[str, Counter] = {}
 
 
 def measure(app: App, registry: CollectorRegistry | None = None) -> Meter:

@@ -30,6 +30,7 @@ class Registration:
 
     def __init__(self, app: App, name: str, queues: tuple[str, ...], slots: int) -> None:
         here = this_process()
+        self._app = app
         self._member = Member(
             _new_id(name),
             name,
@@ -75,6 +76,7 @@ class Registration:
             replaced(old)
         if self._old:
             await broker.reclaim_from(self._old)
+            await broker.declare(self._app.name, self._app.recurring())  # They may be gone by now.
             self._old.clear()
         self._next(broker)
 

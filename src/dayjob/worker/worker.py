@@ -188,12 +188,12 @@ class Worker:
             self.app, self._threads, self._processes, job_timeout=self._job_timeout,
             on_unknown=self._unknown_task,
         )  # fmt: skip
-        registration = Registration(self.app, self.name, self.queues, self.concurrency)
+        registration = self._registration = Registration(self.app, self.name, self.queues, self.concurrency)
         await registration.join(broker)
+        stack.push_async_callback(self._deregister)
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.id)
-        self._registration = registration
         heartbeat = Heartbeat(
             self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
             self._replaced,
@@ -202,7 +202,6 @@ class Worker:
         stack.push_async_callback(self._processes.close)
         stack.callback(self._threads.close)
         stack.push_async_callback(self._progress.close)
-        stack.push_async_callback(self._deregister)
         stack.push_async_callback(heartbeat.stop)
         with interrupts(self._signalled):
             self._tell("worker.started")

@@ -125,6 +125,10 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.purge_dead(queue, limit)
 
+    async def purge(self, keys: Sequence[bytes]) -> int:
+        with self._store.commit(self.signals) as store:
+            return store.purge(keys)
+
     async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:

@@ -326,10 +326,13 @@ class Store:
         return sum(self.requeue(key, now) for key in self.dead(queue, limit))
 
     def purge_dead(self, queue: str | None, limit: int) -> int:
-        keys = self.dead(queue, limit)
-        for key in keys:
+        return self.purge(self.dead(queue, limit))
+
+    def purge(self, keys: Sequence[bytes]) -> int:
+        dead = [key for key in dict.fromkeys(keys) if key in self._dead]
+        for key in dead:
             self._drop(key)
-        return len(keys)
+        return len(dead)
 
     def reschedule(self, change: Reschedule, now: int) -> bool:
         entry = self.jobs.get(change.key)

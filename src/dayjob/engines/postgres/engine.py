@@ -281,7 +281,10 @@ class PostgresEngine:
 
     async def purge_dead(self, queue: str | None, limit: int) -> int:
         keys = await self._finished(JobState.DEAD, queue, None, limit)
-        return int((await self._change("purge_dead", keys))[0])
+        return await self.purge(keys)
+
+    async def purge(self, keys: Sequence[bytes]) -> int:
+        return int((await self._change("purge_dead", list(keys)))[0])
 
     async def _finished(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int

@@ -228,6 +228,9 @@ class RedisEngine:
 
     async def purge_dead(self, queue: str | None, limit: int) -> int:
         keys = await listing.finished_keys(self._link, JobState.DEAD, queue, None, limit)
+        return await self.purge(keys)
+
+    async def purge(self, keys: Sequence[bytes]) -> int:
         return await self._drop(JobState.DEAD, "", keys, None)
 
     async def _drop(self, state: JobState, age: int | str, keys: Sequence[bytes], now: int | None) -> int:

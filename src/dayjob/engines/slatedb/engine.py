@@ -186,6 +186,10 @@ class SlateEngine:
         answer: int = await self._do(lambda store: store.purge_dead(queue, limit))
         return answer
 
+    async def purge(self, keys: Sequence[bytes]) -> int:
+        answer: int = await self._do(lambda store: store.purge(keys))
+        return answer
+
     async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
         def work(store: Store) -> list[bool]:
             at = self._now(now)

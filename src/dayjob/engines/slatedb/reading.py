@@ -98,8 +98,8 @@ class SlateReader:
         )
 
     insert = insert_within = claim = insert_and_claim = settle = renew = report = _refuse
-    cancel = requeue = requeue_dead = purge_dead = reschedule = kv_write = pause = sweep_finished = _refuse
-    write_notes = _refuse
+    cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
+    sweep_finished = write_notes = _refuse
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         return []

@@ -351,10 +351,16 @@ class Store:
         return sum(self._requeue(found, now) for found in await self._dead(queue, limit))
 
     async def purge_dead(self, queue: str | None, limit: int) -> int:
-        listed = await self._dead(queue, limit)
-        for found in listed:
+        return self._take(await self._dead(queue, limit))
+
+    async def purge(self, wanted: Sequence[bytes]) -> int:
+        found = (await self.archive.find(wanted)).values()
+        return self._take([each for each in found if each.record.state is JobState.DEAD])
+
+    def _take(self, dead: Sequence[values.Finished]) -> int:
+        for found in dead:
             self.archive.take(found, JobState.DEAD)
-        return len(listed)
+        return len(dead)
 
     async def _dead(self, queue: str | None, limit: int) -> list[values.Finished]:
         stats = self.ledger.stats.get(queue) if queue is not None else None

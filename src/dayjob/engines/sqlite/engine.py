@@ -187,6 +187,9 @@ class SqliteEngine:
     async def purge_dead(self, queue: str | None, limit: int) -> int:
         return await self._write(lambda store: store.purge_dead(queue, limit))
 
+    async def purge(self, keys: Sequence[bytes]) -> int:
+        return await self._write(lambda store: store.purge(keys))
+
     async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
         return await self._write(lambda store: store.reschedule(changes, self._now(now)))
 

@@ -369,6 +369,9 @@ class Store:
     def purge_dead(self, queue: str | None, limit: int) -> int:
         return self._drop(self._lister.finished_keys(JobState.DEAD, queue, None, limit))
 
+    def purge(self, keys: Sequence[bytes]) -> int:
+        return self._drop([record.key for record in self._load(keys) if record.state is JobState.DEAD])
+
     def requeue_dead(self, queue: str, limit: int, now: int) -> int:
         return sum(self.requeue(self._lister.finished_keys(JobState.DEAD, queue, None, limit), now))
 

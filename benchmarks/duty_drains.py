@@ -1,0 +1,73 @@
+"""A worker with everything that it does for the fleet, and one without:
+``python -m benchmarks.duty_drains KIND URL JOBS``.
+
+Without: not on the roster, no beats and renewals, no duties, and so no schedules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from benchmarks.child import Answer, Kind, drained, run, starts, until
+from benchmarks.fleet import _fill, _working, make_app
+from dayjob import Broker, Recurring
+from dayjob.worker import worker
+from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.registration import Registration
+
+SCHEDULES = 10
+
+
+class _NoHeartbeat:
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def _switch_off() -> None:
+    nothing: Callable[..., object] = _nothing
+    for owner, name, value in (
+        (worker, "Heartbeat", _NoHeartbeat),
+        (Registration, "join", nothing),
+        (Registration, "leave", nothing),
+        (Broker, "start_duties", lambda self: None),
+    ):
+        setattr(owner, name, value)
+
+
+async def with_all(url: str, jobs: int) -> Answer:
+    async with make_app(url) as app:
+        await _fill(app, jobs)
+        for number in range(SCHEDULES):
+            recurring = Recurring(f"schedule {number}", every=1, task="note", args={"number": number})
+            await app.broker.schedule(recurring)
+        async with _working(app):
+            await until(lambda: len(starts) >= jobs)
+    del starts[jobs:]
+    return drained(jobs)
+
+
+async def without(url: str, jobs: int) -> Answer:
+    _switch_off()
+    async with make_app(url) as app:
+        await _fill(app, jobs)
+        async with _working(app):
+            await until(lambda: len(starts) >= jobs)
+    return drained(jobs)
+
+
+KINDS: dict[str, Kind] = {"with": with_all, "without": without}
+
+if __name__ == "__main__":
+    collect_less_often()  # As ``dayjob worker`` does.
+    run(KINDS, sys.argv[1:])

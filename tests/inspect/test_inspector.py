@@ -1,0 +1,255 @@
+"""The read model: what it finds, what it hides, and where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
+from dayjob import inspect as inspecting
+from dayjob.inspect import Filter, Inspector, alike
+from dayjob.redaction import Redaction
+from dayjob.testing import ManualClock
+from tests.conformance.crew import MEMBER
+
+KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=1), cancelled=timedelta(days=1))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    async with Broker(url, config=BrokerConfig(duties=False, retention=KEEP), clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inspector(broker: Broker) -> Inspector:
+    return Inspector(broker)
+
+
+async def kill(broker: Broker, queue: str, reason: str) -> str:
+    enqueued = await broker.enqueue(queue, task="t")
+    [job] = await broker.claim(queue)
+    await broker.dead_letter(job, reason)
+    return enqueued.id
+
+
+# All of it.
+
+
+async def test_an_empty_store_has_an_overview(inspector: Inspector) -> None:
+    overview = await inspector.overview()
+    assert overview.queues == []
+    assert overview.total == QueueStats()
+    assert (overview.workers, overview.schedules, overview.done_per_second) == (0, 0, 0.0)
+
+
+async def test_the_overview_tells_counts_pauses_ages_and_workers(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    await broker.enqueue("a")
+    clock.advance(5)
+    await broker.enqueue("a")
+    await broker.enqueue("b", delay=60)
+    await broker.pause("b")
+    await broker.register(MEMBER)
+    await broker.schedule(Recurring("s", every=60))
+    overview = await inspector.overview()
+    a, b = overview.queues
+    assert (a.name, a.paused, a.stats.pending, a.waiting_seconds) == ("a", False, 2, 5.0)
+    assert (b.name, b.paused, b.stats.scheduled, b.waiting_seconds) == ("b", True, 1, None)
+    assert overview.total.pending == 2
+    assert (overview.workers, overview.slots, overview.schedules) == (1, 10, 1)
+
+
+async def test_the_chart_shows_what_was_done_each_minute(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    async def do(jobs: int) -> None:
+        await broker.enqueue_many([NewJob("q")] * jobs)
+        for job in await broker.claim("q", limit=jobs):
+            await broker.ack(job)
+
+    clock.advance(60 - clock.now() // 1_000_000 % 60)
+    await broker.enqueue("waiting")
+    await broker.sample()
+    for jobs in (3, 0, 5):
+        await do(jobs)
+        clock.advance(60)
+        await broker.sample()
+    clock.advance(10)
+    await do(2)
+    points = await inspector.chart(minutes=10)
+    assert len(points) == 10
+    assert [point.done for point in points[-5:]] == [0, 3, 0, 5, 2]
+    assert points[-1].pending == 1
+    assert [point.done for point in await inspector.chart("waiting", minutes=3)] == [0, 0, 0]
+    overview = await inspector.overview()
+    assert overview.done_per_second > 0
+
+
+async def test_the_history_is_bounded_and_silent_while_nothing_changes(
+    broker: Broker, clock: ManualClock
+) -> None:
+    clock.advance(3600 - clock.now() // 1_000_000 % 3600)
+    for _ in range(30):
+        await broker.enqueue("q")
+        await broker.sample()
+        clock.advance(3600)
+    samples = (await broker.history(24))[1]
+    assert len(samples) == 24
+    for _ in range(10):
+        clock.advance(60)
+        await broker.sample()
+    assert len((await broker.history(24))[1]) <= 26
+    assert len((await broker._engine.notes("history"))[1]) <= 26
+
+
+async def test_health_is_whether_the_store_answers(broker: Broker, inspector: Inspector) -> None:
+    health = await inspector.health()
+    assert health.ok
+    assert health.round_trip_seconds is not None
+    await broker.close()
+    health = await inspector.health()
+    assert not health.ok
+    assert "not open" in str(health.problem)
+
+
+# Jobs.
+
+
+async def test_pages_cover_everything_once(broker: Broker, inspector: Inspector) -> None:
+    made = [
+        (await broker.enqueue("ab"[number % 2], task=f"t{number % 3}", tenant=f"n{number % 5}")).id
+        for number in range(60)
+    ]
+    for wanted, expected in (
+        (Filter(), made),
+        (Filter(queue="a"), made[::2]),
+        (Filter(task="t1"), made[1::3]),
+        (Filter(tenant="n3"), made[3::5]),
+        (Filter(state=JobState.PENDING, text="T2"), made[2::3]),
+        (Filter(state=JobState.DEAD), []),
+    ):
+        found: list[str] = []
+        after = None
+        while True:
+            page = await inspector.page(wanted, after, limit=7)
+            assert len(page.jobs) <= 7
+            found += [job.id for job in page.jobs]
+            if page.found_all:
+                break
+            after = page.after
+        assert found == expected[::-1]
+        oldest = await inspector.page(wanted, limit=100, newest_first=False)
+        assert [job.id for job in oldest.jobs] == expected
+
+
+async def test_a_search_stops_after_so_many_records_and_can_go_on(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "EXAMINED", 20)
+    monkeypatch.setattr(inspecting, "_CHUNK", 10)
+    needle = (await broker.enqueue("q", headers={"order": "4711"})).id
+    await broker.enqueue_many([NewJob("q")] * 50)
+    page = await inspector.page(Filter(text="4711"))
+    assert (page.jobs, page.examined, page.found_all) == ([], 20, False)
+    page = await inspector.page(Filter(text="4711"), page.after)
+    page = await inspector.page(Filter(text="4711"), page.after)
+    assert [job.id for job in page.jobs] == [needle]
+
+
+async def test_an_id_is_found_at_once(broker: Broker, inspector: Inspector) -> None:
+    made = await broker.enqueue("q")
+    page = await inspector.page(Filter(text=f" {made.id.upper()} "))
+    assert [job.id for job in page.jobs] == [made.id]
+    assert page.examined == 1
+
+
+async def test_dead_jobs_are_grouped_by_what_they_have_in_common(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    latest = ""
+    for number in range(3):
+        clock.advance(1)
+        latest = await kill(broker, "ab"[number % 2], f"ValueError: order {number} of 'x{number}' failed")
+    await kill(broker, "a", "KeyError: 'y'")
+    found = await inspector.dead_groups()
+    assert [(group.error, group.count, group.queues) for group in found.groups] == [
+        ("ValueError: order … of … failed", 3, ["a", "b"]),
+        ("KeyError: …", 1, ["a"]),
+    ]
+    assert found.groups[0].latest.id == latest
+    assert (found.examined, found.total) == (4, 4)
+    assert (await inspector.dead_groups("b")).total == 1
+
+
+async def test_only_the_latest_are_grouped(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "GROUPED", 2)
+    for _ in range(3):
+        await kill(broker, "q", "no good")
+    found = await inspector.dead_groups()
+    assert (found.examined, found.total) == (2, 3)
+
+
+def test_a_traceback_is_known_by_its_last_line() -> None:
+    trace = "Traceback (most recent call last):\n  File x\nValueError: 1 is bad"
+    assert alike(trace) == "ValueError: … is bad"
+    assert alike(None) == alike("") == "no reason given"
+
+
+async def test_workers_come_with_what_they_run(broker: Broker, inspector: Inspector) -> None:
+    await broker.register(MEMBER)
+    await broker.enqueue("q")
+    [job] = await broker.claim("q", worker="w-1")
+    [view] = await inspector.workers()
+    assert view.info.id == "w-1"
+    assert [each.id for each in view.jobs] == [job.id]
+
+
+# What is shown, and hidden.
+
+
+async def test_what_looks_like_a_secret_is_hidden(broker: Broker, inspector: Inspector) -> None:
+    made = await broker.enqueue(
+        "q",
+        b'{"user": "ada", "Password": "hunter2", "deep": [{"api-key": "k", "n": 1}]}',
+        headers={"Authorization": "Bearer x", "plain": "y"},
+    )
+    job = await broker.get(made.id)
+    assert job is not None
+    fields = inspector.job_fields(job)
+    assert fields["payload"] == {
+        "user": "ada", "Password": "[redacted]", "deep": [{"api-key": "[redacted]", "n": 1}]
+    }  # fmt: skip
+    assert fields["headers"] == {"Authorization": "[redacted]", "plain": "y"}
+
+
+def test_what_is_hidden_can_be_chosen() -> None:
+    assert Redaction("iban").values({"IBAN": 1, "password": 2}) == {"IBAN": "[redacted]", "password": 2}
+    assert Redaction("").values({"password": 2}) == {"password": 2}
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        Redaction("(")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"[1, 2]", [1, 2]),
+        (b"plain text", {"text": "plain text"}),
+        (b"", {"text": ""}),
+        (b"\xff\xfe" * 200, {"bytes": 400, "hex": "fffe" * 128}),
+    ],
+)
+def test_payloads_of_any_kind_can_be_shown(data: bytes, shown: object) -> None:
+    assert Inspector(Broker("memory://")).content(data) == shown

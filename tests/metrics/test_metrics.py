@@ -1,0 +1,207 @@
+"""What is counted, and what the pages say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dayjob import App, Broker, BrokerConfig, ConfigError, Retry, Snooze, Worker
+from dayjob.broker import Broker as AnyBroker
+from dayjob.inspect import Inspector
+from dayjob.metrics import Exposition, MetricsServer, measure
+from dayjob.metrics import meter as meters
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parsed(page: bytes) -> Series:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def value(series: Series, name: str, **labels: str) -> float | None:
+    return series.get((name, frozenset(labels.items())))
+
+
+@pytest.fixture
+def app() -> App:
+    return App("memory://")
+
+
+async def test_jobs_are_counted_and_timed_by_what_became_of_them(app: App) -> None:
+    @app.task(name="good", queue="q")
+    async def good() -> None: ...
+
+    @app.task(name="bad", queue="q", retry=Retry.fixed(attempts=2, delay=0))
+    async def bad() -> None:
+        raise ValueError("no good")
+
+    @app.task(name="later", queue="q")
+    async def later() -> None:
+        raise Snooze(3600)
+
+    meter = measure(app)
+    async with app:
+        await good.aenqueue_many([()] * 3)
+        await bad.aenqueue()
+        await later.aenqueue()
+        await Worker(app, ["q"]).run_until_idle()
+        series = parsed(await Exposition(Inspector(app.broker), meter.registry).render())
+    assert value(series, "dayjob_jobs_enqueued_total", queue="q", task="good") == 3
+    assert value(series, "dayjob_jobs_started_total", queue="q", task="good") == 3
+    assert value(series, "dayjob_jobs_finished_total", queue="q", task="good", outcome="done") == 3
+    assert value(series, "dayjob_jobs_finished_total", queue="q", task="bad", outcome="pending") == 1
+    assert value(series, "dayjob_jobs_finished_total", queue="q", task="bad", outcome="dead") == 1
+    assert value(series, "dayjob_jobs_finished_total", queue="q", task="later", outcome="scheduled") == 1
+    assert value(series, "dayjob_job_run_seconds_count", queue="q", task="bad") == 2
+    assert value(series, "dayjob_job_wait_seconds_count", queue="q", task="good") == 3
+    assert value(series, "dayjob_jobs", queue="q", state="scheduled") == 1
+    assert value(series, "dayjob_jobs", queue="q", state="dead") == 1
+    assert value(series, "dayjob_jobs_done_total", queue="q") == 3
+
+
+async def test_a_job_that_was_there_already_is_not_counted(app: App) -> None:
+    @app.task(name="t", dedup=True)
+    async def once() -> None: ...
+
+    meter = measure(app)
+    async with app:
+        await once.aenqueue()
+        await once.aenqueue()
+        series = parsed(await Exposition(Inspector(app.broker), meter.registry).render())
+    assert value(series, "dayjob_jobs_enqueued_total", queue="default", task="t") == 1
+
+
+async def test_the_store_is_described(app: App) -> None:
+    async with app:
+        broker = app.broker
+        await broker.enqueue("a")
+        await broker.enqueue("b")
+        await broker.pause("b")
+        series = parsed(await Exposition(Inspector(broker)).render())
+    assert value(series, "dayjob_jobs", queue="a", state="pending") == 1
+    assert value(series, "dayjob_queue_paused", queue="a") == 0
+    assert value(series, "dayjob_queue_paused", queue="b") == 1
+    assert value(series, "dayjob_oldest_pending_seconds", queue="a") == pytest.approx(0, abs=60)
+    assert value(series, "dayjob_workers") == 0
+    assert value(series, "dayjob_engine_round_trip_seconds") is not None
+
+
+async def test_hostile_names_do_not_break_the_page(app: App) -> None:
+    name = 'x"} evil 1\n\\'
+
+    @app.task(name=name, queue=name)
+    async def evil() -> None: ...
+
+    meter = measure(app)
+    async with app:
+        await evil.aenqueue()
+        series = parsed(await Exposition(Inspector(app.broker), meter.registry).render())
+    assert value(series, "dayjob_jobs_enqueued_total", queue=name, task=name) == 1
+
+
+async def test_labels_are_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "MOST_LABELS", 3)
+    monkeypatch.setattr("dayjob.metrics.exposition.MOST_QUEUES", 3)
+
+    @app.task(name="t")
+    async def task() -> None: ...
+
+    meter = measure(app)
+    async with app:
+        for number in range(10):
+            await task.using(queue=f"q{number}").aenqueue()
+        series = parsed(await Exposition(Inspector(app.broker), meter.registry).render())
+    enqueued = {
+        labels: count for (name, labels), count in series.items() if name == "dayjob_jobs_enqueued_total"
+    }
+    assert len(enqueued) == 4
+    assert sum(enqueued.values()) == 10
+    assert value(series, "dayjob_jobs", queue="other", state="pending") == 7
+
+
+def test_an_app_is_measured_once(app: App) -> None:
+    measure(app)
+    with pytest.raises(ConfigError, match="measured already"):
+        measure(app)
+
+
+# Over HTTP.
+
+
+@contextmanager
+def serving(url: str, alive: str | None = None) -> Iterator[str]:
+    server = MetricsServer(lambda: AnyBroker(url, config=BrokerConfig(duties=False)), 0, alive=lambda: alive)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.stop()
+
+
+def fetch(address: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_metrics_and_health_are_served(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
+        code, page = fetch(f"{address}/metrics")
+        assert code == 200
+        assert value(parsed(page), "dayjob_workers") == 0
+        code, said = fetch(f"{address}/healthz")
+        assert (code, json.loads(said)["ok"]) == (200, True)
+        assert fetch(f"{address}/other")[0] == 404
+
+
+def test_a_store_that_is_gone_is_unhealthy(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"no database at all" * 1000)
+    with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
+        assert fetch(f"{address}/metrics")[0] == 503
+        code, said = fetch(f"{address}/healthz")
+        assert code == 503
+        assert "the store does not answer" in json.loads(said)["problem"]
+
+
+def test_a_worker_without_a_heartbeat_is_unhealthy(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/jobs.db", alive="no heartbeat was stored for 20 s") as address:
+        code, said = fetch(f"{address}/healthz")
+        assert code == 503
+        assert json.loads(said)["problem"] == "no heartbeat was stored for 20 s"
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=str(port)):
+            MetricsServer(lambda: Broker("memory://"), port)
+
+
+async def test_a_worker_knows_whether_it_is_at_work(app: App) -> None:
+    worker = Worker(app, ["q"])
+    assert worker.trouble() == "the worker is not running"
+    started = asyncio.Event()
+    app.events.add("worker.started", lambda _: started.set())
+    working = asyncio.create_task(worker.run())
+    await asyncio.wait_for(started.wait(), 10)
+    assert worker.trouble() is None
+    assert worker._registration is not None
+    worker._registration.beat_at -= 1000
+    assert "no heartbeat was stored" in str(worker.trouble())
+    worker.stop()
+    await working
