@@ -79,6 +79,27 @@ async def test_one_that_is_not_as_expected_spoils_all(notes: Engine, broker: Bro
     assert await broker.jobs() == []
 
 
+@pytest.mark.parametrize("fresh", [1, 3])
+async def test_new_notes_beside_one_that_is_not_as_expected_are_not_written(
+    notes: Engine, fresh: int
+) -> None:
+    await notes.write_notes([NoteWrite("k", "m", None, b"1")])
+    for place in ("a", "z"):
+        writes = [NoteWrite("k", f"{place}{number}", None, b"x") for number in range(fresh)]
+        assert not await notes.write_notes([*writes, NoteWrite("k", "m", None, b"x")])
+        assert not await notes.write_notes([*writes, NoteWrite("k", "m", b"?", b"x")])
+    assert await values(notes) == {"m": b"1"}
+
+
+async def test_a_write_that_is_refused_or_not_announced_is_silent_here(notes: Engine) -> None:
+    with notes.signals.listen([notes_topic("k")]) as heard:
+        await notes.notes("k")
+        heard.clear()
+        await notes.write_notes([NoteWrite("k", "a", None, b"1")])
+        assert not await notes.write_notes([NoteWrite("k", "a", None, b"2")], announce=True)
+        assert not heard.is_set()
+
+
 async def test_notes_and_jobs_commit_together(notes: Engine, broker: Broker) -> None:
     now, later = insertion(broker, task="t", payload=b"p"), insertion(broker, delay=60)
     writes = [NoteWrite("k", "a", None, b"1"), NoteWrite("l", "a", None, b"2")]
