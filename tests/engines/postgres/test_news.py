@@ -51,32 +51,38 @@ def items(message: str | None) -> list[Item]:
     return news.read(message)[1]
 
 
+def commit(telling: News, told: list[Item]) -> str | None:
+    """What a commit carries that tells of these, and is over."""
+    with telling.with_commit(told) as message:
+        return message
+
+
 # The window.
 
 
 async def test_the_first_news_of_a_topic_goes_with_its_commit(telling: News) -> None:
-    message = telling.with_commit([Q, R])
+    message = commit(telling, [Q, R])
     assert items(message) == [Q, R]
     assert news.read(message or "")[0] == telling.sender
 
 
 async def test_what_follows_within_the_window_is_held(telling: News, sent: asyncio.Queue[str]) -> None:
-    telling.with_commit([Q])
-    assert telling.with_commit([Q]) is None
-    assert items(telling.with_commit([Q, R])) == [R], "each topic has a window of its own"
+    commit(telling, [Q])
+    assert commit(telling, [Q]) is None
+    assert items(commit(telling, [Q, R])) == [R], "each topic has a window of its own"
     assert sent.empty()
     assert items(telling.close()) == [Q]
 
 
 async def test_after_the_window_it_goes_with_its_commit_again(telling: News, clock: ManualClock) -> None:
-    telling.with_commit([Q])
+    commit(telling, [Q])
     clock.advance(NEVER)
-    assert items(telling.with_commit([Q])) == [Q]
+    assert items(commit(telling, [Q])) == [Q]
     assert telling.close() is None
 
 
 async def test_nothing_to_tell_is_no_message(telling: News, sent: asyncio.Queue[str]) -> None:
-    assert telling.with_commit([]) is None
+    assert commit(telling, []) is None
     telling.soon([])
     assert sent.empty()
     assert telling.close() is None
@@ -90,16 +96,29 @@ async def test_what_is_committed_already_is_sent_by_itself(telling: News, sent: 
     assert items(telling.close()) == [Q]
 
 
+async def test_what_is_held_waits_for_its_commit(
+    telling: News, window: Callable[[float], None], sent: asyncio.Queue[str]
+) -> None:
+    commit(telling, [Q])
+    window(0.001)
+    over = asyncio.Event()
+    with telling.with_commit([Q]):
+        asyncio.get_running_loop().call_later(0.05, over.set)
+        await within(over.wait())
+        assert sent.empty(), "whoever was told now would look in vain"
+    assert items(await within(sent.get())) == [Q]
+
+
 # Its end.
 
 
 async def test_what_was_held_goes_out_in_one_message_when_the_window_ends(
     telling: News, window: Callable[[float], None], sent: asyncio.Queue[str]
 ) -> None:
-    telling.with_commit([Q, R])
+    commit(telling, [Q, R])
     window(0.01)
     for _ in range(100):
-        assert telling.with_commit([Q, R]) is None
+        assert commit(telling, [Q, R]) is None
     message = await within(sent.get())
     assert sorted(items(message)) == [Q, R]
     assert sent.empty()
@@ -109,33 +128,33 @@ async def test_what_was_held_goes_out_in_one_message_when_the_window_ends(
 async def test_the_end_of_a_window_begins_another(
     telling: News, window: Callable[[float], None], sent: asyncio.Queue[str], clock: ManualClock
 ) -> None:
-    telling.with_commit([Q])
+    commit(telling, [Q])
     window(0.01)
     clock.advance(0.005)
-    telling.with_commit([Q])
+    commit(telling, [Q])
     await within(sent.get())
     clock.advance(0.006)
     window(NEVER)
-    assert telling.with_commit([Q]) is None, "it was told just now"
+    assert commit(telling, [Q]) is None, "it was told just now"
     telling.close()
 
 
 async def test_of_what_is_held_the_foremost_place_is_told(telling: News) -> None:
-    telling.with_commit([Q])
+    commit(telling, [Q])
     for place in (500, 100, 900):
-        telling.with_commit([("queue", "q", place)])
+        commit(telling, [("queue", "q", place)])
     assert items(telling.close()) == [("queue", "q", 100)]
-    telling.with_commit([("queue", "q", 100)])
-    telling.with_commit([("queue", "q", RETURNED)])
+    commit(telling, [("queue", "q", 100)])
+    commit(telling, [("queue", "q", RETURNED)])
     assert items(telling.close()) == [("queue", "q", RETURNED)]
 
 
 async def test_what_is_closed_sends_nothing_more(
     telling: News, window: Callable[[float], None], sent: asyncio.Queue[str]
 ) -> None:
-    telling.with_commit([Q])
+    commit(telling, [Q])
     window(0.001)
-    assert telling.with_commit([Q]) is None
+    assert commit(telling, [Q]) is None
     assert items(telling.close()) == [Q]
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, over.set)
@@ -145,8 +164,8 @@ async def test_what_is_closed_sends_nothing_more(
 
 async def test_a_very_long_memory_is_let_go(telling: News) -> None:
     for number in range(news._REMEMBERED + 1):
-        telling.with_commit([("queue", f"q{number}", 0)])
-    assert items(telling.with_commit([("queue", "q0", 0)])) == [("queue", "q0", 0)]
+        commit(telling, [("queue", f"q{number}", 0)])
+    assert items(commit(telling, [("queue", "q0", 0)])) == [("queue", "q0", 0)]
 
 
 # Messages.

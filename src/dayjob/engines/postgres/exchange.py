@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from dayjob.clock import SYSTEM
 from dayjob.engines.base import Insertion
@@ -67,8 +68,8 @@ class Exchange:
 
     # Out.
 
-    def with_commit(self, items: Iterable[Item]) -> str | None:
-        """The message that a commit is to carry; None if it is told later, or nothing is."""
+    def with_commit(self, items: Iterable[Item]) -> AbstractContextManager[str | None]:
+        """Around a commit: the message that it is to carry; None if it is told later, or nothing is."""
         return self._news.with_commit(items)
 
     def message(self, topics: Sequence[Topic]) -> str:

@@ -38,9 +38,12 @@ class Inserting:
         self._tidying = tidying
 
     async def insert(self, jobs: Sequence[Insertion], now: int | None) -> list[Enqueued]:
-        statements, channel, token = self._statements, self._exchange.channel, ids.new_key()
-        news = self._exchange.with_commit(news_of(jobs))
         self._tidying.written()
+        with self._exchange.with_commit(news_of(jobs)) as news:
+            return await self._insert(jobs, now, news)
+
+    async def _insert(self, jobs: Sequence[Insertion], now: int | None, news: str | None) -> list[Enqueued]:
+        statements, channel, token = self._statements, self._exchange.channel, ids.new_key()
 
         async def plain(connection: Connection) -> list[Enqueued]:
             return await insert_plain(connection.fetch, statements, jobs, now, token, channel, news)

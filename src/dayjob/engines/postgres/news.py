@@ -8,7 +8,8 @@ insert. The first news of a topic goes out with the commit that makes it; what f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -48,28 +49,39 @@ class News:
         self._held: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def with_commit(self, items: Iterable[Item]) -> str | None:
-        """The message to send with a commit that is about to happen; None if nothing is to be told yet."""
+    @contextmanager
+    def with_commit(self, items: Iterable[Item]) -> Iterator[str | None]:
+        """Around a commit: the message that it is to carry, or None.
+
+        The rest is held from its end on: whoever was told before would look in vain, and not hear again.
+        """
         now = SYSTEM.elapsed()
-        told = []
-        for kind, name, place in items:
-            topic = (kind, name)
-            if now - self._told.get(topic, -WINDOW) >= WINDOW:
-                told.append((kind, name, place))
-                self._told[topic] = now
+        told, rest = [], []
+        for item in items:
+            if now - self._told.get(item[:2], -WINDOW) >= WINDOW:
+                told.append(item)
+                self._told[item[:2]] = now
             else:
-                self._held[topic] = min(place, self._held.get(topic, place))
+                rest.append(item)
         if len(self._told) > _REMEMBERED:
             self._told.clear()
-        if self._held and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._flush)
-        return message(self.sender, told) if told else None
+        try:
+            yield message(self.sender, told) if told else None
+        finally:
+            self._hold(rest)
 
     def soon(self, items: Iterable[Item]) -> None:
         """Tell of what has been committed."""
-        told = self.with_commit(items)
-        if told is not None:
-            self._send(told)
+        with self.with_commit(items) as told:
+            if told is not None:
+                self._send(told)
+
+    def _hold(self, items: Iterable[Item]) -> None:
+        for kind, name, place in items:
+            topic = (kind, name)
+            self._held[topic] = min(place, self._held.get(topic, place))
+        if self._held and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._flush)
 
     def _flush(self) -> None:
         self._timer = None

@@ -44,7 +44,6 @@ class Noting:
         statements, exchange, token = self._statements, self._exchange, ids.new_key()
         kinds = dict.fromkeys(write.kind for write in writes)
         news = exchange.message([notes_topic(kind) for kind in kinds]) if announce and kinds else None
-        news_of_jobs = exchange.with_commit(news_of(jobs))
         new = [write for write in writes if write.expected is None]
         passing = [NoteWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
 
@@ -80,9 +79,10 @@ class Noting:
         if jobs:
             self._tidying.written()
         work = with_others if jobs or passing or len(new) > 1 else alone
-        return await self._courier.carry(
-            work, token=token, recall=lambda answer: answer != _NO, patient=is_plain(jobs)
-        )
+        with exchange.with_commit(news_of(jobs)) as news_of_jobs:
+            return await self._courier.carry(
+                work, token=token, recall=lambda answer: answer != _NO, patient=is_plain(jobs)
+            )
 
 
 def told(rows: Sequence[Row]) -> tuple[int, list[Note]]:

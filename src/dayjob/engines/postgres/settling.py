@@ -92,15 +92,15 @@ class Settling:
 
             return told(await carry(without_effects, token=token, recall=list))
 
-        news = exchange.with_commit(news_of(follow_ups))
+        with exchange.with_commit(news_of(follow_ups)) as news:
 
-        async def with_effects(connection: Connection) -> list[str]:
-            async with connection.transaction():
-                return await settle_with_effects(
-                    connection.fetch, statements, verdicts, now, token, exchange.channel, news
-                )
+            async def with_effects(connection: Connection) -> list[str]:
+                async with connection.transaction():
+                    return await settle_with_effects(
+                        connection.fetch, statements, verdicts, now, token, exchange.channel, news
+                    )
 
-        return told(await carry(with_effects, token=token, recall=list, patient=False))
+            return told(await carry(with_effects, token=token, recall=list, patient=False))
 
 
 def once(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
