@@ -41,13 +41,13 @@ def ask(url: str, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
 
 
 class Command:
-    """A running ``dayjob worker``."""
+    """A running ``dayjob worker``, or another command that goes on until it is stopped."""
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, log: Path, more: Mapping[str, str]) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dayjob", "worker", *arguments],
+                [sys.executable, "-P", "-m", "dayjob", *arguments],
                 cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**os.environ, **more},
             )  # fmt: skip
@@ -91,11 +91,11 @@ class Start:
         self._environment = environment
         self._commands: list[Command] = []
 
-    def __call__(self, *arguments: str) -> Command:
+    def __call__(self, *arguments: str, command: str = "worker") -> Command:
         log = self._logs / f"command-{len(self._commands)}.log"
-        command = Command(arguments, self._folder, log, self._environment)
-        self._commands.append(command)
-        return command
+        started = Command((command, *arguments), self._folder, log, self._environment)
+        self._commands.append(started)
+        return started
 
     def dispose(self) -> None:
         for command in self._commands:

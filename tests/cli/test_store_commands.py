@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from dayjob import Broker, Recurring
 from dayjob.cli import main
+from dayjob.clock import SYSTEM
 from tests.cli.running import Store
 from tests.conformance.crew import MEMBER
 
@@ -205,3 +206,23 @@ def test_shells_can_complete(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert result.exit_code == 0
     assert "_DAYJOB_COMPLETE" in result.output
+
+
+@pytest.mark.parametrize("command", ["queues", "jobs", "schedules", "workers"])
+def test_watching_draws_again_until_it_is_interrupted(
+    store: Store, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    store.enqueue("t", "-q", "first")
+    waits = 0
+
+    async def wait(_: object, event: object, seconds: float | None) -> bool:
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr("dayjob.cli.output.SYSTEM", type("Clock", (), {"wait": wait, "now": SYSTEM.now})())
+    result = store.run(command, "--watch")
+    assert result.exit_code == 130
+    assert waits == 3

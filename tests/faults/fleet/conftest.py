@@ -1,0 +1,33 @@
+"""The storages that several processes share, and a scene on each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.engines import ENGINES, EngineUnderTest
+from tests.engines.sqlite.processes import Spawn
+from tests.faults.fleet.scene import Scene
+
+SHARED = [engine for engine in ENGINES if engine.name in ("sqlite", "postgres", "redis")]
+
+
+@pytest.fixture(params=SHARED, ids=str)
+def engine(request: pytest.FixtureRequest) -> EngineUnderTest:
+    engine: EngineUnderTest = request.param
+    return engine
+
+
+@pytest.fixture
+def url(engine: EngineUnderTest, tmp_path: Path) -> Iterator[str]:
+    yield engine.url(tmp_path)
+    engine.after(tmp_path)
+
+
+@pytest.fixture
+async def scene(url: str, spawn: Spawn, tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(spawn, url, tmp_path)
+    async with scene.broker:
+        yield scene

@@ -1,0 +1,162 @@
+"""One storage, the worker processes on it, and what a test wants to know of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from signal import SIGCONT, SIGSTOP
+from typing import Any
+
+import msgspec
+
+from dayjob import Broker, BrokerConfig, Job, JobState
+from dayjob.broker.leadership import KIND, Holder
+from tests.engines.sqlite.processes import Child, Spawn, pause, until
+from tests.faults.fleet.roles import build, work
+
+READER = BrokerConfig(duties=False)
+BOUND = 60.0
+"""Seconds after which what should come is taken to be missing, on a busy machine."""
+
+
+class Member:
+    """A worker process."""
+
+    def __init__(self, child: Child, id: str) -> None:
+        self.child = child
+        self.id = id
+        """The one that it had when it started."""
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    async def kill(self) -> None:
+        await self.child.kill()
+
+
+class Scene:
+    """To be used within ``async with`` of its broker, which only looks on."""
+
+    def __init__(self, spawn: Spawn, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.broker = Broker(url, config=READER)
+        self.diary = folder / "diary"
+        self._spawn = spawn
+        self._names = (f"worker{number}" for number in count(1))
+
+    # Workers.
+
+    async def start(self, **options: Any) -> Member:
+        """A worker that is at work when this returns."""
+        (member,) = await self.start_many(1, **options)
+        return member
+
+    async def start_many(self, number: int, *, foreign: bool = False, **options: Any) -> list[Member]:
+        """Workers that start side by side; ``foreign`` ones each look like on a machine of their own."""
+        children = []
+        for _ in range(number):
+            name = next(self._names)
+            each = {"name": name, **({"machine": f"machine of {name}"} if foreign else {}), **options}
+            children.append(await self._spawn(work, self.url, str(self.diary), each))
+        return [Member(child, await child.said()) for child in children]
+
+    async def leader(self, members: Sequence[Member]) -> Member:
+        """The one of these that does the duties, as soon as there is one."""
+        found: list[Member] = []
+
+        async def leads() -> bool:
+            _, notes = await self.broker._engine.notes(KIND, None)
+            holders = [msgspec.msgpack.decode(note.value, type=Holder) for note in notes]
+            found.extend(member for member in members for holder in holders if holder.pid == member.pid)
+            return bool(found)
+
+        await until(leads, BOUND)
+        return found[0]
+
+    async def freeze(self, member: Member) -> None:
+        """Stop the process where it stands; on SQLite not in the middle of a write, which would stop all."""
+        while True:
+            member.child.signal(SIGSTOP)
+            if not self.url.startswith("sqlite:") or self._can_be_written():
+                return
+            member.child.signal(SIGCONT)
+            await pause(0.05)
+
+    def _can_be_written(self) -> bool:
+        path = self.url.removeprefix("sqlite:///").partition("?")[0]
+        with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            connection.execute("ROLLBACK")
+            return True
+
+    async def until_declared_dead(self, member: Member) -> None:
+        """Wait until others have marked it: one that has only been silent for long may still come back."""
+
+        async def marked() -> bool:
+            _, members = await self.broker._roster._read()
+            return all(seen.member.id != member.id or seen.member.gone for seen in members)
+
+        await until(marked, BOUND)
+
+    # Jobs.
+
+    async def enqueue(self, task: str, number: int, max_attempts: int = 3) -> list[str]:
+        async with build(self.url) as app:
+            using = app.tasks[task].using(max_attempts=max_attempts)
+            return [handle.id for handle in await using.aenqueue_many([()] * number)]
+
+    async def enqueue_later(self, task: str, *delays: float) -> list[str]:
+        async with build(self.url) as app:
+            return [(await app.tasks[task].using(delay=delay).aenqueue()).id for delay in delays]
+
+    async def jobs(self, state: JobState | None = None) -> dict[str, Job]:
+        found: list[Job] = []
+        while page := await self.broker.jobs(state=state, after=found[-1].id if found else None, limit=5000):
+            found += page
+        return {job.id: job for job in found}
+
+    async def until_running(self, ids: Sequence[str], worker: str | None = None) -> float:
+        """Wait until these jobs run, by this worker if one is named; how many seconds that took."""
+
+        async def all_run() -> bool:
+            running = await self.jobs(JobState.RUNNING)
+            return all(id in running and worker in (None, running[id].worker) for id in ids)
+
+        return await until(all_run, BOUND)
+
+    async def until_idle(self) -> None:
+        async def nothing_left() -> bool:
+            stats = await self.broker.stats("default")
+            return stats.pending + stats.scheduled + stats.running == 0
+
+        await until(nothing_left, BOUND)
+
+    async def now(self) -> int:
+        """The storage's time, in microseconds."""
+        now, _ = await self.broker._engine.notes(KIND, None)
+        return now
+
+    def end(self, task: str) -> None:
+        """Let the jobs of this task end."""
+        (self.folder / f"end-{task}").touch()
+
+    def told(self, word: str, member: Member | None = None) -> list[str]:
+        """The ids of the jobs with this word in the diary, by this process or by any."""
+        if not self.diary.exists():
+            return []
+        lines = [line.split() for line in self.diary.read_text().splitlines()]
+        return [id for said, id, by in lines if said == word and (member is None or member.pid == int(by))]
+
+    async def until_told(self, word: str, ids: Sequence[str], member: Member | None = None) -> None:
+        async def all_told() -> bool:
+            return set(ids) <= set(self.told(word, member))
+
+        await until(all_told, BOUND)
