@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
+from dayjob.broker.core import CHORE_BATCH
 from dayjob.duties import Promote, Reap, Service, Sweep
 from dayjob.testing import ManualClock
 from tests.broker.staging import ObservedClock, Stage, turns
@@ -142,7 +143,8 @@ async def test_more_jobs_than_a_commit_takes_are_promoted_at_once(
     while promoting.calls == [] or observed.unseen:
         await observed.next_wait()
     assert (await broker.stats("q")).pending == 2500
-    assert len(promoting.calls) == 3
+    assert all(call[0] <= CHORE_BATCH for call in promoting.calls)
+    assert len(promoting.calls) >= 3
 
 
 class Chores:

@@ -7,6 +7,7 @@ import click
 from dayjob._version import __version__
 from dayjob.cli.bench import bench
 from dayjob.cli.completion import completion
+from dayjob.cli.dashboard import dashboard
 from dayjob.cli.dead import dead
 from dayjob.cli.demo import demo
 from dayjob.cli.doctor import doctor
@@ -26,7 +27,7 @@ def main() -> None:
 
 
 for command in (
-    bench, cancel, completion, dead, demo, doctor, enqueue, explain, jobs, migrate, pause, queues, resume,
-    schedules, show_job, worker, workers,
+    bench, cancel, completion, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause, queues,
+    resume, schedules, show_job, worker, workers,
 ):  # fmt: skip
     main.add_command(command)

@@ -105,6 +105,11 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface; with several "
     "processes, the next ports are those of the others. Needs dayjob[metrics].",
 )  # fmt: skip
+@click.option(
+    "--dashboard", type=click.IntRange(0, 65535), metavar="PORT",
+    help="Serve the dashboard of the app's storage on this port of the loopback address; 0 chooses one. "
+    "With DAYJOB_DASHBOARD_TOKEN set, it asks for that token.",
+)  # fmt: skip
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True,

@@ -28,6 +28,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     reload: bool
     take_over: bool
     metrics: int | None
+    dashboard: int | None
     uvloop: bool
     log_level: str
     log_format: Format
@@ -57,6 +58,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--max-jobs": self.max_jobs,
             "--max-rss": self.max_rss,
             "--metrics": None if self.metrics is None else self.metrics + number - 1,
+            "--dashboard": self.dashboard if number == 1 else None,
             "--log-level": self.log_level,
             "--log-format": self.log_format,
         }

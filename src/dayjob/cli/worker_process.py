@@ -19,6 +19,7 @@ import click
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
+from dayjob.cli.dashboard import serve_with
 from dayjob.cli.worker_health import Files, Health
 from dayjob.cli.worker_lifeline import Lifeline
 from dayjob.cli.worker_metrics import serving_metrics
@@ -119,6 +120,15 @@ def take_over(app: App) -> None:
 
 
 def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
+    dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
+    try:
+        return _run_worker(worker, options, threads)
+    finally:
+        if dashboard is not None:
+            dashboard.stop()
+
+
+def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
     code = FAILED
     collect_less_often()
     try:
