@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PAGES = [Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "recurring.md", "object-storage.md")]
+PAGES = [
+    Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "recurring.md", "object-storage.md")
+]
 
 
 def examples() -> list[tuple[str, str]]:

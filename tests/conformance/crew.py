@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dayjob.broker.roster import Member
-from dayjob.engines.process import this_process
+from dayjob.process import this_process
 
 _here = this_process()
 

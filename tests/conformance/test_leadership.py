@@ -11,9 +11,9 @@ import pytest
 from dayjob import Broker, BrokerConfig, InvalidState
 from dayjob.broker.leadership import KIND, RENEWAL, TERM, Holder
 from dayjob.durations import SECOND
-from dayjob.engines.base import NoteWrite
-from dayjob.engines.process import this_process
+from dayjob.engines.base import Note, NoteWrite
 from dayjob.job import JobState
+from dayjob.process import this_process
 from tests.conformance.arrange import OpenBroker, running, state
 from tests.conformance.waiting import WatchedClock, until, within
 
@@ -203,3 +203,24 @@ async def test_the_duties_rest_in_all_but_one(
     assert (await broker.stats("q")).scheduled == 0
     assert called == []
     assert (leader.leads, follower.leads) == (True, False)
+
+
+async def test_a_renewal_under_way_does_not_keep_the_lead(
+    open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, follower = await open_broker(), await open_broker()
+    await leader.lead()
+    engine = leader._engine
+    read = engine.notes
+
+    async def read_then_renew(kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+        """What a renewal does that was cancelled too late."""
+        found = await read(kind, now)
+        monkeypatch.undo()
+        await leader.lead()
+        return found
+
+    monkeypatch.setattr(engine, "notes", read_then_renew)
+    await leader.stop_duties()
+    await follower.lead()
+    assert follower.leads

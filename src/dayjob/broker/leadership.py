@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from dayjob.clock import Clock
 from dayjob.durations import SECOND
 from dayjob.engines.base import Engine, Note, NoteWrite
-from dayjob.engines.process import is_gone, this_process
 from dayjob.errors import DayjobError
 from dayjob.ids import new_key
+from dayjob.process import is_gone, this_process
 
 _log = logging.getLogger("dayjob.duties")
 
@@ -101,14 +101,20 @@ class Leadership:
         if self._sought:
             self._sought = False
             try:
-                _, notes = await self._engine.notes(KIND, self._now())
-                for note in notes:
-                    holder = _read(note)
-                    if holder is not None and holder.id == self._me.id:
-                        write = NoteWrite(KIND, note.name, note.value, None)
-                        await self._engine.write_notes([write], announce=True, now=self._now())
+                while not await self._remove():
+                    pass
             except DayjobError as error:
                 _log.info("the lead could not be given up, and ends with its term: %s", error)
+
+    async def _remove(self) -> bool:
+        """Remove our note; false if a renewal that was under way came in between."""
+        _, notes = await self._engine.notes(KIND, self._now())
+        for note in notes:
+            holder = _read(note)
+            if holder is not None and holder.id == self._me.id:
+                write = NoteWrite(KIND, note.name, note.value, None)
+                return await self._engine.write_notes([write], announce=True, now=self._now())
+        return True
 
     def _step_down(self) -> None:
         self._until = float("-inf")

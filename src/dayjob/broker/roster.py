@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from dayjob.clock import SYSTEM
 from dayjob.durations import SECOND
 from dayjob.engines.base import Engine, Note, NoteWrite
-from dayjob.engines.process import is_gone, this_process
 from dayjob.fleet import WorkerInfo
+from dayjob.process import is_gone, this_process
 
 _log = logging.getLogger("dayjob.broker")
 

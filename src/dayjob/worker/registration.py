@@ -18,8 +18,8 @@ from dayjob.broker.roster import Member
 from dayjob.clock import SYSTEM
 from dayjob.durations import SECOND, to_micros
 from dayjob.duties import BEATS
-from dayjob.engines.process import this_process
 from dayjob.ids import new_key
+from dayjob.process import this_process
 
 ALONE_INTERVAL = 60.0
 """Seconds between beats where no other process can have the storage: they are for the record only."""

@@ -15,7 +15,7 @@ from typing import Any
 from dayjob import App, BrokerConfig, Context, Retention, Worker
 from dayjob.broker import schedules
 from dayjob.clock import block
-from dayjob.engines import process
+from dayjob import process
 from dayjob.events import Event
 from tests.engines.sqlite.processes import pause, say
 

@@ -7,7 +7,6 @@ import logging
 from dayjob.clock import SYSTEM
 from dayjob.durations import SECOND
 from dayjob.engines import record as records
-from dayjob.engines.process import Process, is_gone, this_process
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Source
@@ -19,6 +18,7 @@ from dayjob.engines.slatedb.store import Store
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
 from dayjob.errors import ConfigError, EngineUnavailable
 from dayjob.job import JobState, QueueStats
+from dayjob.process import Process, is_gone, this_process
 
 _log = logging.getLogger("dayjob.engines.slatedb")
 

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.process import Process
 from dayjob.engines.record import Record
 from dayjob.job import DedupUntil, Failure, Job, JobState, QueueStats
+from dayjob.process import Process
 
 VERSION = 1
 UNREADABLE = "unreadable"

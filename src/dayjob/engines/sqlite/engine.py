@@ -25,7 +25,6 @@ from dayjob.engines.base import (
     Verdict,
 )
 from dayjob.engines.connections import started
-from dayjob.engines.process import Process, this_process
 from dayjob.engines.sqlite.database import Place
 from dayjob.engines.sqlite.diagnosis import diagnose
 from dayjob.engines.sqlite.forks import no_fork
@@ -33,6 +32,7 @@ from dayjob.engines.sqlite.store import Store
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.errors import Closed, ConfigError, InvalidState
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.process import Process, this_process
 from dayjob.signals import Signals
 
 Answer = TypeVar("Answer")

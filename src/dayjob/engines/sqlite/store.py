@@ -25,7 +25,6 @@ from dayjob.engines.base import (
     Reschedule,
     Verdict,
 )
-from dayjob.engines.process import Process, is_gone
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
@@ -43,6 +42,7 @@ from dayjob.engines.sqlite.statements import (
 )
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.process import Process, is_gone
 from dayjob.signals import CANCEL, DUE, Topic, notes_topic, queue_topic
 
 Answer = TypeVar("Answer")
