@@ -43,6 +43,8 @@ PLANS: dict[str, set[Step]] = {
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
     "latest_dead_of": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
+    "pending_keys": {("jobs_pending", "queue priority id")},
+    "pending_keys_newest_first": {("jobs_pending", "queue priority id")},
     "promote": {("jobs_due", "run_at"), BY_ID},
     "purge_dead": {BY_ID},
     "reap": {("jobs_leases", "lease_expires_at"), BY_ID},
@@ -51,6 +53,7 @@ PLANS: dict[str, set[Step]] = {
     "report": {BY_ID},
     "requeue": {BY_ID},
     "reschedule": {BY_ID},
+    "runs": {("jobs_pending", "queue"), ("jobs_pending", "queue priority")},
     "set_aside": {BY_ID},
     "settle": {BY_ID},
     "succeed": {BY_ID},
@@ -62,8 +65,10 @@ WALKS: dict[str, set[Step]] = {
     "cancel_requests": {("jobs_flagged", "")},
     "claimed": {("jobs_leases", "")},
     "reclaim": {("jobs_leases", ""), BY_ID},
+    "running_keys": {("jobs_leases", "")},
+    "scheduled_keys": {("jobs_due", "")},
 }
-"""These walk an index that holds little more than what they want: the flagged jobs, the running jobs."""
+"""These walk an index that holds little more than what they want: the flagged, running or scheduled jobs."""
 
 SMALL = {
     "answered", "await_claim", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notes",
@@ -139,6 +144,8 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "notify": lambda _: "'channel', 'news'",
     "pause": lambda _: "'big'",
     "paused": lambda _: "",
+    "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
+    "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
     "promote": lambda n: f"NULL, {n}",
     "prune": lambda n: f"1, {n}",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
@@ -150,6 +157,9 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
     "resume": lambda _: "'big', 'channel', 'news'",
+    "running_keys": lambda n: f"NULL, NULL, true, {n}",
+    "runs": lambda n: f"NULL, {n}",
+    "scheduled_keys": lambda n: f"'big', {ID}, false, {n}",
     "set_aside": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
     "settle": lambda n: ", ".join(
         [

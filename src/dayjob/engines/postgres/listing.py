@@ -14,6 +14,12 @@ from dayjob.job import FINISHED, Job, JobState
 _FIRST, _LAST = bytes(16), b"\xff" * 16
 _NO_TIME_LATER = 2**63 - 1
 
+_RUNS = 1000
+"""Up to this many pairs of queue and priority, listings of pending jobs are merged from their runs."""
+
+_FEW = 50_000
+"""Up to this many jobs in a state, listing them sorts the state's own index."""
+
 
 async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
     found = await connection.fetch(statements["get"], list(dict.fromkeys(keys)))
@@ -21,13 +27,11 @@ async def get(connection: Connection, statements: Statements, keys: Sequence[byt
 
 
 async def find(connection: Connection, statements: Statements, listing: Listing) -> list[Job]:
-    if listing.state in FINISHED and listing.task is None:
-        keys = await finished_keys(
-            connection, statements, listing.state, listing.queue, listing.after, listing.limit,
-            newest_first=listing.newest_first,
-        )  # fmt: skip
-        jobs = await get(connection, statements, keys)
-        return [jobs[key] for key in keys if key in jobs]
+    if listing.state is not None and listing.task is None:
+        keys = await _keys(connection, statements, listing, listing.state)
+        if keys is not None:
+            jobs = await get(connection, statements, keys)
+            return [jobs[key] for key in keys if key in jobs]
     parameters: list[Any] = []
     conditions: list[str] = []
 
@@ -44,6 +48,38 @@ async def find(connection: Connection, statements: Statements, listing: Listing)
     order = f"ORDER BY id{' DESC' if listing.newest_first else ''} LIMIT ${len(parameters)}"
     select = "".join([statements["find"], *(f"    AND {condition}\n" for condition in conditions), order])
     return [full_job(row) for row in await connection.fetch(select, *parameters)]
+
+
+async def _keys(
+    connection: Connection, statements: Statements, listing: Listing, state: JobState
+) -> list[bytes] | None:
+    """Ids of the jobs in a state, by the state's own index; None if walking the ids is the better way."""
+    queue, after, limit = listing.queue, listing.after, listing.limit
+    if state in FINISHED:
+        return await finished_keys(
+            connection, statements, state, queue, after, limit, newest_first=listing.newest_first
+        )
+    queues = None if queue is None else [queue]
+    if state is JobState.PENDING:
+        runs = await connection.fetch(statements["runs"], queues, _RUNS + 1)
+        if len(runs) > _RUNS:
+            return None
+        name, start = (
+            ("pending_keys_newest_first", _LAST) if listing.newest_first else ("pending_keys", _FIRST)
+        )
+        found = await connection.fetch(
+            statements[name], [row[0] for row in runs], [row[1] for row in runs],
+            start if after is None else after, after, limit,
+        )  # fmt: skip
+        return [row[0] for row in found]
+    column = 2 if state is JobState.SCHEDULED else 3
+    counts = await connection.fetch(statements["stats"])
+    if sum(row[column] for row in counts) > _FEW:
+        return None
+    found = await connection.fetch(
+        statements[f"{state.value}_keys"], queue, after, listing.newest_first, limit
+    )
+    return [row[0] for row in found]
 
 
 async def find_dead(
