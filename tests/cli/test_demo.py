@@ -229,9 +229,10 @@ def test_a_kill_that_hit_nobody_at_work_exits_with_1(accepted: list[Accepted]) -
 @pytest.mark.parametrize(
     ("state", "errors", "held"),
     [
-        (JobState.DONE, (Failure(1, 0, "worker-1", "lease expired"),), True),
-        (JobState.DONE, (Failure(1, 0, "worker-2", "lease expired"),), False),
-        (JobState.DONE, (Failure(1, 0, "worker-1", "ConnectionError"),), False),
+        (JobState.DONE, (Failure(1, 0, "worker-1-8a4f", "lease expired"),), True),
+        (JobState.DONE, (Failure(1, 0, "worker-1-8a4f", "worker gone"),), True),
+        (JobState.DONE, (Failure(1, 0, "worker-2-8a4f", "lease expired"),), False),
+        (JobState.DONE, (Failure(1, 0, "worker-1-8a4f", "ConnectionError"),), False),
         (JobState.RUNNING, (), True),
         (JobState.DONE, (), False),
     ],
@@ -241,7 +242,7 @@ def test_a_dead_worker_held_what_runs_under_its_name_or_was_taken_back(
 ) -> None:
     job = kept(plan(APP, 100)[0], state, errors=errors).record
     assert job is not None
-    job.worker = "worker-1"
+    job.worker = "worker-1-8a4f"
     assert was_held_by("worker-1", job) is held
 
 

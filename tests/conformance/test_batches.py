@@ -233,3 +233,19 @@ async def test_a_job_that_exists_makes_no_queue_known(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("q", id=first), NewJob("new", id=first)])
     await broker.enqueue("newer", id=first)
     assert await broker.queues() == ["q"]
+
+
+async def test_a_claim_that_is_settled_twice_in_a_batch_keeps_the_place_of_its_first_settlement(
+    broker: Broker,
+) -> None:
+    await broker.enqueue_many([NewJob("q"), NewJob("q")])
+    first, second = await broker.claim("q", limit=2)
+    results = await broker.settle_many(
+        [
+            Settlement.ack(first, enqueue=[NewJob("q", id=second.id)]),
+            Settlement.ack(second),
+            Settlement.ack(first),
+        ]
+    )
+    assert [result.applied for result in results] == [True, True, False]
+    assert await every_job(broker) == [], "the follow-up was there already, and was settled after that"

@@ -107,7 +107,10 @@ def once(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     """The first verdict on each claim, which is settled once."""
     if len({verdict.key for verdict in verdicts}) == len(verdicts):
         return verdicts
-    return list({(verdict.key, verdict.epoch): verdict for verdict in reversed(verdicts)}.values())[::-1]
+    first: dict[tuple[bytes, int], Verdict] = {}
+    for verdict in verdicts:
+        first.setdefault((verdict.key, verdict.epoch), verdict)
+    return list(first.values())
 
 
 def states(verdicts: Sequence[Verdict], settled: Settled) -> list[JobState | None]:
