@@ -12,6 +12,10 @@ SOURCES := $(wildcard src tests benchmarks)
 # Extra arguments for pytest: make test ARGS="-k dedup -x"
 ARGS ?=
 
+# Finds a Chromium for test-browser.
+CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chromium-browser || \
+    command -v google-chrome; } >/dev/null
+
 # How many processes share the tests. Many of them wait for processes of their own, so more than cores.
 JOBS ?= 4
 
@@ -20,7 +24,7 @@ JOBS ?= 4
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -45,6 +49,17 @@ test: check ## Run the checks, then the whole test suite
 .PHONY: test-fast
 test-fast: $(STAMP) ## Run the tests that are not marked slow, without the checks
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
+
+.PHONY: test-browser
+test-browser: $(STAMP) ## Drive the dashboard in a Chromium, and take the pictures for docs/images
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group browser
+	@$(CHROMIUM) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium with apt-get"; \
+	    { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || true; fi
+	@$(CHROMIUM) || echo "there is no Chromium, so these tests are skipped: install one," \
+	    "or name it with DAYJOB_TEST_CHROMIUM=/path/to/chromium"
+	@mkdir -p docs/images
+	DAYJOB_TEST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 2 tests/browser $(ARGS)
 
 .PHONY: check
 check: $(STAMP) ## Check format, lint, types and import contracts

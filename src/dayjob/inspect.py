@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -39,7 +40,9 @@ WAITING_ASKED = 100
 
 RUNNING_SHOWN = 1_000
 
-_CHUNK = 500
+_FIRST_CHUNK, _CHUNK = 100, 1000
+"""Records that are asked for at once: few at first, for they may be large."""
+
 _INDEXED = frozenset({*FINISHED, JobState.RUNNING})
 """The states whose jobs every engine finds without walking past others."""
 
@@ -161,22 +164,26 @@ class Inspector:
 
     # All of it.
 
-    async def overview(self) -> Overview:
+    async def overview(self, *, patience: float = inf) -> Overview:
+        """All queues; after ``patience`` seconds it asks no more how long the oldest job of one waits."""
         begun = SYSTEM.elapsed()
         stats = await self.broker.all_stats()
         round_trip = SYSTEM.elapsed() - begun
         paused = await self.broker.paused()
         workers = await self.broker.workers()
         now, samples = await self._history(1)
-        queues = []
+        waiting: dict[str, float | None] = {}
         busiest = sorted(
             (name for name in stats if stats[name].pending), key=lambda name: -stats[name].pending
         )
-        asked = set(busiest[:WAITING_ASKED])
-        for name, each in stats.items():
-            waiting = await self._waiting(name, now) if name in asked else None
-            rate = _rate(samples, name, each, now)
-            queues.append(QueueView(name, name in paused, each, rate, waiting))
+        for name in busiest[:WAITING_ASKED]:
+            if waiting and SYSTEM.elapsed() - begun >= patience:
+                break
+            waiting[name] = await self._waiting(name, now)
+        queues = [
+            QueueView(name, name in paused, each, _rate(samples, name, each, now), waiting.get(name))
+            for name, each in stats.items()
+        ]
         return Overview(
             now,
             queues,
@@ -237,17 +244,24 @@ class Inspector:
     # Jobs.
 
     async def page(
-        self, filter: Filter, after: str | None = None, limit: int = 50, *, newest_first: bool = True
-    ) -> Page:
-        """Up to ``limit`` jobs that match, by id; it examines up to ``EXAMINED`` records."""
+        self, filter: Filter, after: str | None = None, limit: int = 50, *, newest_first: bool = True,
+        patience: float = inf,
+    ) -> Page:  # fmt: skip
+        """Up to ``limit`` jobs that match, by id.
+
+        It examines up to ``EXAMINED`` records, and asks for no more of them after ``patience`` seconds.
+        """
+        deadline = SYSTEM.elapsed() + patience
         if filter.text and (key := known_key(filter.text.strip())) is not None and after is None:
             job = await self.broker.get(filter.text.strip())
             return Page([job] if job is not None and job.key == key else [], None, 1)
         indexed = filter.state in _INDEXED
         found: list[Job] = []
         examined = weight = 0
-        chunk = _CHUNK if self._is_narrow(filter, indexed) else limit + 1
+        chunk = min(limit + 1, _FIRST_CHUNK)
         while examined < EXAMINED and weight < EXAMINED_BYTES:
+            if examined and SYSTEM.elapsed() >= deadline:
+                break
             some = await self.broker.jobs(
                 filter.queue if indexed else None,
                 filter.state if indexed else None,
@@ -268,18 +282,17 @@ class Inspector:
             chunk = _next_chunk(examined, weight)
         return Page(found, after, examined)
 
-    def _is_narrow(self, filter: Filter, indexed: bool) -> bool:
-        """Whether records will be passed over, so that larger chunks save round trips."""
-        return bool(filter.task or filter.tenant or filter.text or not indexed)
-
     async def job(self, id: str) -> tuple[Job, Explanation] | None:
         """One job with all its fields, and why it is where it is."""
         job = await self.broker.get(id)
         return None if job is None else (job, await self.broker.explain(id))
 
-    async def dead_groups(self, queue: str | None = None) -> DeadGroups:
-        """The latest dead jobs by what they failed of, the most frequent first."""
-        latest = await self._latest_dead(queue)
+    async def dead_groups(self, queue: str | None = None, *, patience: float = inf) -> DeadGroups:
+        """The latest dead jobs by what they failed of, the most frequent first.
+
+        They are the latest ``GROUPED``, or those that were found within ``patience`` seconds.
+        """
+        latest = await self._latest_dead(queue, SYSTEM.elapsed() + patience)
         stats = await self.broker.all_stats()
         groups: dict[tuple[str, str], list[Job]] = {}
         for job in latest:
@@ -294,10 +307,12 @@ class Inspector:
         dead = sum(each.dead for name, each in stats.items() if queue in (None, name))
         return DeadGroups(made, len(latest), dead)
 
-    async def _latest_dead(self, queue: str | None) -> list[Job]:
+    async def _latest_dead(self, queue: str | None, deadline: float) -> list[Job]:
         latest: list[Job] = []
-        weight, chunk = 0, _CHUNK
+        weight, chunk = 0, _FIRST_CHUNK
         while len(latest) < GROUPED and weight < EXAMINED_BYTES:
+            if latest and SYSTEM.elapsed() >= deadline:
+                break
             before = latest[-1] if latest else None
             some = await self.broker.latest_dead(queue, before, min(chunk, GROUPED - len(latest)))
             if not some:
