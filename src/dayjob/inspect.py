@@ -260,13 +260,12 @@ class Inspector:
         examined = weight = 0
         chunk = min(limit + 1, _FIRST_CHUNK)
         while examined < EXAMINED and weight < EXAMINED_BYTES:
-            if examined and SYSTEM.elapsed() >= deadline:
-                break
+            asked = min(chunk, EXAMINED - examined)
             some = await self.broker.jobs(
                 filter.queue if indexed else None,
                 filter.state if indexed else None,
                 after=after,
-                limit=min(chunk, EXAMINED - examined),
+                limit=asked,
                 newest_first=newest_first,
             )
             for job in some:
@@ -279,6 +278,8 @@ class Inspector:
                 after = job.id
             if not some:
                 return Page(found, None, examined)
+            if len(some) == asked and SYSTEM.elapsed() >= deadline:
+                break  # else it has come to the end, and the next look makes sure of that
             chunk = _next_chunk(examined, weight)
         return Page(found, after, examined)
 

@@ -158,12 +158,12 @@ async def test_a_search_stops_after_so_many_records_and_can_go_on(
 ) -> None:
     monkeypatch.setattr(inspecting, "EXAMINED", 20)
     monkeypatch.setattr(inspecting, "_CHUNK", 10)
-    needle = (await broker.enqueue("q", headers={"order": "4711"})).id
+    needle = (await broker.enqueue("q", headers={"order": "needle"})).id
     await broker.enqueue_many([NewJob("q")] * 50)
-    page = await inspector.page(Filter(text="4711"))
+    page = await inspector.page(Filter(text="needle"))
     assert (page.jobs, page.examined, page.found_all) == ([], 20, False)
-    page = await inspector.page(Filter(text="4711"), page.after)
-    page = await inspector.page(Filter(text="4711"), page.after)
+    page = await inspector.page(Filter(text="needle"), page.after)
+    page = await inspector.page(Filter(text="needle"), page.after)
     assert [job.id for job in page.jobs] == [needle]
 
 

@@ -1,0 +1,142 @@
+"""``dayjob dashboard``: the web page, and what ``dayjob worker --dashboard`` shares with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from dayjob.app import App
+from dayjob.cli.logging_setup import configure
+from dayjob.cli.store import StoreCommand, opened_url
+from dayjob.engines.registry import ENGINES, parse, without_password
+from dayjob.errors import ConfigError
+from dayjob.redaction import DEFAULT
+
+if TYPE_CHECKING:
+    from dayjob.dashboard import Dashboard
+    from dayjob.dashboard.server import InThread
+
+_log = logging.getLogger("dayjob.dashboard")
+
+TOKEN_VARIABLE = "DAYJOB_DASHBOARD_TOKEN"
+MISSING = "the dashboard needs {}, which is not installed: run  pip install 'dayjob[dashboard]'"
+
+
+@click.command(cls=StoreCommand)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    help="The address to listen on. One that other machines reach needs --token or --basic.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8787, show_default=True, metavar="PORT",
+    help="The port to listen on; 0 chooses a free one.",
+)  # fmt: skip
+@click.option(
+    "--token", envvar=TOKEN_VARIABLE, show_envvar=True, metavar="TEXT",
+    help="What people log in with, and programs send. In the environment, other users don't see it.",
+)  # fmt: skip
+@click.option(
+    "--basic", envvar="DAYJOB_DASHBOARD_BASIC", show_envvar=True, metavar="USER:PASSWORD",
+    help="Ask for this user and password instead, or as well.",
+)  # fmt: skip
+@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option(
+    "--redact", metavar="PATTERN", default=DEFAULT,
+    help="Hide the values of headers and arguments whose names match this regular expression. "
+    "By default those that look like secrets; '' hides nothing.",
+)  # fmt: skip
+@click.option(
+    "--allow-host", multiple=True, metavar="NAME",
+    help="Answer for this host name as well, as behind a reverse proxy. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--root-path", default="", metavar="PATH",
+    help="The path under which a reverse proxy serves it, if the proxy takes that path away.",
+)  # fmt: skip
+def dashboard(
+    url: str, host: str, port: int, token: str | None, basic: str | None, read_only: bool, redact: str,
+    allow_host: tuple[str, ...], root_path: str,
+) -> None:  # fmt: skip
+    """Serve a web page on a store: its queues, jobs, dead letters, schedules and workers.
+
+    \b
+    Examples:
+      dayjob dashboard sqlite:///jobs.db
+      dayjob dashboard --read-only --port 9000        the store is that of DAYJOB_URL
+      DAYJOB_DASHBOARD_TOKEN=... dayjob dashboard --host 0.0.0.0
+    """
+    _check_installed()
+    from dayjob.dashboard import dashboard as make
+    from dayjob.dashboard.server import LOOPBACK, Server, bind, binds_loopback
+
+    loopback = binds_loopback(host)
+    if not loopback and token is None and basic is None:
+        raise click.UsageError(
+            f"--host {host}: other machines reach that address, so set --token (or {TOKEN_VARIABLE}), "
+            "or --basic USER:PASSWORD"
+        )
+    if root_path and not root_path.startswith("/"):
+        raise click.UsageError(f"--root-path {root_path}: it should begin with /")
+    configure("info", "text")
+    if not read_only and ENGINES[parse(url).parts.scheme].extra == "slatedb":
+        read_only = True
+        _log.warning(
+            "object storage has one writer, so this dashboard is read-only: "
+            "dayjob worker --dashboard serves one that can act"
+        )
+    hosts = (*LOOPBACK, host, *allow_host) if loopback else allow_host or None
+    made = make(
+        opened_url(url, writes=False), token=token, basic=basic, read_only=read_only, redact=redact,
+        hosts=hosts,
+    )  # fmt: skip
+    listening = bind(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listening.getsockname()[1]}{root_path}/"
+
+    async def serve() -> None:
+        try:
+            await made.open()
+            _log.info("the dashboard of %s is on %s", without_password(url), address)
+            await Server(made, root_path).serve(sockets=[listening])
+        finally:
+            await made.close()
+
+    try:
+        asyncio.run(serve())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def serve_with(app: App, port: int) -> InThread:
+    """Begin to serve the dashboard of a worker's app on the loopback address."""
+    _check_installed()
+    from dayjob.dashboard.server import LOOPBACK, InThread, bind
+
+    try:
+        made = _of_app(app, LOOPBACK)
+        listening = bind("127.0.0.1", port)
+    except ConfigError as error:
+        raise click.UsageError(f"--dashboard {port}: {error}") from error
+    serving = InThread(app, made, listening)
+    serving.start()
+    _log.info("the dashboard is on http://127.0.0.1:%d/", listening.getsockname()[1])
+    return serving
+
+
+def _of_app(app: App, hosts: tuple[str, ...]) -> Dashboard:
+    from dayjob.dashboard import dashboard as make
+
+    return make(app, token=os.environ.get(TOKEN_VARIABLE) or None, hosts=hosts)
+
+
+def _check_installed() -> None:
+    try:
+        for name in ("jinja2", "starlette", "uvicorn"):
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(MISSING.format(error.name)) from error

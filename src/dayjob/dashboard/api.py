@@ -1,0 +1,107 @@
+"""JSON for programs: the fields of the command line's ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dayjob.dashboard.desk import PATIENCE, desk_of
+from dayjob.dashboard.pages.jobs import wanted
+from dayjob.dashboard.rendering import asked, problem
+from dayjob.fields import (
+    dead_group_fields,
+    explanation_fields,
+    overview_fields,
+    point_fields,
+    queue_fields,
+    schedule_fields,
+    worker_fields,
+)
+from dayjob.inspect import Inspector
+
+MOST = 500
+"""How many jobs a request may ask for."""
+
+Answer = Callable[[Request, Inspector], Awaitable[Any]]
+
+
+async def _overview(request: Request, inspector: Inspector) -> Any:
+    return overview_fields(await inspector.overview())
+
+
+async def _queues(request: Request, inspector: Inspector) -> Any:
+    return queue_fields(await inspector.overview())
+
+
+async def _chart(request: Request, inspector: Inspector) -> Any:
+    queue = asked(request, "queue")
+    return {"queue": queue, "minutes": [point_fields(point) for point in await inspector.chart(queue)]}
+
+
+async def _jobs(request: Request, inspector: Inspector) -> Any:
+    found = await inspector.page(
+        wanted(request), asked(request, "after"), _limit(request),
+        newest_first=request.query_params.get("oldest_first") != "1", patience=PATIENCE,
+    )  # fmt: skip
+    return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
+
+
+async def _job(request: Request, inspector: Inspector) -> Any:
+    found = await inspector.job(request.path_params["id"])
+    if found is None:
+        return None
+    job, why = found
+    return {**inspector.job_fields(job), "explanation": explanation_fields(why)}
+
+
+async def _dead(request: Request, inspector: Inspector) -> Any:
+    queue, after = asked(request, "queue"), asked(request, "after")
+    found = await inspector.dead_page(queue, after, _limit(request))
+    return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
+
+
+async def _dead_groups(request: Request, inspector: Inspector) -> Any:
+    return dead_group_fields(await inspector.dead_groups(asked(request, "queue")))
+
+
+async def _schedules(request: Request, inspector: Inspector) -> Any:
+    return [schedule_fields(schedule) for schedule in await inspector.schedules()]
+
+
+async def _workers(request: Request, inspector: Inspector) -> Any:
+    return [worker_fields(view.info) for view in await inspector.workers()]
+
+
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", "50")
+    return min(max(int(text), 1), MOST) if text.isascii() and text.isdigit() and len(text) < 9 else 50
+
+
+def routes() -> list[Route]:
+    answers: dict[str, Answer] = {
+        "overview": _overview,
+        "queues": _queues,
+        "chart": _chart,
+        "jobs": _jobs,
+        "jobs/{id}": _job,
+        "dead": _dead,
+        "dead/groups": _dead_groups,
+        "schedules": _schedules,
+        "workers": _workers,
+    }
+    return [Route(f"/api/{path}", _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]
+
+
+def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        found = await answer(request, await desk_of(request).inspector())
+        if found is None:
+            return problem(request, 404, "There is no such job: it never was, or is not kept.")
+        return Response(json.encode(found), media_type="application/json")
+
+    return endpoint

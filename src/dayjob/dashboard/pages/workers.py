@@ -1,0 +1,28 @@
+"""The workers that are alive, and what they run."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dayjob.dashboard.desk import desk_of
+from dayjob.dashboard.live import queue_key, workers_shape, workers_values
+from dayjob.dashboard.rendering import page
+
+JOBS_SHOWN = 20
+"""Of one worker."""
+
+
+async def workers(request: Request) -> Response:
+    views = await (await desk_of(request).inspector()).workers()
+    return page(
+        request,
+        "workers.html",
+        active="workers",
+        live="/events/workers",
+        live_query={},
+        shape=workers_shape(views),
+        views=[(view, queue_key(view.info.id)) for view in views],
+        values=workers_values(views),
+        jobs_shown=JOBS_SHOWN,
+    )

@@ -1,0 +1,119 @@
+"""Serving a dashboard: a socket that is bound first, so that what is wrong with it is known at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from dayjob.app import App
+from dayjob.dashboard.app import Dashboard
+from dayjob.dashboard.security import is_loopback
+from dayjob.errors import ConfigError
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ENDS_WITHIN = 3.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; refuses with ``ConfigError`` what can't be bound."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        raise ConfigError(_why(host, port, error)) from error
+
+
+def _why(host: str, port: int, error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the host {host!r} is not known here: pass an address of this machine, such as 127.0.0.1"
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: pass another port, or stop what uses it"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not allowed to you: pass one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is no address of this machine: pass one that is, such as 127.0.0.1"
+    return f"can't listen on {host}, port {port}: {error.strerror or error}"
+
+
+def binds_loopback(host: str) -> bool:
+    """Whether only this machine gets to what listens there."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return bool(host) and all(is_loopback(str(address[0])) for *_, address in found)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends the live streams when it stops instead of waiting for them."""
+
+    def __init__(self, dashboard: Dashboard, root_path: str = "") -> None:
+        super().__init__(
+            uvicorn.Config(
+                dashboard,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="on",
+                root_path=root_path,
+                server_header=False,
+                timeout_graceful_shutdown=int(_ENDS_WITHIN),
+            )
+        )
+        self._dashboard = dashboard
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.stop()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals stop it in good order; uvicorn's own way would let them end the process afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+class InThread:
+    """A dashboard in a thread and an event loop of its own: it answers though the app's loop is blocked."""
+
+    def __init__(self, app: App, dashboard: Dashboard, listening: socket.socket) -> None:
+        self._app = app
+        self._server = Server(dashboard)
+        self._listening = listening
+        self._thread = threading.Thread(target=self._run, name="dayjob-dashboard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(_ENDS_WITHIN)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[self._listening])
+        finally:
+            await self._app.close()

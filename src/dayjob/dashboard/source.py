@@ -1,0 +1,51 @@
+"""The broker that a dashboard looks through, opened when the first request needs it.
+
+A mounted application is not told when its host starts or stops, so nothing depends on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dayjob.app import App
+from dayjob.broker import Broker
+from dayjob.config import BrokerConfig
+from dayjob.engines.registry import without_password
+from dayjob.errors import ConfigError
+
+
+class Source:
+    """An app, a broker, or a URL; what it opened itself, it closes."""
+
+    def __init__(self, given: App | Broker | str) -> None:
+        if isinstance(given, str):
+            given = Broker(given, config=BrokerConfig(duties=False))
+        elif not isinstance(given, App | Broker):
+            raise ConfigError(f"{given!r} is a {type(given).__name__}: pass an App, a Broker or a URL")
+        self._given = given
+        self._opening = asyncio.Lock()
+        self._opened = False
+
+    @property
+    def url(self) -> str:
+        return self._given.url
+
+    @property
+    def shown(self) -> str:
+        """The URL as it may be shown."""
+        return without_password(self.url)
+
+    async def broker(self) -> Broker:
+        if isinstance(self._given, App):
+            return await self._given.opened()
+        if not self._given.is_open:
+            async with self._opening:
+                if not self._given.is_open:
+                    await self._given.open()
+                    self._opened = True
+        return self._given
+
+    async def close(self) -> None:
+        if self._opened and isinstance(self._given, Broker):
+            self._opened = False
+            await self._given.close()

@@ -1,0 +1,175 @@
+"""A Chromium, a worker with its dashboard to look at, and a page that notes what went wrong in it.
+
+Without Playwright or a Chromium these tests are skipped, and say so; ``make test-browser`` gets both.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dayjob import Broker
+from tests.cli.commands import Answer, Command, Start, ask, eventually, starting
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+DESKTOP = {"width": 1280, "height": 800}
+PHONE = {"width": 375, "height": 740}
+
+JOBS = """
+    import asyncio, socket
+    from pathlib import Path
+
+    socket.gethostname = lambda: "app-1"  # what pictures show is the same everywhere
+
+    from dayjob import App, BrokerConfig, Context, Retention, Retry
+
+    app = App("sqlite:///jobs.db", config=BrokerConfig(retention=Retention(cancelled=3600)))
+
+    @app.task(name="shop.send_email", queue="email")
+    async def send_email(to: str, subject: str = "hello") -> str:
+        await asyncio.sleep(0.01)
+        return f"{subject!r} went to {to}"
+
+    @app.task(name="shop.import_row", queue="import", retry=Retry.fixed(attempts=2, delay=0.1))
+    async def import_row(row: int, password: str) -> str:
+        if not Path("mended").exists():
+            raise ValueError(f"row {row} has no price")
+        return f"row {row} is in"
+
+    @app.task(name="shop.resize", queue="images", cancel="interrupt")
+    async def resize(ctx: Context, images: int) -> None:
+        for number in range(images):
+            ctx.progress(number / images, f"image {number} of {images}")
+            await asyncio.sleep(0.1)
+
+    @app.task(name="shop.report", queue="reports", cron="0 3 * * *", timezone="Europe/Berlin")
+    async def report() -> str:
+        return "all is well"
+
+    @app.task(name="shop.poll", queue="reports", every=3600)
+    async def poll() -> None: ...
+"""
+
+LOADING = """
+    import linecache
+    from pathlib import Path
+
+    name = "/srv/shop/jobs.py"  # what tracebacks in pictures show
+    source = Path(__file__).with_name("jobs.txt").read_text()
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"))
+"""
+
+
+def _executable() -> str | None:
+    named = os.environ.get("DAYJOB_TEST_CHROMIUM")
+    return named or next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """One for a module: while it lives, its event loop is this thread's, which other tests need."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ModuleNotFoundError:
+        pytest.skip("Playwright is not installed: run  make test-browser")
+    executable = _executable()
+    if executable is None:
+        pytest.skip("no Chromium on the PATH nor in DAYJOB_TEST_CHROMIUM: run  make test-browser")
+    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=flags)
+        yield browser
+        browser.close()
+
+
+class Site:
+    """A folder with an app, a worker on it, and the address of its dashboard."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.start = start
+        (folder / "jobs.txt").write_text(dedent(JOBS))
+        (folder / "jobs.py").write_text(dedent(LOADING))
+        self.worker = start(
+            "jobs:app", "--dashboard", "0", "-c", "8", "--name", "worker", "--shutdown-timeout", "0"
+        )
+        self.address = self.address_of(self.worker)
+
+    def address_of(self, command: Command) -> str:
+        found: list[str] = []
+
+        def told() -> bool:
+            found[:] = re.findall(r"is on (http://[\d.]+:\d+)/", command.said())
+            return bool(found)
+
+        eventually(told, "an address", command.said)
+        return found[0]
+
+    def enqueue(self, task: str, queue: str, payload: bytes, **options: Any) -> str:
+        return self.ask(lambda broker: broker.enqueue(queue, payload, task=task, **options)).id
+
+    def ask(self, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
+        """Ask the store, in a thread without an event loop."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(ask, self.url, question).result()
+
+    def total(self, state: str) -> int:
+        stats = self.ask(lambda broker: broker.all_stats())
+        return sum(getattr(each, state) for each in stats.values())
+
+    def has(self, state: str, count: int) -> None:
+        """Wait until the store has that many jobs in the state."""
+        eventually(lambda: self.total(state) == count, f"{count} {state}", self.worker.said)
+
+
+@pytest.fixture
+def site(chromium: Browser, tmp_path: Path) -> Iterator[Site]:
+    with starting(tmp_path, tmp_path, {}) as start:
+        yield Site(tmp_path, start)
+
+
+class Complaints(list[str]):
+    """What a page's console says that it should not."""
+
+    def listen(self, page: Page) -> None:
+        page.on("console", lambda said: self._said(said.type, said.text))
+        page.on("pageerror", lambda error: self.append(f"page error: {error}"))
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.append(f"{kind}: {text}")
+
+
+@pytest.fixture
+def complaints() -> Complaints:
+    return Complaints()
+
+
+@pytest.fixture
+def page(chromium: Browser, complaints: Complaints) -> Iterator[Page]:
+    """A page of a desktop; what its console complains of fails the test."""
+    context = chromium.new_context(viewport=DESKTOP)
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    complaints.listen(page)
+    yield page
+    context.close()
+    assert complaints == []

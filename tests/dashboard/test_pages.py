@@ -1,0 +1,289 @@
+"""What the pages show."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from urllib.parse import urlencode
+
+import pytest
+
+from dayjob import Broker, NewJob, Recurring, inspect
+from dayjob.dashboard.pages import dead as dead_page
+from dayjob.dashboard.pages import jobs as jobs_page
+from dayjob.dashboard.rendering import SAID
+from dayjob.engines.base import Progress
+from tests.conformance.crew import MEMBER
+from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
+
+PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/schedules", "/workers")
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_an_empty_store_has_every_page(browser: Browser, path: str) -> None:
+    text = await browser.text(path)
+    assert "<h1>" in text
+    assert 'lang="en"' in text
+    assert "Skip to the content" in text
+
+
+async def test_the_overview_counts_each_queue(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue_many([NewJob("email")] * 3)
+    await broker.enqueue("email", delay=60)
+    await make_running(broker)
+    await make_dead(broker, count=2)
+    [done] = await broker.claim("email")
+    await broker.ack(done)
+    await broker.pause("import")
+    text = await browser.text("/")
+    listed = rows(text)
+    assert listed[0].startswith("email 2 1 0 1 0 0 0.0")
+    assert listed[1].startswith("import paused 0 0 0 0 2 0")
+    assert listed[2].startswith("long 0 0 1 0 0 0")
+    assert "Resume" in listed[1]
+    assert text.count("<svg") >= 6
+    assert "jobs done in 60 minutes" in text
+
+
+async def test_the_overview_shows_one_queue_by_itself(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue("a & b")
+    text = await browser.text(f"/?{urlencode({'queue': 'a & b'})}")
+    assert '<span class="name">a &amp; b</span>' in text
+    assert "/events/overview?queue=a+%26+b" in links(text) or "queue=a+%26+b" in text
+
+
+async def test_many_queues_are_shown_in_pages(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue_many([NewJob(f"queue-{number:03}") for number in range(130)])
+    text = await browser.text("/")
+    assert len(rows(text)) == 100
+    assert "/?from=100" in links(text)
+    assert len(rows(await browser.text("/?from=100"))) == 30
+
+
+async def test_jobs_are_filtered_by_state_queue_task_and_tenant(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue("email", task="send", tenant="acme")
+    await broker.enqueue("email", task="other", delay=60)
+    await make_dead(broker)
+    assert len(rows(await browser.text("/jobs"))) == 3
+    assert len(rows(await browser.text("/jobs?state=dead"))) == 1
+    assert len(rows(await browser.text("/jobs?queue=email"))) == 2
+    assert len(rows(await browser.text("/jobs?task=send"))) == 1
+    assert len(rows(await browser.text("/jobs?tenant=acme&queue=email&state=pending"))) == 1
+    assert "No job fits" in await browser.text("/jobs?tenant=acme&state=dead")
+    assert len(rows(await browser.text("/jobs?state=nonsense"))) == 3
+
+
+@pytest.mark.parametrize("word", ["TIMEOUTERROR", "shop.load", "acme", "x-trace: 77"])
+async def test_jobs_are_found_by_a_text_in_them(browser: Browser, broker: Broker, word: str) -> None:
+    await broker.enqueue("email", task="send")
+    await make_dead(broker, error="TimeoutError: slow", tenant="acme", headers={"x-trace": "77"})
+    assert len(rows(await browser.text(f"/jobs?{urlencode({'search': word})}"))) == 1
+
+
+async def test_a_job_is_found_by_its_id(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue("email")
+    id = (await broker.enqueue("email")).id
+    assert id in rows(await browser.text(f"/jobs?search={id}"))[0]
+
+
+async def test_older_jobs_are_on_the_next_page(browser: Browser, broker: Broker) -> None:
+    made = await broker.enqueue_many([NewJob("email") for _ in range(120)])
+    seen: list[str] = []
+    path: str | None = "/jobs?queue=email"
+    while path is not None:
+        text = await browser.text(path)
+        seen += [link.removeprefix("/jobs/") for link in links(text) if link.startswith("/jobs/")]
+        path = next((link for link in links(text) if "after=" in link), None)
+    assert seen == [each.id for each in reversed(made)]
+
+
+async def test_a_search_that_has_seen_enough_offers_to_go_on(
+    browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "EXAMINED", 20)
+    wanted = (await broker.enqueue("email", task="rare")).id
+    await broker.enqueue_many([NewJob("email", task="common")] * 50)
+    path, pages = "/jobs?task=rare", 0
+    while wanted not in (text := await browser.text(path)):
+        assert "20 jobs were looked at, and none of them fits. There are more." in text
+        assert "Search on" in text
+        path, pages = next(link for link in links(text) if "after=" in link), pages + 1
+    assert pages == 2
+
+
+async def test_a_search_that_takes_too_long_offers_to_go_on(
+    browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_page, "PATIENCE", 0.0)
+    monkeypatch.setattr(dead_page, "PATIENCE", 0.0)
+    await make_dead(broker, count=600)
+    assert "51 jobs were looked at, and none of them fits" in await browser.text("/jobs?task=rare")
+    assert "These are the latest 100 of 600" in await browser.text("/dead?by=error")
+
+
+async def test_large_payloads_make_a_search_stop_earlier(
+    browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "EXAMINED_BYTES", 100_000)
+    await broker.enqueue_many([NewJob("email", b"x" * 10_000, task="t") for _ in range(600)])
+    assert "Search on" in await browser.text("/jobs?task=rare")
+
+
+async def test_a_job_page_tells_its_story(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue(
+        "email", b'{"to": "ada", "password": "hunter2"}', task="shop.send", tenant="acme", max_attempts=2,
+        headers={"trace": "t-1", "Authorization": "Bearer xyz"}, dedup_key="welcome:42",
+    )  # fmt: skip
+    [job] = await broker.claim("email", worker="worker-1")
+    await broker.nack(job, "Traceback (most recent call last):\n  line 1\nValueError: first", delay=0)
+    [job] = await broker.claim("email", worker="worker-2")
+    await broker.nack(job, "KeyError: second")
+    text = await browser.text(f"/jobs/{job.id}")
+    for part in (
+        "Enqueued", "Attempt 1 failed", "by worker-1", "ValueError: first", "Attempt 2 failed", "by worker-2",
+        "KeyError: second", "It is dead", "acme", "welcome:42", "t-1", "shop.send",
+        "&#34;to&#34;: &#34;ada&#34;",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "hunter2" not in text
+    assert "xyz" not in text
+    assert text.count("[redacted]") == 2
+    assert text.index("Attempt 1 failed") < text.index("Attempt 2 failed") < text.index("<strong>Dead")
+
+
+async def test_a_job_page_shows_result_and_duration(browser: Browser, broker: Broker) -> None:
+    job = await make_running(broker)
+    await broker.ack(job, result=b'{"sent": true}')
+    text = await browser.text(f"/jobs/{job.id}")
+    assert "&#34;sent&#34;: true" in text
+    assert "after a run of" in text
+    assert "data-live" not in text
+
+
+async def test_a_running_job_shows_its_progress(browser: Browser, broker: Broker) -> None:
+    job = await make_running(broker)
+    await broker.report([Progress(job.key, job.epoch, 0.4, "resizing")])
+    text = await browser.text(f"/jobs/{job.id}")
+    assert '<progress id="progress" max="1" value="0.4">' in text
+    assert "40% resizing" in text
+    assert f'data-live="/jobs/{job.id}/events"' in text
+    assert "worker-1" in text
+
+
+async def test_a_job_page_says_why_it_waits(browser: Browser, broker: Broker) -> None:
+    id = (await broker.enqueue("email")).id
+    await broker.pause("email")
+    text = await browser.text(f"/jobs/{id}")
+    assert "is paused: resume it to go on" in text
+    assert "No live worker takes queue" in text
+
+
+@pytest.mark.parametrize("id", ["0197f0f0-0000-7000-8000-000000000000", "nonsense", "%2e%2e"])
+async def test_an_unknown_job_is_a_404(browser: Browser, id: str) -> None:
+    answer = await browser.get(f"/jobs/{id}")
+    assert answer.status_code == 404
+    assert "<h1>404</h1>" in answer.text
+
+
+async def test_dead_letters_come_latest_first_over_all_queues(browser: Browser, broker: Broker) -> None:
+    [first] = await make_dead(broker, "a", "OSError: one")
+    [second] = await make_dead(broker, "b", "OSError: two")
+    [third] = await make_dead(broker, "a", "OSError: three")
+    listed = rows(await browser.text("/dead"))
+    assert [id for row in listed for id in (first, second, third) if id in row] == [third, second, first]
+    assert "OSError: two" in listed[1]
+    assert len(rows(await browser.text("/dead?queue=a"))) == 2
+    assert "No dead letters" in await browser.text("/dead?queue=unknown")
+
+
+async def test_dead_letters_have_pages_that_hold_while_jobs_leave(browser: Browser, broker: Broker) -> None:
+    ids = [(await make_dead(broker, "a"))[0] for _ in range(120)][::-1]
+    text = await browser.text("/dead")
+    assert rows(text)[-1].startswith(f"shop.load {ids[49]}")
+    await broker.requeue(ids[49])
+    following = next(link for link in links(text) if "after=" in link)
+    assert rows(await browser.text(following))[0].startswith(f"shop.load {ids[50]}")
+
+
+async def test_dead_letters_are_grouped_by_error(browser: Browser, broker: Broker) -> None:
+    await make_dead(broker, "a", "TimeoutError: after 30 s")
+    await make_dead(broker, "b", "TimeoutError: after 31 s", count=2)
+    await make_dead(broker, "a", "KeyError: 'x'")
+    listed = rows(await browser.text("/dead?by=error"))
+    assert listed[0].startswith("TimeoutError: after … s 3 shop.load a, b")
+    assert listed[1].startswith("KeyError: … 1 shop.load a")
+
+
+async def test_schedules_show_their_next_fires(browser: Browser, broker: Broker) -> None:
+    await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report", timezone="Europe/Berlin"))
+    await broker.schedule(Recurring("often", every=timedelta(minutes=5), task="poll", queue="email"))
+    await broker.pause_schedule("often")
+    text = await browser.text("/schedules")
+    listed = rows(text)
+    assert listed[0].startswith("nightly 0 3 * * * Europe/Berlin report default –")
+    assert len(re.findall(r"\bin \d", listed[0])) == 3
+    assert listed[1].startswith("often paused every 300 s poll email – –")
+    assert "Resume" in listed[1]
+
+
+async def test_workers_show_their_slots_and_runs(browser: Browser, broker: Broker) -> None:
+    member = await broker.register(MEMBER)
+    await broker.enqueue("long", task="shop.long")
+    [job] = await broker.claim("long", worker=member.id)
+    await broker.beat(member, 1)
+    text = await browser.text("/workers")
+    assert f"/jobs/{job.id}" in links(text)
+    assert f"1 of {member.slots}" in text
+    assert member.host in text
+
+
+async def test_what_was_done_is_said_by_a_word_never_by_the_address(browser: Browser) -> None:
+    assert SAID["paused"] in await browser.text("/?said=paused")
+    assert "1,234 dead jobs are removed" in await browser.text("/dead?said=dead-purged&n=1234")
+    for path in ("/?said=<b>hello</b>", "/?said=dead-purged&n=<b>hello</b>"):
+        text = await browser.text(path)
+        assert "hello" not in text
+
+
+async def test_an_unknown_page_is_a_404(browser: Browser) -> None:
+    answer = await browser.get("/nothing")
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+    assert (await browser.client.get("/nothing", headers={"Accept": "*/*"})).json() == {
+        "error": "There is no such page."
+    }
+
+
+async def test_odd_questions_find_nothing_and_break_nothing(browser: Browser, broker: Broker) -> None:
+    await make_dead(broker)
+    for odd in ("%00", "%ff", "%F0%9F%92%A9", "a" * 2000, "..", "%0d%0aX:%20y"):
+        for page in ("/", "/jobs", "/dead", "/dead?by=error"):
+            await browser.text(f"{page}{'&' if '?' in page else '?'}queue={odd}")
+        for name in ("state", "task", "tenant", "search", "after", "from"):
+            await browser.text(f"/jobs?state=dead&{name}={odd}")
+            await browser.text(f"/dead?{name}={odd}")
+            await browser.text(f"/?{name}={odd}")
+        assert (await browser.get(f"/jobs/x{odd}")).status_code == 404
+
+
+async def test_names_with_spaces_around_them_are_found(browser: Browser, broker: Broker) -> None:
+    await broker.enqueue(" a ", task=" t ", tenant=" n ")
+    query = urlencode({"queue": " a ", "task": " t ", "tenant": " n "})
+    assert len(rows(await browser.text(f"/jobs?{query}"))) == 1
+
+
+async def test_every_link_of_every_page_leads_somewhere(browser: Browser, broker: Broker) -> None:
+    await make_dead(broker, count=2)
+    await make_running(broker)
+    await broker.schedule(Recurring("often", every=300, task="poll"))
+    seen: set[str] = set()
+    left = ["/"]
+    while left:
+        path = left.pop()
+        if path not in seen and not path.startswith("#"):
+            seen.add(path)
+            answer = await browser.get(path)
+            assert answer.status_code == 200, path
+            if "html" in answer.headers["content-type"]:
+                left += links(answer.text)
+    assert len(seen) > 25
