@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dayjob import App, BrokerConfig, Context, Retention, Worker
+from dayjob import App, BrokerConfig, Context, Retention, Worker, process
 from dayjob.broker import schedules
 from dayjob.clock import block
-from dayjob import process
 from dayjob.events import Event
 from tests.engines.sqlite.processes import pause, say
 
