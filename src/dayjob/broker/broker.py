@@ -6,15 +6,19 @@ of polling. What a job goes through is decided by the engine under the rules of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from dayjob.broker.fleet import Fleet
 from dayjob.broker.operations import check_limit
 from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed
+from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed, Seat
 from dayjob.engines.connections import is_asynchronous
 from dayjob.errors import LeaseLost
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
@@ -120,8 +124,8 @@ class Broker(Fleet):
             return await self._claiming.submit(request)
         topics = [queue_topic(name) for name in names]
 
-        async def the_request() -> ClaimRequest:
-            return request
+        async def the_request(seat: Seat) -> ClaimRequest:
+            return replace(request, seat=seat) if len(names) == 1 else request
 
         return await self._claim_waiting(the_request, topics, seconds)
 
@@ -136,7 +140,7 @@ class Broker(Fleet):
         """``claim`` from every queue, in name order; also from those that come into being meanwhile."""
         self._check_open()
 
-        async def all_queues() -> ClaimRequest:
+        async def all_queues(seat: Seat) -> ClaimRequest:
             return self._claim_request(await self.queues(), limit, lease, worker)
 
         return await self._claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
@@ -150,21 +154,37 @@ class Broker(Fleet):
         return ClaimRequest(leases, min(check_limit(limit), BATCH), worker)
 
     async def _claim_waiting(
-        self, requested: Callable[[], Awaitable[ClaimRequest]], topics: Sequence[Topic], seconds: float
+        self, requested: Callable[[Seat], Awaitable[ClaimRequest]], topics: Sequence[Topic], seconds: float
     ) -> list[Job]:
         """Try, and try again whenever something may have come, until the time is over."""
         deadline = self._clock.elapsed() + seconds
-        with self._engine.signals.listen(topics) as event:
+        with self._engine.signals.listen(topics) as event, self._seat(event) as seat:
             while True:
                 event.clear()
-                request = await requested()
+                request = await requested(seat)
                 jobs = await self._claiming.submit(request) if request.queues and request.limit else []
+                jobs = seat.take(jobs, request.limit)
                 left = deadline - self._clock.elapsed()
                 if jobs or left <= 0:
                     return jobs
-                if jobs := await self._offers.wait(request, event, self._clock, left):
+                jobs = await self._offers.wait(request, event, self._clock, left)
+                if jobs := seat.take(jobs, request.limit):
                     return jobs
                 self._check_open()
+
+    @contextmanager
+    def _seat(self, event: asyncio.Event) -> Iterator[Seat]:
+        """Where jobs arrive while the block runs; what comes later, or stays there, is released."""
+
+        def arrived(job: Job) -> None:
+            self._claims.hold([job])
+            event.set()
+
+        seat = Seat(arrived, self._give_back)
+        try:
+            yield seat
+        finally:
+            seat.leave()
 
     # Settling.
 

@@ -16,12 +16,13 @@ notes were written that others are to hear of; or ``publish_all`` when it only k
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
+from dayjob.ids import new_key
 from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
 from dayjob.lifecycle import Event
 from dayjob.signals import Signals
@@ -99,12 +100,54 @@ class Insertion(Struct, gc=False):
         return run_at, expires_at
 
 
+class Seat:
+    """Where jobs arrive that enqueues in other processes have claimed for a claim that waits.
+
+    ``arrived`` is called with each; ``give_back`` gets those that come when nobody waits any more.
+    """
+
+    __slots__ = ("_arrived", "_jobs", "give_back", "left", "name")
+
+    def __init__(self, arrived: Callable[[Job], None], give_back: Callable[[list[Job]], None]) -> None:
+        self.name = new_key()
+        self.left = False
+        self._arrived = arrived
+        self.give_back = give_back
+        self._jobs: list[Job] = []
+
+    def hand(self, job: Job) -> None:
+        if self.left:
+            self.give_back([job])
+        else:
+            self._jobs.append(job)
+            self._arrived(job)
+
+    def take(self, others: list[Job], limit: int) -> list[Job]:
+        """What has arrived and the others, the limit at most."""
+        if not self._jobs:
+            return others
+        jobs = self._jobs + others
+        self._jobs = []
+        self.give_back(jobs[limit:])
+        return jobs[:limit]
+
+    def leave(self) -> None:
+        self.left = True
+        self.give_back(self._jobs)
+        self._jobs = []
+
+
 class ClaimRequest(Struct, frozen=True):
-    """At most ``limit`` jobs from the queues in the order given, each with the lease of its queue."""
+    """At most ``limit`` jobs from the queues in the order given, each with the lease of its queue.
+
+    With a ``seat``, whoever asks for one queue waits if there is nothing, and looks again when it is woken:
+    an engine may claim a job for it meanwhile, and put it there.
+    """
 
     queues: tuple[tuple[str, int], ...]
     limit: int
     worker: str | None
+    seat: Seat | None = None
 
 
 class Verdict(Struct, gc=False):

@@ -36,11 +36,12 @@ def jobs(insertions: Sequence[Insertion]) -> Arguments:
     return arguments
 
 
-def requests(claims: Sequence[ClaimRequest]) -> Arguments:
-    """See ``lua/shared/6_claiming.lua``."""
+def requests(claims: Sequence[ClaimRequest], client: bytes | None = None) -> Arguments:
+    """See ``lua/shared/6_claiming.lua``. Without a client nobody takes a seat."""
     arguments: Arguments = [len(claims)]
     for claim in claims:
-        arguments += (claim.limit, claim.worker or b"", len(claim.queues))
+        seat = b"" if client is None or claim.seat is None else client + claim.seat.name
+        arguments += (claim.limit, claim.worker or b"", seat, len(claim.queues))
         for pair in claim.queues:
             arguments += pair
     return arguments

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
-from dayjob.clock import Clock
+from dayjob.clock import SYSTEM, Clock
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
@@ -19,6 +22,7 @@ from dayjob.engines.base import (
     Renewal,
     Renewed,
     Reschedule,
+    Seat,
     Verdict,
 )
 from dayjob.engines.redis import arguments, listing, notes, record
@@ -30,10 +34,19 @@ from dayjob.engines.redis.news import News
 from dayjob.engines.redis.opening import prepare
 from dayjob.engines.redis.place import Place
 from dayjob.engines.redis.record import CODES, NONE, STATES, TIME
+from dayjob.engines.redis.seats import Seats
 from dayjob.engines.redis.unsettled import Unsettled
-from dayjob.errors import Closed, ConfigError, EngineUnavailable
+from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import Signals
+
+_log = logging.getLogger("dayjob.redis")
+
+_AFTER_THE_START = 0.002
+"""Seconds after which to see to the answer of a confirmation: the job goes first."""
+
+_PARTING = 0.5
+"""Seconds to spend on removing seats when the engine is closed."""
 
 _EXAMINED = 250
 """About how many running jobs one call of ``reclaim`` looks at: each with its payload."""
@@ -55,6 +68,8 @@ class RedisEngine:
         self._opened: tuple[Link, News] | None = None
         self._lanes = Lanes(place.keys)
         self._unsettled = Unsettled()
+        self._seats = Seats(self._confirm)
+        self._confirming: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         link = Link(self._place)
@@ -65,7 +80,8 @@ class RedisEngine:
             raise
         link.opening = False
         self._lanes = Lanes(self._keys)
-        news = News(link, self.signals)
+        self._seats = Seats(self._confirm)
+        news = News(link, self.signals, self._keys.hand_overs(self._seats.client), self._seats.hear)
         self.signals.on_listen = news.notice
         self._opened = (link, news)
 
@@ -74,6 +90,11 @@ class RedisEngine:
             link, news = self._opened
             self._opened = None
             await news.close()
+            if self._confirming:
+                await asyncio.wait(self._confirming)
+            if seats := self._seats.close():
+                with suppress(DayjobError):
+                    await link.ask(("ZREM", self._keys.seats, *seats), patience=_PARTING)
             await link.close()
 
     @property
@@ -114,8 +135,12 @@ class RedisEngine:
 
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
         await self._listen(for_claims=True)
-        answers = await self._run("claim", now, *arguments.requests(requests))
-        return await self._claimed(requests, answers, now)
+        seats = self._seats
+        left = seats.before(requests)
+        asked = arguments.requests(requests, None if now is not None else seats.client)
+        answers = await self._run("claim", now, len(left), *left, *asked)
+        found = [seats.after(request, answer) for request, answer in zip(requests, answers, strict=True)]
+        return await self._claimed(requests, found, now)
 
     async def insert_and_claim(
         self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
@@ -146,6 +171,33 @@ class RedisEngine:
                 again = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([again], now))[0]
         return claimed
+
+    def _confirm(self, seat: Seat, job: Job, doubted: bool) -> None:
+        """Tell the server that a job that it sent has come, on the wire before the job can begin to run.
+
+        If it is in doubt, only the answer says whether the claim still holds.
+        """
+        confirmed = self._link.begin(("ZREM", self._keys.handed, job.key + job.epoch.to_bytes(4)))
+        if not doubted:
+            seat.hand(job)
+        task = asyncio.get_running_loop().create_task(self._confirmed(confirmed, seat, job, doubted))
+        self._confirming.add(task)
+        task.add_done_callback(self._confirming.discard)
+
+    async def _confirmed(
+        self, confirmed: Coroutine[Any, Any, list[Any]], seat: Seat, job: Job, doubted: bool
+    ) -> None:
+        if not doubted:
+            await SYSTEM.wait(asyncio.Event(), _AFTER_THE_START)
+        try:
+            (held,) = await confirmed
+        except DayjobError as error:
+            _log.warning("a job that was handed over may be given to others: %s", error)
+        else:
+            if doubted and held:
+                seat.hand(job)
+            elif doubted:
+                seat.give_back([job])  # To no effect, unless the first answer was lost.
 
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
         known: dict[tuple[bytes, int, str], JobState | None] = {}
@@ -287,7 +339,10 @@ class RedisEngine:
         await self._listen()
         first = (0, 0, "WITHSCORES")
         (seconds, micros), *ends = await self._link.ask(
-            ("TIME",), ("ZRANGE", self._keys.due, *first), ("ZRANGE", self._keys.expiries, *first)
+            ("TIME",),
+            ("ZRANGE", self._keys.due, *first),
+            ("ZRANGE", self._keys.expiries, *first),
+            ("ZRANGE", self._keys.handed, *first),
         )
         at = int(seconds) * 1_000_000 + int(micros) if now is None else now
         times = [int(float(end[1])) for end in ends if end]

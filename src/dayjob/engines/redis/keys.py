@@ -24,18 +24,24 @@ key            type    holds                                           removed
 ``paused``     set     queues that hand out nothing                    by resume
 ``notes``      zset 0  kind NUL name NUL time value (``notes.py``)     by whoever wrote the note
 ``deaths``     zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
+``seats``      zset 0  queue NUL time client seat lease worker         by a job for it, or its client's next
+                       (8, 16, 16, 8 bytes): claims that wait          look, or when the client is gone
+``handed``     zset    id epoch by the time to be confirmed by         by the client that it was sent to, or
+                                                                       in seconds
 ``layout``     string  the version of all this                         never
 ``answer:…``   string  token and answer of the last call on one lane   by the next call, or in ten minutes
 =============  ======  ==============================================  ===================================
 
 Two channels tell of changes: ``news`` (queues that may have work, due times, cancels, kinds of notes) and
-``ends`` (ids of jobs that finished). Redis removes an empty key by itself, so an empty namespace is
+``ends`` (ids of jobs that finished). On ``seats:client`` a client gets the jobs that were claimed
+for its seats (``seats.py``). Redis removes an empty key by itself, so an empty namespace is
 ``layout``, ``counts`` and ``queues``.
 
 A dead job is in ``deaths`` twice: by the time of its failure (8 bytes, big endian) among those of its queue,
 and among all, for which the empty name stands. Who lists them removes what a damaged record left there.
 
-Layout 2 added ``notes`` and ``deaths`` to layout 1 and left the rest as it was.
+Layout 2 added ``notes`` and ``deaths`` to layout 1 and left the rest as it was. Who knows
+nothing of ``seats`` may share a namespace with those who do.
 """
 
 from __future__ import annotations
@@ -45,7 +51,7 @@ LAYOUT = 2
 
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "flagged", "dedup", "kv",
-    "counts", "queues", "paused", "notes", "deaths",
+    "counts", "queues", "paused", "notes", "deaths", "seats", "handed",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` gives them their names."""
 
@@ -62,7 +68,7 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.flagged, self.dedup, self.kv, self.counts, self.queues, self.paused,
-            self.notes, self.deaths,
+            self.notes, self.deaths, self.seats, self.handed,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.news = self.named("news")
@@ -70,6 +76,10 @@ class Keys:
 
     def named(self, name: str) -> bytes:
         return self._tag + name.encode()
+
+    def hand_overs(self, client: bytes) -> bytes:
+        """The channel on which a client gets the jobs that were claimed for its seats."""
+        return self.seats + b":" + client
 
     def answer(self, client: str, lane: int) -> bytes:
         """Where the answers of a client's lane are kept; a lane has one call under way at a time."""

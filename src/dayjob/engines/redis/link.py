@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -121,19 +121,48 @@ class Link:
         head = ("", keys.news, keys.ends, 0)
         return await self.run(verb, (*keys.fixed, keys.answer("mend", 0)), (*head, *arguments))
 
+    def begin(self, command: Command) -> Coroutine[Any, Any, list[Any]]:
+        """``ask``; what can be is on the wire when this returns, before anybody else gets a turn."""
+        if self._idle:
+            writer = self._idle[-1]._writer
+            if writer is not None and not writer.is_closing():
+                connection = self._idle.pop()
+                self._busy.add(connection)
+                writer.write(pack_command(tuple(command)))  # type: ignore[arg-type]
+                return self._finish(connection, command)
+        return self.ask(command)
+
+    async def _finish(self, connection: AbstractConnection, command: Command) -> list[Any]:
+        try:
+            async with asyncio.timeout(_LONGEST_TRY):
+                return await self._receive(connection, 1)
+        except (OSError, RedisError):
+            return await self.ask(command)
+
     async def _ask(self, commands: Sequence[Command]) -> list[Any]:
         if self._closed:
             raise Closed(f"{self.place.shown}: the engine is closed")
         connection = self._idle.pop() if self._idle else self.connection()
         self._busy.add(connection)
-        usable = False
+        sent = False
         try:
             await connection.send_packed_command(
                 [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
             )
+            sent = True
+        finally:
+            if not sent:
+                self._busy.discard(connection)
+                await drop(connection)
+        return await self._receive(connection, len(commands))
+
+    async def _receive(self, connection: AbstractConnection, count: int) -> list[Any]:
+        """The answers to so many commands; after that the connection is anybody's again."""
+        usable = False
+        try:
             answers: list[Any] = []
             failure: ResponseError | None = None
-            for _ in commands:
+            for _ in range(count):
                 try:
                     answers.append(await connection.read_response())
                 except ResponseError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from redis.asyncio.connection import AbstractConnection
@@ -31,9 +31,13 @@ SILENCE = 15.0
 
 
 class News:
-    """Listens while it is open, and publishes what it hears."""
+    """Listens while it is open, and publishes what it hears; ``hear`` gets what comes for this client."""
 
-    def __init__(self, link: Link, signals: Signals) -> None:
+    def __init__(
+        self, link: Link, signals: Signals, hand_overs: bytes, hear: Callable[[bytes], None]
+    ) -> None:
+        self._hand_overs = hand_overs
+        self._hear = hear
         self._link = link
         self._signals = signals
         self._task: asyncio.Task[None] | None = None
@@ -82,7 +86,7 @@ class News:
             await SYSTEM.wait(asyncio.Event(), POLL_INTERVAL)
 
     async def _subscribe(self, connection: AbstractConnection) -> None:
-        channels = (self._link.place.keys.news, self._link.place.keys.ends)
+        channels = (self._link.place.keys.news, self._link.place.keys.ends, self._hand_overs)
         await connection.send_command("SUBSCRIBE", *channels)
         for _ in channels:
             await connection.read_response()
@@ -96,7 +100,9 @@ class News:
             while True:
                 message = await connection.read_response()
                 self._heard = True
-                if message[0] == b"message":
+                if message[1] == self._hand_overs:
+                    self._hear(message[2])
+                elif message[0] == b"message":
                     self._signals.publish(self._topics(message[1], message[2]))
         finally:
             pulse.cancel()

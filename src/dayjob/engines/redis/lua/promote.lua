@@ -1,4 +1,5 @@
--- End jobs that were not started before they expired; make due jobs pending.
+-- End jobs that were not started before they expired; make due jobs pending, and those that were handed over and
+-- did not arrive.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many of each kind at most; how long jobs are kept.
 -- Answers a list of two: how many became pending, how many expired.
 local kept = answered()
@@ -33,6 +34,19 @@ for _, id in ipairs(ids) do
   end
 end
 if #ids > 0 then
+  flush(true)
+end
+local claims = redis.call('ZRANGEBYSCORE', HANDED, '-inf', NOW, 'LIMIT', 0, limit)
+for _, name in ipairs(claims) do
+  local r = load(sub(name, 1, 16))
+  if is_current(r, (unpack_from('>I4', name, 17))) then
+    take_back(r, keeps(r.queue))
+    promoted = promoted + 1
+  else
+    places[HANDED][name] = false
+  end
+end
+if #claims > 0 then
   flush(true)
 end
 announce()

@@ -9,7 +9,7 @@ local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
 local used = {} -- queues that become known
 local places = {} -- sorted set -> member -> score, or false
-for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEATHS }) do
+for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEATHS, HANDED }) do
   places[index] = {}
 end
 local woken, ended, is_due, is_cancel = {}, {}, false, false -- whom to tell of what

@@ -62,6 +62,11 @@ local function is_expired(r)
   return r.attempts == 0 and r.expires ~= NONE and to_number(r.expires) <= NOW
 end
 
+-- How HANDED knows a claim.
+local function claim_name(r)
+  return r.id .. pack('>I4', r.epoch)
+end
+
 local function claim(r, lease, worker)
   leave(r)
   r.state, r.attempts, r.epoch = RUNNING, r.attempts + 1, r.epoch + 1
@@ -113,8 +118,17 @@ local function settle(r, event, delay, keeps, error, result, progress)
   enter(r)
 end
 
+-- Give a claim back that was handed over and may not have arrived: it did not run, so it does not count.
+local function take_back(r, keeps)
+  places[HANDED][claim_name(r)] = false
+  settle(r, RELEASE, 0, keeps)
+end
+
 -- The lease ran out, or its worker is gone: another run, or dead when none is left.
 local function lapse(r, keeps, reason)
+  if redis.call('ZSCORE', HANDED, claim_name(r)) then
+    return take_back(r, keeps)
+  end
   leave(r)
   fail(r, reason)
   if r.attempts >= r.max_attempts then

@@ -15,11 +15,12 @@ local function holder_of(field, queue, dedup)
   return r and r.held and r.queue == queue and r.dedup == dedup and id or nil
 end
 
--- One answer for each job: '\1' if it was stored, else '\0' and the id that stands in its way.
+-- One answer for each job: '\1' if it was stored, else '\0' and the id that stands in its way. And the last
+-- job that was stored, if any.
 local function insert()
   local ids = take_ids()
   fetch(ids)
-  local answers, created = {}, false
+  local answers, created = {}, nil
   for index, id in ipairs(ids) do
     local queue, numbers, dedup, facts = take(), take(), take(), take()
     local flags_, priority, max_attempts, kv_writes, run, expires = unpack_from(INSERTION, numbers)
@@ -32,7 +33,6 @@ local function insert()
       answers[index] = '\0' .. holder
       position = position + 2 * kv_writes
     else
-      created = true
       if band(flags_, 1) > 0 then
         run = to_time(NOW + to_number(run))
       end
@@ -46,6 +46,7 @@ local function insert()
         settled = band(flags_, 4) > 0, queue = queue, dedup = dedup, worker = '', errors = '',
         progress = '', facts = facts,
       }
+      created = r
       loaded[id] = r
       used[queue] = true
       places[IDS][id .. queue] = 0

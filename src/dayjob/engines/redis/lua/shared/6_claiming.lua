@@ -1,6 +1,7 @@
 -- Handing out jobs: for claim and for insert_and_claim.
 --
--- ARGV: how many requests; for each the limit, the worker or '', how many queues, and their names and leases.
+-- ARGV: how many requests; for each the limit, the worker or '', the seat or '' (client and name, 16 bytes each),
+-- how many queues, and their names and leases. Whoever has a seat asks for one queue.
 local MOST_PASSED_OVER = 10000 -- expired jobs that a claim looks past, before promote has taken them away
 
 local function claim_from(queue, lease, worker, limit, answer)
@@ -36,13 +37,21 @@ local function claim_from(queue, lease, worker, limit, answer)
   return limit
 end
 
--- For each request a list of ids and records in turns; and what to keep of it: ids and epochs.
+-- Wait for a job of the queue, behind those who wait already; what stands for that in SEATS.
+local function sit(seat, queue, lease, worker)
+  local member = queue .. '\0' .. NOW_TIME .. seat .. to_time(lease) .. worker
+  redis.call('ZADD', SEATS, 0, member)
+  return member
+end
+
+-- For each request a list of ids and records in turns, or the seat that was taken because there was none; and what
+-- to keep of it: ids and epochs.
 local function claim_all()
   local answers, kept = {}, {}
   for number = 1, take_number() do
-    local limit, worker, answer = take_number(), take(), {}
+    local limit, worker, seat, answer, queue, lease = take_number(), take(), take(), {}, nil, nil
     for _ = 1, take_number() do
-      local queue, lease = take(), take_number()
+      queue, lease = take(), take_number()
       if limit > 0 and redis.call('SISMEMBER', PAUSED, queue) == 0 then
         limit = claim_from(queue, lease, worker, limit, answer)
       end
@@ -54,6 +63,9 @@ local function claim_all()
       table.insert(kept[number], r.epoch)
     end
     flush(true) -- so that the next request does not meet them again
+    if seat ~= '' and #answer == 0 then
+      answers[number] = sit(seat, queue, lease, worker)
+    end
   end
   return answers, kept
 end
