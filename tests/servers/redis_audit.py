@@ -59,8 +59,12 @@ def check(connection: Any, prefix: str) -> None:
     notes = [member.split(b"\0", 2) for member in connection.zrange(keys.notes, 0, -1)]
     assert all(len(note) == 3 and len(note[2]) >= 8 for note in notes)
     assert len({(kind, name) for kind, name, _ in notes}) == len(notes), "a note was written twice"
-    for name in connection.zrange(keys.handed, 0, -1):
-        assert len(name) == 20, f"{name!r} is no claim"
+    for seat in connection.zrange(keys.seats, 0, -1):
+        client = seat[seat.index(b"\0") + 9 :][:16]
+        [(_, listeners)] = connection.pubsub_numsub(keys.hand_overs(client))
+        assert listeners, f"{seat!r} is nobody's seat"
+    for claim in connection.zrange(keys.handed, 0, -1):
+        assert len(claim) == 20, f"{claim!r} is no claim"
     queues = {name.decode() for name in connection.smembers(keys.queues)}
     assert {job.queue for job in jobs.values()} <= queues
 

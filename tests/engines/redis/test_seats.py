@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from dayjob import Broker, EngineUnavailable, Job, JobState, NewJob
+from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, JobState, NewJob
 from dayjob.clock import SYSTEM, block
+from dayjob.codec import encode
 from dayjob.engines.redis.engine import RedisEngine
 from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Server, client
-from tests.worker.crew import pause
+from tests.worker.crew import KEEP_ALL, pause, working
 
 LATER = 4_000_000
 """Microseconds after which what did not arrive is taken back."""
@@ -30,7 +31,7 @@ async def other(server: Server) -> AsyncIterator[Broker]:
 
 async def seated(broker: Broker, **options: Any) -> asyncio.Task[list[Job]]:
     """A claim that waits, and is known to."""
-    options = {"limit": 10, "lease": 30, "wait": 60, "worker": "w"} | options
+    options = {"limit": 10, "lease": 30, "wait": 60, "worker": "w", **options}
     task = asyncio.create_task(broker.claim("q", **options))
     while "q" not in broker._offers._by_queue:
         await asyncio.wait({task}, timeout=0.01)
@@ -472,7 +473,7 @@ async def test_nobody_gets_more_than_the_limit(broker: Broker, other: Broker) ->
         hear(broker, message[0])
         return found
 
-    broker._engine.claim = slow_claim  # type: ignore[method-assign]
+    broker._engine.claim = slow_claim  # type: ignore[method-assign, assignment]
     await other.enqueue("q", b"2")
     [job] = await within(waiting)
     assert job.payload == b"1"
@@ -524,3 +525,27 @@ async def test_without_the_right_to_ask_who_listens_nothing_is_handed_over(
     assert len(await within(waiting)) == 1
     assert calls(server) == before + 2
     await broker.sweep()
+
+
+async def test_what_is_handed_over_under_an_old_id_runs_under_the_new_one(
+    server: Server, other: Broker
+) -> None:
+    """The worker was declared dead, and replaced, while it waited."""
+    app = App(server.url, config=BrokerConfig(retention=KEEP_ALL))
+    ran: list[tuple[int, int, str | None]] = []
+
+    @app.task(name="work", queue="q")
+    async def work(ctx: Context) -> None:
+        ran.append((ctx.attempt, ctx.epoch, ctx.job.worker))
+
+    async with working(app, queues=("q",)) as worker:
+        async with asyncio.timeout(20):
+            while keys(server, "seats") != [1]:
+                await pause(0.01)
+        worker._fetcher.worker = "anew"
+        await other.enqueue("q", encode({}), task="work")
+        async with asyncio.timeout(20):
+            while not ran:
+                await pause(0.01)
+    assert ran == [(1, 2, "anew")]
+    await app.close()

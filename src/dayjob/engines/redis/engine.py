@@ -46,7 +46,7 @@ _AFTER_THE_START = 0.002
 """Seconds after which to see to the answer of a confirmation: the job goes first."""
 
 _PARTING = 0.5
-"""Seconds to spend on removing seats when the engine is closed."""
+"""Seconds to spend on confirmations, and on giving seats up, when the engine is closed."""
 
 _EXAMINED = 250
 """About how many running jobs one call of ``reclaim`` looks at: each with its payload."""
@@ -91,7 +91,7 @@ class RedisEngine:
             self._opened = None
             await news.close()
             if self._confirming:
-                await asyncio.wait(self._confirming)
+                await asyncio.wait(self._confirming, timeout=_PARTING)
             if seats := self._seats.close():
                 with suppress(DayjobError):
                     await link.ask(("ZREM", self._keys.seats, *seats), patience=_PARTING)

@@ -64,11 +64,10 @@ class Seats:
         if not isinstance(answer, bytes):
             return answer
         assert request.seat is not None
-        taken = self._taken.get(request.seat.name)
-        if taken is not None:
-            taken.member = answer
-            (stamp,) = TIME.unpack_from(answer, answer.index(b"\0") + 1)
-            self._offset = stamp / SECOND - taken.asked
+        taken = self._taken.setdefault(request.seat.name, _Taken(request.seat, SYSTEM.elapsed()))
+        taken.member = answer
+        (stamp,) = TIME.unpack_from(answer, answer.index(b"\0") + 1)
+        self._offset = stamp / SECOND - taken.asked
         return []
 
     def hear(self, message: bytes) -> None:
