@@ -222,6 +222,24 @@ async def test_a_job_that_arrived_is_not_taken_back(server: Server, broker: Brok
     await broker.ack(job)
 
 
+async def test_a_newer_claim_is_not_taken_back_for_an_older_one(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await seated(broker)
+    message = deafen(broker)
+    await other.enqueue("q")
+    await until_heard(message)
+    engine_of(broker).signals.publish = lambda topics: None  # type: ignore[method-assign]
+    [running] = await other.jobs("q", JobState.RUNNING)
+    await other.release(running)
+    [job] = await other.claim("q")
+    assert (job.epoch, keys(server, "handed")) == (2, [1])
+    assert await promote(other) == 0
+    assert keys(server, "handed") == [0]
+    await other.ack(job)
+    await gone(waiting)
+
+
 async def test_the_server_knows_that_a_job_arrived_before_its_run_can_hold_up_the_loop(
     server: Server, broker: Broker, other: Broker
 ) -> None:
