@@ -12,6 +12,7 @@ from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, J
 from dayjob.clock import SYSTEM, block
 from dayjob.codec import encode
 from dayjob.engines.redis.engine import RedisEngine
+from dayjob.testing import ManualClock
 from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.servers.proxy import Proxy
@@ -567,3 +568,20 @@ async def test_what_is_handed_over_under_an_old_id_runs_under_the_new_one(
                 await pause(0.01)
     assert ran == [(1, 2, "anew")]
     await app.close()
+
+
+async def test_a_claim_on_an_injected_clock_takes_no_seat(server: Server) -> None:
+    async with Broker(server.url, config=QUIET, clock=ManualClock()) as broker:
+        waiting = await seated(broker)
+        assert keys(server, "seats") == [0]
+        await gone(waiting)
+
+
+async def test_an_enqueue_on_an_injected_clock_hands_nothing_over(server: Server, broker: Broker) -> None:
+    """The age of the message would mean nothing, and the time to be confirmed by might not come."""
+    async with Broker(server.url, config=QUIET, clock=ManualClock()) as other:
+        waiting = await seated(broker)
+        before = calls(server)
+        await other.enqueue("q")
+        assert len(await within(waiting)) == 1
+        assert calls(server) == before + 2
