@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from dayjob import Broker, BrokerConfig
 from tests.conformance.engines import ENGINES, EngineUnderTest
 from tests.engines.sqlite.processes import Spawn
 from tests.faults.fleet.scene import Scene
@@ -21,8 +22,11 @@ def engine(request: pytest.FixtureRequest) -> EngineUnderTest:
 
 
 @pytest.fixture
-def url(engine: EngineUnderTest, tmp_path: Path) -> Iterator[str]:
-    yield engine.url(tmp_path)
+async def url(engine: EngineUnderTest, tmp_path: Path) -> AsyncIterator[str]:
+    url = engine.url(tmp_path)
+    yield url
+    async with Broker(url, config=BrokerConfig(duties=False)) as broker:
+        await broker.sweep()  # Processes that were killed may have left something.
     engine.after(tmp_path)
 
 
