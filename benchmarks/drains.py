@@ -61,10 +61,20 @@ async def observed(url: str, jobs: int, task: str) -> dict[str, float]:
     provider.add_span_processor(export.BatchSpanProcessor(memory.InMemorySpanExporter()))
     import_module("dayjob.tracing").trace(app, provider)
     async with app:
-        for number in range(0, jobs, 50):  # Each call is a trace of its own, which is sampled or not.
-            await app.tasks[task].aenqueue_many([(each,) for each in range(number, min(number + 50, jobs))])
-        starts.clear()
-        await Worker(app).run_until_idle()
+        return await _drain_traces(app, jobs, task)
+
+
+async def unobserved(url: str, jobs: int, task: str) -> dict[str, float]:
+    """The same jobs, enqueued the same way, without."""
+    async with make_app(url) as app:
+        return await _drain_traces(app, jobs, task)
+
+
+async def _drain_traces(app: App, jobs: int, task: str) -> dict[str, float]:
+    """Each call that enqueues is a trace of its own, which is sampled or not."""
+    await _fill(app, jobs, task, batch=50)
+    starts.clear()
+    await Worker(app).run_until_idle()
     return drained(jobs)
 
 
@@ -119,9 +129,9 @@ def huey(path: str, jobs: int, task: str) -> dict[str, float]:
     return drained(jobs)
 
 
-async def _fill(app: App, jobs: int, task: str) -> None:
-    for start in range(0, jobs, 1000):
-        await app.tasks[task].aenqueue_many([(number,) for number in range(min(1000, jobs - start))])
+async def _fill(app: App, jobs: int, task: str, batch: int = 1000) -> None:
+    for start in range(0, jobs, batch):
+        await app.tasks[task].aenqueue_many([(number,) for number in range(min(batch, jobs - start))])
 
 
 def _rss() -> float:
@@ -134,6 +144,7 @@ KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]
     "growth": memory_growth,
     "latency": latency,
     "observed": observed,
+    "unobserved": unobserved,
 }
 
 

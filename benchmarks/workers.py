@@ -62,7 +62,7 @@ async def worker_observed(run: Run, engine: str) -> list[Finding]:
         return drain
 
     plain, seen = await run.in_turn(
-        f"worker-observed · {engine}", run.size(7, 3), draining("drain"), draining("observed")
+        f"worker-observed · {engine}", run.size(7, 3), draining("unobserved"), draining("observed")
     )
     return [
         Finding(

@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
 from opentelemetry import trace as otel
+from opentelemetry.context import Context as SpanBearing
 from opentelemetry.context import attach, detach
 from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
-    Span,
     SpanContext,
     SpanKind,
     Status,
@@ -92,9 +93,13 @@ class Tracing:
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Middleware: a consumer span around the run, in the trace of whoever enqueued the job."""
         job = context.job
-        unsampled = _unsampled(job.headers.get("traceparent", ""))
+        unsampled = None if "baggage" in job.headers else _unsampled(job.headers.get("traceparent", ""))
         if unsampled is not None:
-            return await _within(unsampled, call_next)
+            token = attach(unsampled)  # What it enqueues follows suit.
+            try:
+                return await call_next()
+            finally:
+                detach(token)
         producer = extract(job.headers)
         link = otel.get_current_span(producer).get_span_context()
         attributes: dict[str, Any] = {
@@ -125,19 +130,12 @@ class Tracing:
                 raise
 
 
-def _unsampled(traceparent: str) -> Span | None:
-    """What stands for the producer's span if its trace is not sampled."""
+@lru_cache(1000)
+def _unsampled(traceparent: str) -> SpanBearing | None:
+    """A context with what stands for the producer's span, if its trace is not sampled."""
     found = _UNSAMPLED.fullmatch(traceparent)
     if found is None:
         return None
     flags = TraceFlags(int(found[3], 16))
-    return NonRecordingSpan(SpanContext(int(found[1], 16), int(found[2], 16), True, flags))
-
-
-async def _within(span: Span, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    """The run with the span as its current one, so that what it enqueues follows suit."""
-    token = attach(set_span_in_context(span))
-    try:
-        return await call_next()
-    finally:
-        detach(token)
+    span = NonRecordingSpan(SpanContext(int(found[1], 16), int(found[2], 16), True, flags))
+    return set_span_in_context(span, SpanBearing())

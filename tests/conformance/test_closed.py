@@ -41,6 +41,8 @@ CALLS: dict[str, Call] = {
     "latest_dead": lambda broker, claim: broker.latest_dead(),
     "requeue": lambda broker, claim: broker.requeue(claim.id),
     "requeue_dead": lambda broker, claim: broker.requeue_dead("q"),
+    "purge_many": lambda broker, claim: broker.purge_many([claim.id]),
+    "requeue_many": lambda broker, claim: broker.requeue_many([claim.id]),
     "purge_dead": lambda broker, claim: broker.purge_dead(),
     "reschedule": lambda broker, claim: broker.reschedule(claim.id, priority=1),
     "rerun": lambda broker, claim: broker.rerun(claim.id),

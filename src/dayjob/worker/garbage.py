@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-THRESHOLDS = (10_000, 20, 20)
+THRESHOLDS = (50_000, 20, 50)
 
 
 def collect_less_often() -> None:

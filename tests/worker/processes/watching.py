@@ -18,7 +18,7 @@ def own_children() -> list[str]:
     asked = subprocess.run(
         ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
     )
-    servers = "servers/keeper.py"  # The session's Redis or PostgreSQL may have been started from here.
+    servers = "/tests/servers/"  # The session's Redis or PostgreSQL may have been started from here.
     return [line for line in asked.stdout.splitlines() if " ps -ww" not in line and servers not in line]
 
 
