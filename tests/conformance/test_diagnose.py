@@ -10,9 +10,7 @@ async def test_every_engine_says_whether_jobs_are_safe(broker: Broker) -> None:
     assert "durability" in {remark.check for remark in remarks}
     assert all(remark.text for remark in remarks)
     for remark in remarks:
-        assert (remark.remedy is None) == (remark.level == "ok"), (
-            remark.check
-        )
+        assert (remark.remedy is None) == (remark.level == "ok"), remark.check
 
 
 async def test_an_engine_that_persists_says_which_layout_it_has(broker: Broker) -> None:
