@@ -44,3 +44,10 @@ async def through(proxy: Proxy) -> AsyncIterator[Broker]:
     """An open broker whose connections go through the proxy."""
     async with Broker(proxy.url("dayjob"), config=QUIET) as broker:
         yield broker
+
+
+@pytest.fixture
+async def other(server: Server) -> AsyncIterator[Broker]:
+    """A broker elsewhere, which enqueues."""
+    async with Broker(server.url, config=QUIET) as broker:
+        yield broker
