@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from dayjob import App, Broker, Job, Retention, Worker
+from dayjob import App, Broker, Context, Job, Retention, Retry, Worker
 from dayjob.clock import SYSTEM
 from dayjob.testing import ManualClock
 
@@ -75,3 +75,28 @@ async def record(broker: Broker, id: str) -> Job:
     job = await broker.get(id)
     assert job is not None, f"job {id} is gone"
     return job
+
+
+def first_run_waits(app: App, kind: str) -> list[Context]:
+    """Register a task whose first run waits until it is told to stop; the contexts of its runs."""
+    contexts: list[Context] = []
+
+    if kind == "coroutine":
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        async def work(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                await ctx.cancelled.wait()
+            return f"epoch {ctx.epoch}"
+
+    else:
+
+        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
+        def work_in_thread(ctx: Context) -> str:
+            contexts.append(ctx)
+            if ctx.epoch == 1:
+                ctx.cancelled.wait_in_thread(20)
+            return f"epoch {ctx.epoch}"
+
+    return contexts

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from dayjob import App, Broker, Context, Job, JobState, Retry
+from dayjob import App, Broker, Context, Job, JobState
 from dayjob.clock import SYSTEM, block
 from dayjob.events import Event
 from dayjob.testing import ManualClock
-from tests.worker.crew import OpenBroker, pause, record, until, within, working
+from tests.worker.crew import OpenBroker, first_run_waits, pause, record, until, within, working
 
 LEASE = 0.5
 
@@ -94,26 +94,8 @@ async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, o
 async def test_a_run_that_lost_its_lease_is_told_and_its_outcome_refused(
     app: App, open_broker: OpenBroker, outside: Broker, kind: str
 ) -> None:
-    contexts: list[Context] = []
+    contexts = first_run_waits(app, kind)
     events: list[str] = []
-
-    if kind == "coroutine":
-
-        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
-        async def work(ctx: Context) -> str:
-            contexts.append(ctx)
-            if ctx.epoch == 1:
-                await ctx.cancelled.wait()
-            return f"epoch {ctx.epoch}"
-
-    else:
-
-        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
-        def work_in_thread(ctx: Context) -> str:
-            contexts.append(ctx)
-            if ctx.epoch == 1:
-                ctx.cancelled.wait_in_thread(20)
-            return f"epoch {ctx.epoch}"
 
     @app.on("job.lost")
     async def lost(event: Event) -> None:

@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, JobState, Retry, Worker
+from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, JobState, Worker
 from dayjob.clock import SYSTEM
 from dayjob.events import Event
 from dayjob.worker.registration import Registration
-from tests.worker.crew import KEEP_ALL, MakeApp, record, run_until_idle, until, within, working
+from tests.worker.crew import (
+    KEEP_ALL,
+    MakeApp,
+    first_run_waits,
+    record,
+    run_until_idle,
+    until,
+    within,
+    working,
+)
 
 
 async def names(broker: Broker) -> list[str]:
@@ -154,26 +163,8 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_goes_on_anew(
 ) -> None:
     app = impatient
     monkeypatch.setattr("dayjob.worker.registration.ALONE_INTERVAL", 0.3)
-    contexts: list[Context] = []
+    contexts = first_run_waits(app, pool)
     lost: list[str] = []
-
-    if pool == "coroutine":
-
-        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
-        async def work(ctx: Context) -> str:
-            contexts.append(ctx)
-            if ctx.epoch == 1:
-                await ctx.cancelled.wait()
-            return f"epoch {ctx.epoch}"
-
-    else:
-
-        @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
-        def work_in_thread(ctx: Context) -> str:
-            contexts.append(ctx)
-            if ctx.epoch == 1:
-                ctx.cancelled.wait_in_thread(20)
-            return f"epoch {ctx.epoch}"
 
     @app.on("job.lost")
     async def told(event: Event) -> None:
