@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from tests.conformance.arrange import KEEP_ALL, quiet
 from tests.conformance.observe import check_counters, ids
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import damage_job, open_core
+from tests.worker.crew import until
 
 Rewrite = Callable[[Core], None]
 
@@ -161,6 +163,35 @@ async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: py
         await broker.close()
     async with Broker(url, config=QUIET) as again:
         assert (await again.enqueue("q")).created
+
+
+async def test_who_asks_a_core_while_it_fails_is_told_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has stopped serving, and has not yet told anybody."""
+    broker = await Broker(url, config=QUIET).open()
+    core = open_core(url)
+    stopping, asked = threading.Event(), threading.Event()
+    shut = core._shut
+
+    async def shut_slowly() -> None:
+        stopping.set()
+        await asyncio.to_thread(asked.wait, 20)
+        await shut()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(core._ledger, "take_topics", fail)
+    monkeypatch.setattr(core, "_shut", shut_slowly)
+    async with asyncio.timeout(20):
+        first = asyncio.create_task(broker.enqueue("q"))
+        await asyncio.to_thread(stopping.wait, 20)
+        second = asyncio.create_task(broker.stats("q"))
+        await until(lambda: core._waiting)
+        asked.set()
+        for answer in await asyncio.gather(first, second, return_exceptions=True):
+            assert isinstance(answer, EngineUnavailable)
+            assert "a bug" in str(answer)
+        await broker.close()
 
 
 def test_answers_that_nobody_asks_for_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ class Core:
                 raise self.failure or Closed(f"{self.place.url}: the engine is closed")
             self._waiting.append(call)
             if len(self._waiting) == 1:
-                self._loop.call_soon_threadsafe(self._wake.set)
+                with suppress(RuntimeError):  # The loop failed: whoever tells its callers tells this one.
+                    self._loop.call_soon_threadsafe(self._wake.set)
 
     def end(self) -> None:
         """Commit what was begun, then let go of the database; ``closed`` tells when."""
@@ -141,7 +142,7 @@ class Core:
             self._predecessor.result()
         try:
             asyncio.run(self._live())
-        except Exception as error:  # Whatever it was, somebody waits.
+        except BaseException as error:  # Whatever it was, somebody waits.
             _log.exception("the engine on %s failed", self.place.url)
             self._fail(EngineUnavailable(f"{self.place.url}: the engine failed ({error!r}): open it again"))
             self._answer_all()
@@ -179,8 +180,6 @@ class Core:
         try:
             await self._serve()
         finally:
-            with self._lock:
-                self._closing = True
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
