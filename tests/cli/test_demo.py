@@ -74,7 +74,8 @@ def test_an_interrupted_demo_ends_its_workers_and_removes_its_files(
 ) -> None:
     with running_demo(tmp_path) as (process, pids):
         process.send_signal(number)
-        assert process.wait(timeout=BOUND) == 1
+        said, _ = process.communicate(timeout=BOUND)
+        assert process.returncode == 1, said
         assert all(map(is_gone, pids))
         assert list(tmp_path.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.dashboard.browsing import Browser, browse, links
 JOBS = 100_000
 BATCH = 10_000
 LIMIT = 0.2
-"""Seconds of server time, of the best of some tries: what else the machine does is not the page's."""
+"""Seconds of the process's time, in the best of some tries: what else the machine does is not the page's."""
 
 TRIES = 5
 
@@ -50,9 +51,9 @@ async def test_no_page_takes_long_however_many_jobs_there_are(browser: Browser) 
     ):  # fmt: skip
         taken = []
         for _ in range(TRIES):
-            begun = SYSTEM.elapsed()
+            begun = time.process_time()
             assert (await browser.get(path)).status_code == 200
-            taken.append(SYSTEM.elapsed() - begun)
+            taken.append(time.process_time() - begun)
             if taken[-1] < LIMIT:
                 break
         assert min(taken) < LIMIT, (path, taken)

@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 import pytest
 
 from dayjob import Broker, BrokerConfig, LeaseLost, NewJob
+from dayjob.engines.redis.keys import Keys
 from tests.engines.sqlite.processes import pause
 from tests.faults.roles import AFTER, WORK, succeed
 from tests.servers.redis import Server, client, running_server
-from tests.servers.redis_audit import check
+from tests.servers.redis_audit import check, nobodys_seats
+from tests.worker.crew import until
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +80,7 @@ async def test_every_accepted_job_runs_once_through_restarts_and_cut_connections
         after = [job.payload.decode() for job in await brokers[0].jobs(AFTER, limit=100_000)]
         stats = await brokers[0].stats(WORK)
         with client(server.url) as connection:
+            await until(lambda: not nobodys_seats(connection, Keys("dayjob")))  # all listen again
             check(connection, "dayjob")
     assert load.lost == [], "an ack that was applied was reported lost"
     assert len(load.accepted) > 50

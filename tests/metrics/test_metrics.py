@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -205,3 +206,23 @@ async def test_a_worker_knows_whether_it_is_at_work(app: App) -> None:
     assert "no heartbeat was stored" in str(worker.trouble())
     worker.stop()
     await working
+
+
+def test_nothing_is_lost_when_threads_add_while_others_count() -> None:
+    times = meters.Times()
+    added = 20_000
+    counted: list[int] = []
+
+    def add() -> None:
+        for _ in range(added):
+            times.add(0.5)
+
+    adding = [threading.Thread(target=add) for _ in range(4)]
+    for thread in adding:
+        thread.start()
+    while any(thread.is_alive() for thread in adding):
+        counted.append(times.counted()[0].total())
+    assert counted == sorted(counted)
+    counts, seconds = times.counted()
+    assert counts.total() == 4 * added
+    assert seconds == pytest.approx(2 * added)

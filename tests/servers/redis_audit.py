@@ -59,14 +59,22 @@ def check(connection: Any, prefix: str) -> None:
     notes = [member.split(b"\0", 2) for member in connection.zrange(keys.notes, 0, -1)]
     assert all(len(note) == 3 and len(note[2]) >= 8 for note in notes)
     assert len({(kind, name) for kind, name, _ in notes}) == len(notes), "a note was written twice"
-    for seat in connection.zrange(keys.seats, 0, -1):
-        client = seat[seat.index(b"\0") + 9 :][:16]
-        [(_, listeners)] = connection.pubsub_numsub(keys.hand_overs(client))
-        assert listeners, f"{seat!r} is nobody's seat"
+    assert nobodys_seats(connection, keys) == []
     for claim in connection.zrange(keys.handed, 0, -1):
         assert len(claim) == 20, f"{claim!r} is no claim"
     queues = {name.decode() for name in connection.smembers(keys.queues)}
     assert {job.queue for job in jobs.values()} <= queues
+
+
+def nobodys_seats(connection: Any, keys: Keys) -> list[bytes]:
+    """The seats whose process does not listen."""
+    found: list[bytes] = []
+    for seat in connection.zrange(keys.seats, 0, -1):
+        client = seat[seat.index(b"\0") + 9 :][:16]
+        [(_, listeners)] = connection.pubsub_numsub(keys.hand_overs(client))
+        if not listeners:
+            found.append(seat)
+    return found
 
 
 def _expected(jobs: dict[bytes, Job]) -> dict[str, set[bytes]]:

@@ -67,9 +67,9 @@ def _run(jobs: int, url: str | None) -> Reckoning:
 
 
 async def _interruptible(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Clean up on SIGTERM and SIGHUP as on Ctrl-C."""
+    """Clean up on Ctrl-C, SIGTERM and SIGHUP, but for those that whoever started it has ignored."""
     task = asyncio.ensure_future(work)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     return await task

@@ -1,13 +1,16 @@
-"""Two small ordered collections that forget lazily, so that no operation scans."""
+"""Two small ordered collections that forget lazily, so that no operation scans; and a walk through them."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sized
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest, nsmallest
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 _SLACK = 1000
+_WALK = 10_000
+_FEW = 1000
 
 Item = TypeVar("Item", bound="tuple[Any, ...]")
 
@@ -22,6 +25,10 @@ class Line(Generic[Item]):
         self._is_live = is_live
         self._jobs = jobs
         self._heap: list[Item] = []
+
+    def __iter__(self) -> Iterator[Item]:
+        """All entries in no order, the void ones among them."""
+        return iter(self._heap)
 
     def push(self, item: Item) -> None:
         self.peek()
@@ -98,3 +105,27 @@ class SortedKeys:
         else:
             places = range(0 if key is None else bisect_right(keys, key), len(keys))
         return (keys[place] for place in places if self._is_live(keys[place]))
+
+
+def fitting(
+    ordered: Iterator[bytes],
+    fits: Callable[[bytes], bool],
+    pool: Callable[[], Iterable[bytes]],
+    newest_first: bool = False,
+) -> Iterator[bytes]:
+    """The keys that fit, in order: found by walking, but if few are, picked out of the pool, which has all.
+
+    For a walk past a million others takes far longer than one pass over those that may fit.
+    """
+    yield from filter(fits, islice(ordered, _WALK))
+    following = next(ordered, None)
+    if following is None:
+        return
+    if newest_first:
+        left = {key for key in pool() if key <= following}
+        first = nlargest(_FEW, left)
+    else:
+        left = {key for key in pool() if key >= following}
+        first = nsmallest(_FEW, left)
+    yield from filter(fits, first)
+    yield from filter(fits, sorted(left.difference(first), reverse=newest_first))

@@ -1,13 +1,14 @@
 """Counting and timing the jobs of one process, with labels that can't grow without end.
 
-A job adds to plain numbers; what Prometheus wants to know is made of them when it asks.
+A job adds to plain lists, without a lock; what Prometheus wants to know is made of them when it asks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from itertools import accumulate
 from threading import Lock
 
@@ -30,34 +31,54 @@ BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.
 _LABELS = ("queue", "task")
 
 
-class Times:
-    """How many there were in each bucket, and their sum."""
+FOLDED = 1000
+"""So many times are kept one by one before they are counted."""
 
-    __slots__ = ("counts", "sum")
+_bucket = partial(bisect_left, BOUNDS)
+
+
+class Times:
+    """How many there were in each bucket, and their sum.
+
+    Any thread may add. That appends to a list, which is one step for the interpreter; who counts takes
+    away what it has copied, and leaves what came in between.
+    """
+
+    __slots__ = ("_counts", "_lock", "_new", "_sum")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.sum = 0.0
+        self._new: list[float] = []
+        self._counts: Counter[int] = Counter()
+        self._sum = 0.0
+        self._lock = Lock()
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
+        new = self._new
+        new.append(seconds)
+        if len(new) >= FOLDED:
+            self.counted()
 
-    def buckets(self) -> list[tuple[str, float]]:
-        names = (*map(str, BOUNDS), "+Inf")
-        return list(zip(names, map(float, accumulate(self.counts)), strict=True))
+    def counted(self) -> tuple[Counter[int], float]:
+        """By place of the bucket, and the sum."""
+        with self._lock:
+            added = self._new[:]
+            del self._new[: len(added)]
+            self._counts.update(map(_bucket, added))
+            self._sum += sum(added)
+            return self._counts.copy(), self._sum
 
 
 class Series:
     """The numbers of one pair of queue and task."""
 
-    __slots__ = ("enqueued", "finished", "run", "started", "wait")
+    __slots__ = ("enqueued", "runs", "waits")
 
     def __init__(self) -> None:
-        self.enqueued = self.started = 0
-        self.finished: Counter[str] = Counter()
-        self.run = Times()
-        self.wait = Times()
+        self.enqueued = 0
+        self.waits = Times()
+        """One for each start."""
+        self.runs: dict[str, Times] = {}
+        """One for each end, by outcome."""
 
 
 class Meter(Collector):
@@ -70,63 +91,63 @@ class Meter(Collector):
         self.registry.register(self)
 
     def enqueued(self, job: NewJob) -> None:
+        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
         with self._lock:
-            self._of(job.queue, job.task).enqueued += 1
+            series.enqueued += 1
 
     def started(self, job: Job, waited: float) -> None:
-        with self._lock:
-            series = self._of(job.queue, job.task)
-            series.started += 1
-            series.wait.add(max(waited, 0.0))
+        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
+        series.waits.add(waited if waited > 0.0 else 0.0)
 
     def ended(self, job: Job, outcome: str, seconds: float) -> None:
         """``outcome`` is the state that the job went into, or "lost"."""
-        with self._lock:
-            series = self._of(job.queue, job.task)
-            series.finished[outcome] += 1
-            series.run.add(seconds)
+        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
+        times = series.runs.get(outcome)
+        if times is None:
+            times = series.runs.setdefault(outcome, Times())
+        times.add(seconds)
 
-    def _of(self, queue: str, task: str) -> Series:
-        series = self._series.get((queue, task))
-        if series is None:
-            full = len(self._series) >= MOST_LABELS
-            series = self._series.setdefault((OTHER, OTHER) if full else (queue, task), Series())
-        return series
+    def _add(self, queue: str, task: str) -> Series:
+        """The series of a pair that has none of its own yet."""
+        with self._lock:
+            full = len(self._series) >= MOST_LABELS and (queue, task) not in self._series
+            return self._series.setdefault((OTHER, OTHER) if full else (queue, task), Series())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            yield self._counter(
-                "dayjob_jobs_enqueued", "Jobs that this process enqueued.", lambda each: each.enqueued
-            )
-            yield self._counter(
-                "dayjob_jobs_started", "Runs that began in this process.", lambda each: each.started
-            )
-            finished = CounterMetricFamily(
-                "dayjob_jobs_finished", "Runs that ended in this process, by what became of the job.",
-                labels=(*_LABELS, "outcome"),
-            )  # fmt: skip
-            for labels, series in self._series.items():
-                for outcome, count in series.finished.items():
-                    finished.add_metric((*labels, str(outcome)), count)
-            yield finished
-            yield self._histogram("dayjob_job_run_seconds", "How long runs took.", lambda each: each.run)
-            yield self._histogram(
-                "dayjob_job_wait_seconds", "From when a job was due until its run began.",
-                lambda each: each.wait,
-            )  # fmt: skip
+            every = list(self._series.items())
+        enqueued = CounterMetricFamily(
+            "dayjob_jobs_enqueued", "Jobs that this process enqueued.", labels=_LABELS
+        )
+        started = CounterMetricFamily(
+            "dayjob_jobs_started", "Runs that began in this process.", labels=_LABELS
+        )
+        finished = CounterMetricFamily(
+            "dayjob_jobs_finished", "Runs that ended in this process, by what became of the job.",
+            labels=(*_LABELS, "outcome"),
+        )  # fmt: skip
+        runs = HistogramMetricFamily("dayjob_job_run_seconds", "How long runs took.", labels=_LABELS)
+        waits = HistogramMetricFamily(
+            "dayjob_job_wait_seconds", "From when a job was due until its run began.", labels=_LABELS
+        )
+        for labels, series in every:
+            enqueued.add_metric(labels, series.enqueued)
+            by_outcome = {outcome: times.counted() for outcome, times in list(series.runs.items())}
+            for outcome, (counts, _) in by_outcome.items():
+                finished.add_metric((*labels, str(outcome)), counts.total())
+            _add_histogram(runs, labels, by_outcome.values())
+            waited = series.waits.counted()
+            started.add_metric(labels, waited[0].total())
+            _add_histogram(waits, labels, [waited])
+        return iter((enqueued, started, finished, runs, waits))
 
-    def _counter(self, name: str, text: str, of: Callable[[Series], int]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=_LABELS)
-        for labels, series in self._series.items():
-            family.add_metric(labels, of(series))
-        return family
 
-    def _histogram(self, name: str, text: str, of: Callable[[Series], Times]) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=_LABELS)
-        for labels, series in self._series.items():
-            times = of(series)
-            family.add_metric(labels, times.buckets(), times.sum)
-        return family
+def _add_histogram(
+    family: HistogramMetricFamily, labels: tuple[str, str], parts: Collection[tuple[Counter[int], float]]
+) -> None:
+    counts = [sum(part[0][place] for part in parts) for place in range(len(BOUNDS) + 1)]
+    buckets = zip((*map(str, BOUNDS), "+Inf"), map(float, accumulate(counts)), strict=True)
+    family.add_metric(labels, list(buckets), sum(part[1] for part in parts))
 
 
 def measure(app: App, registry: CollectorRegistry | None = None) -> Meter:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dayjob import JobState
+from dayjob.engines import order
 from dayjob.engines.base import Listing
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import listing as listings
@@ -30,9 +31,12 @@ asked = st.builds(
 def filled(jobs: dict[bytes, tuple[str, JobState]]) -> Live:
     live = Live()
     for key, (queue, state) in jobs.items():
-        live.add(Record(key, queue, state, 1000, 0, 3, 0, 0))
+        record = Record(key, queue, state, 1000, 0, 3, 0, 0)
+        live.add(record)
         if state is JobState.RUNNING:
             live.sessions[key] = 1
+        else:
+            live.stand(record)
     return live
 
 
@@ -47,13 +51,14 @@ def test_walking_and_picking_find_the_same(
         if listing.after is None or (key < listing.after if listing.newest_first else key > listing.after)
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(listings, "_WALK", walk)
-        assert [record.key for record in listings._matching(filled(jobs), listing)] == wanted
+        patched.setattr(order, "_WALK", walk)
+        patched.setattr(order, "_FEW", 2)
+        assert list(listings._matching(filled(jobs), listing)) == wanted
 
 
 def test_what_is_soon_found_is_not_picked_out_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     live = filled({number.to_bytes(2, "big"): ("a", JobState.PENDING) for number in range(1000)})
-    monkeypatch.setattr(listings, "_WALK", 100)
+    monkeypatch.setattr(order, "_WALK", 100)
+    monkeypatch.setattr(live, "pool", pytest.fail)
     walked = listings._matching(live, Listing(50, state=JobState.PENDING))
-    live.jobs = {key: live.jobs[key] for key in islice(live.jobs, 100)}
     assert len(list(islice(walked, 100))) == 100, "the others are not looked at"

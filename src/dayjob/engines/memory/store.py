@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from heapq import nlargest
@@ -31,7 +31,7 @@ from dayjob.engines.base import (
     Reschedule,
     Verdict,
 )
-from dayjob.engines.order import Line, SortedKeys
+from dayjob.engines.order import Line, SortedKeys, fitting
 from dayjob.engines.record import Record
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.lifecycle import WORKER_GONE
@@ -290,15 +290,36 @@ class Store:
         return [(record.key, record.epoch) for record in running if record.cancel_requested]
 
     def find(self, listing: Listing) -> list[Job]:
-        entries = (self.jobs[key] for key in self._keys.after(listing.after, listing.newest_first))
-        matching = (
-            entry.to_job()
-            for entry in entries
-            if listing.queue in (None, entry.record.queue)
-            and listing.state in (None, entry.record.state)
-            and listing.task in (None, entry.facts.task)
-        )
-        return list(islice(matching, listing.limit))
+        queue, state, task = listing.queue, listing.state, listing.task
+
+        def fits(key: bytes) -> bool:
+            entry = self.jobs.get(key)
+            return (
+                entry is not None
+                and queue in (None, entry.record.queue)
+                and state in (None, entry.record.state)
+                and task in (None, entry.facts.task)
+            )
+
+        found = self._keys.after(listing.after, listing.newest_first)
+        if queue is not None or state is not None:
+            found = fitting(found, fits, partial(self._pool, queue, state), listing.newest_first)
+        else:
+            found = filter(fits, found)
+        return [self.jobs[key].to_job() for key in islice(found, listing.limit)]
+
+    def _pool(self, queue: str | None, state: JobState | None) -> Iterable[bytes]:
+        """Keys of all jobs of that queue in that state, and maybe of others."""
+        lines: Iterable[Line[Place]]
+        if state is JobState.PENDING:
+            lines = self._pending.values() if queue is None else filter(None, [self._pending.get(queue)])
+        elif state is JobState.SCHEDULED:
+            lines = [self._due]
+        elif state is JobState.RUNNING:
+            lines = [self._leases]
+        else:
+            return self._dead if state is JobState.DEAD else self.jobs
+        return (key for line in lines for _, key in line)
 
     def find_dead(self, queue: str | None, before: Place | None, limit: int) -> list[Job]:
         dead = (self.jobs[key] for key in self._dead)

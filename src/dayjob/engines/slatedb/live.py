@@ -6,7 +6,7 @@ by a scan when the database is opened (``loading``), and changed by one verb at 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from functools import partial
 from itertools import islice
 
@@ -154,6 +154,17 @@ class Live:
         if record is None or record.state is not JobState.PENDING:
             return 0
         return self.line(record.queue).count_before((record.priority, key), limit)
+
+    def pool(self, queue: str | None, state: JobState | None) -> Iterable[bytes]:
+        """The ids of all jobs of that queue in that state, and maybe of others."""
+        lines: Iterable[Line[Place]]
+        if state is JobState.PENDING:
+            lines = self._pending.values() if queue is None else filter(None, [self._pending.get(queue)])
+        elif state is JobState.SCHEDULED:
+            lines = [self.due]
+        else:
+            return self.sessions if state is JobState.RUNNING else self.jobs
+        return (key for line in lines for _, key in line)
 
     def running_under(self, workers: Container[str | None], most: int) -> list[Record]:
         """Up to ``most`` of the jobs that these workers have claimed."""
