@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Token
 from functools import lru_cache
 from typing import Any
 
@@ -37,7 +38,7 @@ from dayjob.app import App
 from dayjob.context import Context
 from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.errors import ConfigError
-from dayjob.job import NewJob
+from dayjob.job import Job, NewJob
 
 _SYSTEM = "dayjob"
 _OUTCOMES: dict[type[BaseException], str] = {
@@ -57,7 +58,6 @@ def trace(app: App, provider: TracerProvider | None = None) -> Tracing:
     if app.tracing is not None:
         raise ConfigError(f"{app!r} is traced already")
     tracing = app.tracing = Tracing(otel.get_tracer("dayjob", __version__, provider))
-    app.middleware = (tracing.run, *app.middleware)
     return tracing
 
 
@@ -83,23 +83,24 @@ class Tracing:
             attributes["messaging.batch.message_count"] = len(jobs)
         name = f"enqueue {queues[0]}" if len(queues) == 1 else "enqueue"
         with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
-            yield [self.stamped(job) for job in jobs]
+            carried = _carried()
+            yield [_with(carried, job) for job in jobs]
 
     def stamped(self, job: NewJob) -> NewJob:
-        headers = dict(job.headers or {})
-        inject(headers)
-        return replace(job, headers=headers) if headers else job
+        return _with(_carried(), job)
+
+    def enter(self, job: Job) -> Token[SpanBearing] | None:
+        """If the job's trace is not sampled, make it the current one: what the run enqueues follows suit."""
+        headers = job.headers
+        unsampled = None if "baggage" in headers else _unsampled(headers.get("traceparent", ""))
+        return None if unsampled is None else attach(unsampled)
+
+    def leave(self, entered: Token[SpanBearing]) -> None:
+        detach(entered)
 
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Middleware: a consumer span around the run, in the trace of whoever enqueued the job."""
+        """A consumer span around the run, in the trace of whoever enqueued the job."""
         job = context.job
-        unsampled = None if "baggage" in job.headers else _unsampled(job.headers.get("traceparent", ""))
-        if unsampled is not None:
-            token = attach(unsampled)  # What it enqueues follows suit.
-            try:
-                return await call_next()
-            finally:
-                detach(token)
         producer = extract(job.headers)
         link = otel.get_current_span(producer).get_span_context()
         attributes: dict[str, Any] = {
@@ -128,6 +129,19 @@ class Tracing:
                     span.record_exception(error)
                     span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
+
+
+def _carried() -> dict[str, str]:
+    """The headers that lead to the current span."""
+    headers: dict[str, str] = {}
+    inject(headers)
+    return headers
+
+
+def _with(carried: dict[str, str], job: NewJob) -> NewJob:
+    if not carried:
+        return job
+    return replace(job, headers={**(job.headers or {}), **carried})
 
 
 @lru_cache(1000)

@@ -9,16 +9,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dayjob import App, Broker, BrokerConfig, ConfigError, Retry, Snooze, Worker
+from dayjob import App, Broker, BrokerConfig, ConfigError, Context, Retry, Snooze, Worker
 from dayjob.broker import Broker as AnyBroker
 from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
 from dayjob.metrics import meter as meters
+from dayjob.testing import ManualClock
+from tests.worker.crew import BOUND, until, working
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -208,6 +212,36 @@ async def test_a_worker_knows_whether_it_is_at_work(app: App) -> None:
     await working
 
 
+async def test_a_run_whose_claim_is_lost_is_counted_as_lost() -> None:
+    config = BrokerConfig(duties=False)
+    app = App("memory://lost-claims", config=config)
+    meter = measure(app)
+    runs: list[Context] = []
+
+    @app.task(name="long", queue="q")
+    async def long(ctx: Context) -> None:
+        runs.append(ctx)
+        if ctx.epoch == 1:
+            await ctx.cancelled.wait()
+
+    later = ManualClock(ManualClock().time + timedelta(days=3650))
+    async with (
+        app,
+        Broker(app.url, config=config, clock=later) as broker,
+        working(app, queues=["q"], lease=1),
+    ):
+        handle = await long.aenqueue()
+        await until(lambda: runs)
+        assert await broker.reap() == 1
+        await handle.await_end(BOUND)
+        await until(lambda: runs[0].cancelled)
+    series = parsed(generate_latest(meter.registry))
+    labels = {"queue": "q", "task": "long"}
+    assert value(series, "dayjob_jobs_started_total", **labels) == 2
+    assert value(series, "dayjob_jobs_finished_total", outcome="lost", **labels) == 1
+    assert value(series, "dayjob_jobs_finished_total", outcome="done", **labels) == 1
+
+
 def test_nothing_is_lost_when_threads_add_while_others_count() -> None:
     times = meters.Times()
     added = 20_000
@@ -221,8 +255,8 @@ def test_nothing_is_lost_when_threads_add_while_others_count() -> None:
     for thread in adding:
         thread.start()
     while any(thread.is_alive() for thread in adding):
-        counted.append(times.counted()[0].total())
+        counted.append(times.counted()[0][-1])
     assert counted == sorted(counted)
     counts, seconds = times.counted()
-    assert counts.total() == 4 * added
+    assert counts == [0] * 5 + [4 * added] * 8
     assert seconds == pytest.approx(2 * added)

@@ -216,7 +216,6 @@ async def test_the_runs_of_a_trace_that_is_not_sampled_make_no_spans(spans: Span
         handle = await first.aenqueue()
         job = await app.broker.get(handle.id)
         assert job is not None
-        app.middleware = ()
         app.tracing = None
         trace(app, spans.provider)
         await Worker(app, ["q"]).run_until_idle()

@@ -5,11 +5,9 @@ A job adds to plain lists, without a lock; what Prometheus wants to know is made
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from functools import partial
-from itertools import accumulate
+from operator import add
 from threading import Lock
 
 from prometheus_client import CollectorRegistry
@@ -34,11 +32,9 @@ _LABELS = ("queue", "task")
 FOLDED = 1000
 """So many times are kept one by one before they are counted."""
 
-_bucket = partial(bisect_left, BOUNDS)
-
 
 class Times:
-    """How many there were in each bucket, and their sum.
+    """How many there were up to each bound, and their sum.
 
     Any thread may add. That appends to a list, which is one step for the interpreter; who counts takes
     away what it has copied, and leaves what came in between.
@@ -48,7 +44,7 @@ class Times:
 
     def __init__(self) -> None:
         self._new: list[float] = []
-        self._counts: Counter[int] = Counter()
+        self._counts = [0] * (len(BOUNDS) + 1)
         self._sum = 0.0
         self._lock = Lock()
 
@@ -58,14 +54,16 @@ class Times:
         if len(new) >= FOLDED:
             self.counted()
 
-    def counted(self) -> tuple[Counter[int], float]:
-        """By place of the bucket, and the sum."""
+    def counted(self) -> tuple[list[int], float]:
+        """How many did not exceed each bound, then how many there were, and their sum."""
         with self._lock:
             added = self._new[:]
             del self._new[: len(added)]
-            self._counts.update(map(_bucket, added))
+            added.sort()
+            up_to = [*(bisect_right(added, bound) for bound in BOUNDS), len(added)]
+            self._counts = [*map(add, self._counts, up_to)]
             self._sum += sum(added)
-            return self._counts.copy(), self._sum
+            return self._counts, self._sum
 
 
 class Series:
@@ -79,6 +77,12 @@ class Series:
         """One for each start."""
         self.runs: dict[str, Times] = {}
         """One for each end, by outcome."""
+
+    def ended(self, outcome: str, seconds: float) -> None:
+        times = self.runs.get(outcome)
+        if times is None:
+            times = self.runs.setdefault(outcome, Times())
+        times.add(seconds)
 
 
 class Meter(Collector):
@@ -95,17 +99,10 @@ class Meter(Collector):
         with self._lock:
             series.enqueued += 1
 
-    def started(self, job: Job, waited: float) -> None:
+    def started(self, job: Job, waited: float) -> Series:
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
         series.waits.add(waited if waited > 0.0 else 0.0)
-
-    def ended(self, job: Job, outcome: str, seconds: float) -> None:
-        """``outcome`` is the state that the job went into, or "lost"."""
-        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
-        times = series.runs.get(outcome)
-        if times is None:
-            times = series.runs.setdefault(outcome, Times())
-        times.add(seconds)
+        return series
 
     def _add(self, queue: str, task: str) -> Series:
         """The series of a pair that has none of its own yet."""
@@ -134,20 +131,20 @@ class Meter(Collector):
             enqueued.add_metric(labels, series.enqueued)
             by_outcome = {outcome: times.counted() for outcome, times in list(series.runs.items())}
             for outcome, (counts, _) in by_outcome.items():
-                finished.add_metric((*labels, str(outcome)), counts.total())
+                finished.add_metric((*labels, str(outcome)), counts[-1])
             _add_histogram(runs, labels, by_outcome.values())
             waited = series.waits.counted()
-            started.add_metric(labels, waited[0].total())
+            started.add_metric(labels, waited[0][-1])
             _add_histogram(waits, labels, [waited])
         return iter((enqueued, started, finished, runs, waits))
 
 
 def _add_histogram(
-    family: HistogramMetricFamily, labels: tuple[str, str], parts: Collection[tuple[Counter[int], float]]
+    family: HistogramMetricFamily, labels: tuple[str, str], parts: Collection[tuple[list[int], float]]
 ) -> None:
-    counts = [sum(part[0][place] for part in parts) for place in range(len(BOUNDS) + 1)]
-    buckets = zip((*map(str, BOUNDS), "+Inf"), map(float, accumulate(counts)), strict=True)
-    family.add_metric(labels, list(buckets), sum(part[1] for part in parts))
+    names = (*map(str, BOUNDS), "+Inf")
+    buckets = [(name, float(sum(part[0][place] for part in parts))) for place, name in enumerate(names)]
+    family.add_metric(labels, buckets, sum(part[1] for part in parts))
 
 
 def measure(app: App, registry: CollectorRegistry | None = None) -> Meter:

@@ -93,6 +93,8 @@ class Executor:
     async def _settle(self, task: AnyTask, run: Run, timeout: float | None) -> Settlement:
         context = run.context
         enter(context)
+        tracing = self._app.tracing
+        unrecorded = None if tracing is None else tracing.enter(context.job)
         try:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
@@ -106,6 +108,8 @@ class Executor:
                     call = partial(self._in_scope, self._app.tenant_scope(context.job.tenant), call)
             for middleware in reversed(self._app.middleware):
                 call = partial(middleware, context, call)
+            if tracing is not None and unrecorded is None:
+                call = partial(tracing.run, context, call)
             result = await call()
             return succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
@@ -115,6 +119,9 @@ class Executor:
             return Settlement(context.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
         except BaseException as error:
             return self._failure(task, run, error, timeout)
+        finally:
+            if tracing is not None and unrecorded is not None:
+                tracing.leave(unrecorded)
 
     def _caller(self, task: AnyTask, context: Context) -> Callable[[], Awaitable[Any]]:
         """The handler with its arguments, as a coroutine function."""

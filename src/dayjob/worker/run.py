@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from dayjob.context import Context
+from dayjob.hooks import Ending
 from dayjob.job import Job
 from dayjob.stopping import Reason
 from dayjob.task import Task
@@ -15,7 +16,7 @@ class Run:
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
     __slots__ = (
-        "_alarm", "abandoned", "context", "interrupted", "job", "lost", "renew_at", "task", "took",
+        "_alarm", "abandoned", "context", "ending", "interrupted", "job", "lost", "renew_at", "task", "took",
         "worker_task",
     )  # fmt: skip
 
@@ -31,6 +32,8 @@ class Run:
         self.lost = False
         self.took = 0.0
         """Seconds, once it has ended."""
+        self.ending: Ending | None = None
+        """Who counts how it ends."""
         self._alarm: asyncio.TimerHandle | None = None
         self.abandoned = False
         """Whether it was settled without its handler, which would not end."""

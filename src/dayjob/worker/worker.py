@@ -375,7 +375,7 @@ class Worker:
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
         meter = self.app.meter
         if meter is not None:
-            meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
+            run.ending = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
         begun = SYSTEM.elapsed()
         settlement: Settlement | None
         try:
@@ -399,6 +399,8 @@ class Worker:
             self._settle(run, settlement)
         else:
             self._forget(run)
+            if run.ending is not None:
+                run.ending.ended("lost", run.took)
             self._tell_lost(job)
 
     # Settling.
@@ -411,8 +413,8 @@ class Worker:
         self._unsettled -= 1
         self._forget(run)
         self.done += 1
-        if self.app.meter is not None:
-            self.app.meter.ended(run.job, "lost" if result.state is None else result.state, run.took)
+        if run.ending is not None:
+            run.ending.ended("lost" if result.state is None else result.state, run.took)
         if result.lost:
             self._tell_lost(run.job)
         elif self.app.events.observed:
