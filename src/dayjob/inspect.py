@@ -35,9 +35,6 @@ EXAMINED_BYTES = 32 * 2**20
 GROUPED = 5_000
 """How many of the latest dead jobs are grouped by their error."""
 
-WAITING_ASKED = 100
-"""For how many queues, those with the most pending jobs, the overview asks how long the oldest waits."""
-
 RUNNING_SHOWN = 1_000
 
 _FIRST_CHUNK, _CHUNK = 100, 1000
@@ -125,7 +122,7 @@ class WorkerView(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A minute of a chart: jobs done in it, and how many were in which state at its end."""
+    """A minute of a chart: jobs done in it, and how things were at its end."""
 
     at_us: int
     done: int
@@ -135,13 +132,8 @@ class Point(Struct, frozen=True):
     dead: int
     known: bool = True
     """False for minutes before the first sample, when nobody counted."""
-
-    @property
-    def wait_seconds(self) -> float | None:
-        """About how long a job waited: by Little's law, those waiting over those done a second."""
-        if not self.known or (self.pending and not self.done):
-            return None
-        return self.pending / (self.done / 60) if self.done else 0.0
+    wait_seconds: float | None = None
+    """How long the first pending job had been due."""
 
 
 class Health(Struct, frozen=True):
@@ -161,6 +153,7 @@ class Inspector:
         self._history_fresh = history_fresh
         self.redaction = redaction or Redaction()
         self._read: tuple[int, float, int, list[Sample]] | None = None
+        self._first_due: tuple[float, dict[str, int]] = (-inf, {})
 
     # All of it.
 
@@ -172,16 +165,11 @@ class Inspector:
         paused = await self.broker.paused()
         workers = await self.broker.workers()
         now, samples = await self._history(1)
-        waiting: dict[str, float | None] = {}
-        busiest = sorted(
-            (name for name in stats if stats[name].pending), key=lambda name: -stats[name].pending
-        )
-        for name in busiest[:WAITING_ASKED]:
-            if waiting and SYSTEM.elapsed() - begun >= patience:
-                break
-            waiting[name] = await self._waiting(name, now)
+        first_due = await self.broker.first_due(stats, patience - (SYSTEM.elapsed() - begun))
+        self._first_due = (SYSTEM.elapsed(), first_due)
+        waits = {name: max(now - due, 0) / SECOND for name, due in first_due.items()}
         queues = [
-            QueueView(name, name in paused, each, _rate(samples, name, each, now), waiting.get(name))
+            QueueView(name, name in paused, each, _rate(samples, name, each, now), waits.get(name))
             for name, each in stats.items()
         ]
         return Overview(
@@ -196,20 +184,23 @@ class Inspector:
             round_trip,
         )
 
-    async def _waiting(self, queue: str, now: int) -> float | None:
-        oldest = await self.broker.jobs(queue, JobState.PENDING, limit=1)
-        return max(now - oldest[0].run_us, 0) / SECOND if oldest else None
-
-    async def chart(self, queue: str | None = None, minutes: int = 60) -> list[Point]:
+    async def chart(
+        self, queue: str | None = None, minutes: int = 60, *, patience: float = inf
+    ) -> list[Point]:
         """The throughput minute by minute, of one queue or of all, up to now."""
-        return (await self.charts([queue], minutes))[queue]
+        return (await self.charts([queue], minutes, patience=patience))[queue]
 
-    async def charts(self, queues: Sequence[str | None], minutes: int = 60) -> dict[str | None, list[Point]]:
+    async def charts(
+        self, queues: Sequence[str | None], minutes: int = 60, *, patience: float = inf
+    ) -> dict[str | None, list[Point]]:
         """The charts of several queues, None for all of them together, from one look."""
         now, samples = await self._history(minutes // 60 + 1)
         stats = await self.broker.all_stats()
         counters = {name: _counters(each) for name, each in stats.items()}
-        samples = [*samples, Sample(now, counters)]
+        seen, first_due = self._first_due  # by the overview, which goes before a chart
+        if SYSTEM.elapsed() - seen > min(self._history_fresh, 1.0):
+            first_due = await self.broker.first_due(stats, patience)
+        samples = [*samples, Sample(now, counters, first_due)]
         first = now - now % MINUTE - (minutes - 1) * MINUTE
         ends = range(first + MINUTE, first + (minutes + 1) * MINUTE, MINUTE)
         chosen = [_latest(samples, min(instant, now)) for instant in (first, *ends)]
@@ -221,7 +212,9 @@ class Inspector:
                 at_end = counts[id(after)]
                 done = max(at_end.done - counts[id(before)].done, 0)
                 counted = (at_end.pending, at_end.scheduled, at_end.running, at_end.dead)
-                points.append(Point(end, done, *counted, known=end >= samples[0].at_us))
+                known = end >= samples[0].at_us
+                waited = after.wait_seconds(queue, min(end, now)) if known else None
+                points.append(Point(end, done, *counted, known, waited))
             charts[queue] = points
         return charts
 

@@ -63,6 +63,7 @@ CALLS: dict[str, Call] = {
     "recur": lambda broker, claim: broker.recur(),
     "sample": lambda broker, claim: broker.sample(),
     "history": lambda broker, claim: broker.history(),
+    "first_due": lambda broker, claim: broker.first_due({}),
     "lead": lambda broker, claim: broker.lead(),
     "schedule": lambda broker, claim: broker.schedule(Recurring("s", every=60)),
     "declare": lambda broker, claim: broker.declare("app", [Recurring("s", every=60)]),

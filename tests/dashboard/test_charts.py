@@ -14,7 +14,8 @@ from dayjob.inspect import Point
 
 
 def hour(*done: int, pending: int = 0, known: bool = True) -> list[Point]:
-    return [Point(number, each, pending, 0, 0, 0, known) for number, each in enumerate(done)]
+    wait = float(pending) if known else None
+    return [Point(number, each, pending, 0, 0, 0, known, wait) for number, each in enumerate(done)]
 
 
 SERIES = {
@@ -56,9 +57,3 @@ def test_an_axis_ends_at_a_round_number(value: float, top: float) -> None:
 def test_minutes_that_nobody_counted_have_no_line() -> None:
     assert "polyline" not in charts.waiting(hour(*[0] * 60, pending=5, known=False))
     assert "polyline" in charts.waiting(hour(*[0] * 60, pending=5))
-
-
-def test_the_wait_is_those_pending_over_those_done_a_second() -> None:
-    assert Point(0, 60, 30, 0, 0, 0).wait_seconds == 30
-    assert Point(0, 0, 0, 0, 0, 0).wait_seconds == 0
-    assert Point(0, 0, 5, 0, 0, 0).wait_seconds is None

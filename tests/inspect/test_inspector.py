@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob import inspect as inspecting
+from dayjob.engines.base import NoteWrite
 from dayjob.inspect import Filter, Inspector, alike
 from dayjob.redaction import Redaction
 from dayjob.testing import ManualClock
@@ -94,6 +96,46 @@ async def test_the_chart_shows_what_was_done_each_minute(
     assert [point.done for point in await inspector.chart("waiting", minutes=3)] == [0, 0, 0]
     overview = await inspector.overview()
     assert overview.done_per_second > 0
+
+
+async def test_the_chart_shows_how_long_the_first_job_waited(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    clock.advance(60 - clock.now() // 1_000_000 % 60)
+    await broker.sample()
+    clock.advance(40)
+    await broker.enqueue("slow")
+    await broker.enqueue("quick")
+    clock.advance(20)
+    await broker.sample()
+    await broker.ack((await broker.claim("quick"))[0])
+    for _ in range(3):  # nothing changes, so nothing is written, and the job waits on
+        clock.advance(60)
+        await broker.sample()
+    await broker.enqueue("quick", delay=5)
+    clock.advance(15)
+    await broker.promote()
+
+    async def waits(queue: str | None) -> list[float | None]:
+        return [point.wait_seconds for point in await inspector.chart(queue, minutes=7)]
+
+    assert await waits("slow") == [None, 0, 20, 80, 140, 200, 215]
+    assert await waits("quick") == [None, 0, 20, 0, 0, 0, 10]
+    assert await waits(None) == [None, 0, 20, 80, 140, 200, 215]
+    assert await waits("unheard of") == [None, 0, 0, 0, 0, 0, 0]
+
+
+async def test_samples_of_before_waits_were_noted_are_read(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    clock.advance(60 - clock.now() // 1_000_000 % 60)
+    hour = clock.now() // 3_600_000_000
+    old = msgspec.msgpack.encode([[clock.now(), {"q": [1, 0, 0, 5, 0, 0]}]])
+    await broker._engine.write_notes([NoteWrite("history", f"{hour:012}", None, old)])
+    clock.advance(30)
+    _, samples = await broker.history()
+    assert samples[-1].stats("q").done == 5
+    assert samples[-1].wait_seconds("q", clock.now()) is None
 
 
 async def test_the_history_is_bounded_and_silent_while_nothing_changes(

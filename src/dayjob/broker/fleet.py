@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from dayjob.broker.roster import Member
 from dayjob.codec import encode
 from dayjob.errors import InvalidState
 from dayjob.fleet import COUNTED_AHEAD, Explanation, Situation, WorkerInfo, explain
-from dayjob.job import Enqueued, JobState, NewJob, known_key
+from dayjob.job import Enqueued, JobState, NewJob, QueueStats, known_key
 from dayjob.recurring import Recurring, Schedule, to_schedule
 
 
@@ -104,6 +105,14 @@ class Fleet(Operations):
         """The time now, and the counters of each minute of the last hours in which they changed."""
         self._check_open()
         return await self._history.read(hours)
+
+    async def first_due(self, stats: Mapping[str, QueueStats], patience: float = inf) -> dict[str, int]:
+        """When the first pending job of each queue was due, for the hundred queues with the most of them.
+
+        After ``patience`` seconds it asks for no more queues.
+        """
+        self._check_open()
+        return await self._history.first_due(stats, patience)
 
     # Why.
 

@@ -1,20 +1,23 @@
 """The throughput of the last day: the counters as they stood each minute, read later as differences.
 
-One note holds the samples of an hour. Nothing is written while the counters stand still, and nothing is
-ever added to a settlement.
+With them goes when the first pending job of each queue was due, which tells how long jobs wait. One note
+holds the samples of an hour. Nothing is written while the counters stand still, and nothing is ever added
+to a settlement.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import inf
 
 import msgspec
 from msgspec import Struct
 
+from dayjob.clock import SYSTEM
 from dayjob.durations import SECOND
-from dayjob.engines.base import Engine, Note, NoteWrite
-from dayjob.job import QueueStats
+from dayjob.engines.base import Engine, Listing, Note, NoteWrite
+from dayjob.job import JobState, QueueStats
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -27,15 +30,28 @@ KEPT = 24
 MOST_QUEUES = 500
 """Queues in a sample; those with the most successes are in it."""
 
+MOST_ASKED = 100
+"""For how many queues, those with the most pending jobs, it is asked how long the first of these waits."""
+
 
 class Sample(Struct, frozen=True, array_like=True):
     """The counters of every queue at one minute: pending, scheduled, running, done, dead, cancelled."""
 
     at_us: int
     queues: dict[str, tuple[int, int, int, int, int, int]]
+    first_due: dict[str, int] = {}
+    """When the first pending job of a queue was due; it still is the first while the counters stand still."""
 
     def stats(self, queue: str) -> QueueStats:
         return QueueStats(*self.queues.get(queue, (0, 0, 0, 0, 0, 0)))
+
+    def wait_seconds(self, queue: str | None, instant: int) -> float | None:
+        """How long the first pending job of the queue, or of any, has waited; None if nobody asked."""
+        due = self.first_due.get(queue) if queue is not None else min(self.first_due.values(), default=None)
+        if due is not None:
+            return max(instant - due, 0) / SECOND
+        stats = [self.stats(queue)] if queue is not None else map(self.stats, self.queues)
+        return None if any(each.pending for each in stats) else 0.0
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -55,10 +71,23 @@ class History:
         minute = now - now % MINUTE
         samples = [sample for note in notes for sample in _read(note)]
         if not samples or samples[-1].at_us < minute:
-            queues = _counters(await self._engine.stats())
+            stats = await self._engine.stats()
+            queues = _counters(stats)
             if not samples or samples[-1].queues != queues:
-                await self._add(notes, Sample(minute, queues))
+                await self._add(notes, Sample(minute, queues, await self.first_due(stats)))
         return minute + MINUTE - now
+
+    async def first_due(self, stats: Mapping[str, QueueStats], patience: float = inf) -> dict[str, int]:
+        """When the first pending job of each queue was due; after ``patience`` seconds no more are asked."""
+        deadline = SYSTEM.elapsed() + patience
+        pending = sorted((queue for queue in stats if stats[queue].pending), key=lambda q: -stats[q].pending)
+        found: dict[str, int] = {}
+        for queue in pending[:MOST_ASKED]:
+            for job in await self._engine.find(Listing(1, queue, JobState.PENDING)):
+                found[queue] = job.run_us
+            if SYSTEM.elapsed() >= deadline:
+                break
+        return found
 
     async def _add(self, notes: list[Note], sample: Sample) -> None:
         hour = _name(sample.at_us)

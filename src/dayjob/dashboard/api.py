@@ -40,7 +40,10 @@ async def _queues(request: Request, inspector: Inspector) -> Any:
 
 async def _chart(request: Request, inspector: Inspector) -> Any:
     queue = asked(request, "queue")
-    return {"queue": queue, "minutes": [point_fields(point) for point in await inspector.chart(queue)]}
+    return {
+        "queue": queue,
+        "minutes": [point_fields(point) for point in await inspector.chart(queue, patience=PATIENCE)],
+    }
 
 
 async def _jobs(request: Request, inspector: Inspector) -> Any:

@@ -54,12 +54,12 @@ def waiting(points: Sequence[Point]) -> Markup:
 
 
 def latency(points: Sequence[Point]) -> Markup:
-    """About how long jobs waited, in seconds."""
+    """How long the first pending job had been due, in seconds."""
     values = [point.wait_seconds for point in points]
     known = [value for value in values if value is not None]
     now, most = known[-1] if known else 0, max(known, default=0)
-    label = f"Jobs wait for about {now:,.1f} seconds, at most {most:,.1f} in the last {len(values)} minutes"
-    return _area(label, values, lambda value: f"about {value:,.1f} s")
+    label = f"Jobs wait for up to {now:,.1f} seconds, at most {most:,.1f} in the last {len(values)} minutes"
+    return _area(label, values, lambda value: f"up to {value:,.1f} s")
 
 
 def sparkline(points: Sequence[Point]) -> Markup:

@@ -59,7 +59,7 @@ def overview_shape(seen: Overview) -> str:
 async def _overview(desk: Desk, queue: str | None) -> dict[str, Any]:
     inspector = await desk.inspector()
     seen = await inspector.overview(patience=PATIENCE)
-    points = await inspector.chart(queue)
+    points = await inspector.chart(queue, patience=PATIENCE)
     drawn = {
         "chart-throughput": str(charts.throughput(points)),
         "chart-waiting": str(charts.waiting(points)),

@@ -21,7 +21,7 @@ async def overview(request: Request) -> Response:
     queue = asked(request, "queue")
     first = _number(asked(request, "from") or "")
     shown = seen.queues[first : first + SHOWN]
-    drawn = await inspector.charts([queue, *(view.name for view in shown)])
+    drawn = await inspector.charts([queue, *(view.name for view in shown)], patience=PATIENCE)
     return page(
         request,
         "overview.html",
