@@ -30,7 +30,12 @@ APP = make_app("memory://")
 
 
 def demo_command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from dayjob.cli import main; main(prog_name='dayjob')", "demo", *arguments]
+    """Whoever runs the tests may ignore Ctrl-C, as shells do for what runs in the background."""
+    start = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from dayjob.cli import main; main(prog_name='dayjob')"
+    )
+    return [sys.executable, "-c", start, "demo", *arguments]
 
 
 def environment(folder: Path) -> dict[str, str]:

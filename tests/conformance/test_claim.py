@@ -137,6 +137,11 @@ async def test_a_queue_named_twice_gives_each_job_once(broker: Broker) -> None:
     assert len(await broker.claim(["q", "q"], limit=5)) == 2
 
 
+async def test_a_queue_named_twice_leaves_room_for_those_after_it(broker: Broker) -> None:
+    first, second = [(await broker.enqueue(queue)).id for queue in ("a", "b")]
+    assert ids(await broker.claim(["a", "a", "b"], limit=2)) == [first, second]
+
+
 async def test_one_queue_does_not_get_the_jobs_of_another(broker: Broker) -> None:
     await broker.enqueue("a")
     assert await broker.claim("b") == []

@@ -115,7 +115,7 @@ class Broker(Fleet):
         With nothing to take, waits up to ``wait`` for the first job, woken when one arrives.
         """
         self._check_open()
-        names = [queue_or_queues] if isinstance(queue_or_queues, str) else list(queue_or_queues)
+        names = [queue_or_queues] if isinstance(queue_or_queues, str) else [*dict.fromkeys(queue_or_queues)]
         request = self._claim_request(names, limit, lease, worker)
         seconds = to_micros(wait, "wait") / SECOND
         if request.limit == 0 or not names:
