@@ -65,7 +65,9 @@ def client(url: str) -> Any:
     """A synchronous client, to look and to harm; untyped, since its types can't tell bytes from text."""
     base, _, options = url.partition("?")
     kept = "&".join(
-        option for option in options.split("&") if not option.startswith(("prefix=", "patience="))
+        option.replace("ca_certs=", "ssl_ca_certs=")
+        for option in options.split("&")
+        if not option.startswith(("prefix=", "patience="))
     )
     return redis.Redis.from_url(f"{base}?{kept}" if kept else base)
 

@@ -223,4 +223,6 @@ def _described(error: Exception) -> str:
 async def drop(connection: AbstractConnection) -> None:
     """Close a connection without waiting for the server, on whichever loop it was opened."""
     with suppress(RedisError, OSError, RuntimeError):
+        if connection._writer is not None:
+            connection._writer.transport.abort()  # TLS would wait for the other side to say goodbye
         await connection.disconnect(nowait=True)
