@@ -5,9 +5,9 @@ A job adds to plain lists, without a lock; what Prometheus wants to know is made
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from operator import add
 from threading import Lock
 
 from prometheus_client import CollectorRegistry
@@ -61,7 +61,7 @@ class Times:
             del self._new[: len(added)]
             added.sort()
             up_to = [*(bisect_right(added, bound) for bound in BOUNDS), len(added)]
-            self._counts = [*map(add, self._counts, up_to)]
+            self._counts = [*map(operator.add, self._counts, up_to)]
             self._sum += sum(added)
             return self._counts, self._sum
 
