@@ -255,7 +255,7 @@ async def two_workers(run: Run, engine: str) -> list[Finding]:
             what="of the processors used by two workers and the server",
             figures=f"{median(used[1]):.0f} % by one worker and the server",
             value=median(used[2]),
-            unit=" %",
+            unit="%",
         ),
     ]
 
