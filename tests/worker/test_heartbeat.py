@@ -75,7 +75,7 @@ async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, o
             await finish.wait()
 
     await work.aenqueue_many([(False,)] * 200 + [(True,)] * 8)
-    async with working(app, concurrency=4, lease=LEASE):
+    async with working(app, concurrency=4, lease=LEASE) as worker:
         await until(lambda: started == 204)
         held: list[Job] = []
 
@@ -89,6 +89,8 @@ async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, o
         async def all_moved_on() -> bool:
             later = {job.id: job for job in await outside.jobs(state="running")}
             assert {job.epoch for job in later.values()} == {1}
+            half = SYSTEM.elapsed() + LEASE / 2
+            assert all(run.renew_at <= half for run in list(worker._runs.values())), "before they run out"
             return all(
                 (later[job.id].lease_us or 0) > (job.lease_us or 0) + 3 * LEASE * 1_000_000 for job in held
             )
