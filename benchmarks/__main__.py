@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     batching,
     bloat,
+    crews,
     duties,
     flatness,
     importing,
@@ -27,8 +28,8 @@ from benchmarks.findings import Finding
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
-    batching, flatness, importing, speed, waiting, workers, postgres, bloat, redis_workers, object_storage,
-    duties,
+    batching, flatness, importing, speed, waiting, workers, postgres, crews, bloat, redis_workers,
+    object_storage, duties,
 )  # fmt: skip
 """Importing them registers their measures."""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.child import Answer, Kind, drained, run, starts, until
-from benchmarks.fleet import _fill, _working, make_app
+from benchmarks.fleet import _fill, make_app, working
 from dayjob import Broker, Recurring
 from dayjob.worker import worker
 from dayjob.worker.garbage import collect_less_often
@@ -51,7 +51,7 @@ async def with_all(url: str, jobs: int) -> Answer:
         for number in range(SCHEDULES):
             recurring = Recurring(f"schedule {number}", every=1, task="note", args={"number": number})
             await app.broker.schedule(recurring)
-        async with _working(app):
+        async with working(app):
             await until(lambda: len(starts) >= jobs)
     del starts[jobs:]
     return drained(jobs)
@@ -61,7 +61,7 @@ async def without(url: str, jobs: int) -> Answer:
     _switch_off()
     async with make_app(url) as app:
         await _fill(app, jobs)
-        async with _working(app):
+        async with working(app):
             await until(lambda: len(starts) >= jobs)
     return drained(jobs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from benchmarks.child import (
@@ -49,7 +49,7 @@ async def note_wait(stamp: float) -> None:
     waited(stamp)
 
 
-def make_app(url: str) -> App:
+def make_app(url: str, note: Callable[[int], Awaitable[None]] = note) -> App:
     app = App(url, config=BrokerConfig(retention=Retention(done=0)))
     app.task(name="note")(note)
     app.task(name="note_wait")(note_wait)
@@ -68,7 +68,7 @@ async def fill(url: str, jobs: int) -> Answer:
 
 
 @asynccontextmanager
-async def _working(app: App, concurrency: int = 100) -> AsyncIterator[None]:
+async def working(app: App, concurrency: int = 100) -> AsyncIterator[None]:
     """A worker that runs as ``dayjob worker`` does, until the context ends."""
     worker = Worker(app, concurrency=concurrency)
     running = asyncio.ensure_future(worker.run())
@@ -81,23 +81,9 @@ async def drain(url: str, jobs: int, concurrency: str) -> Answer:
     """One worker on a backlog."""
     async with make_app(url) as app:
         await _fill(app, jobs)
-        async with _working(app, int(concurrency)):
+        async with working(app, int(concurrency)):
             await until(lambda: len(starts) >= jobs)
     return drained(jobs)
-
-
-async def share(url: str, jobs: int) -> Answer:
-    """One of several workers on a backlog that is there already: how many it ran, and when."""
-    async with make_app(url) as app:
-        await app.broker.stats("default")
-        await hold()
-        async with _working(app):
-            ran = -1
-            # Counting while there is work would be work, too.
-            while len(starts) > ran or (await app.broker.stats("default")).pending:
-                ran = len(starts)
-                await asyncio.sleep(0.25)
-    return {"jobs": len(starts), "first": min(starts, default=0), "last": max(starts, default=0)}
 
 
 async def drain_for(url: str, seconds: int) -> Answer:
@@ -108,7 +94,7 @@ async def drain_for(url: str, seconds: int) -> Answer:
     async with make_app(url) as app:
         await app.broker.stats("default")
         await hold()
-        async with _working(app):
+        async with working(app):
             await until(lambda: bool(starts))
             ran = -1
             end = starts[0] + seconds
@@ -130,7 +116,7 @@ async def churn(url: str, jobs: int, first: str) -> Answer:
     async with make_app(url) as app, connection(url) as database:
         await _fill(app, BACKLOG)
         added = BACKLOG
-        async with _working(app):
+        async with working(app):
             for end in (int(first), jobs):
                 while len(starts) < end:
                     if added - len(starts) < BACKLOG:
@@ -165,7 +151,7 @@ async def producers(url: str, calls: int, count: str) -> Answer:
 
 async def listen(url: str, jobs: int) -> Answer:
     """An idle worker: how long each job waited from the moment it was asked for to its start."""
-    async with make_app(url) as app, _working(app):
+    async with make_app(url) as app, working(app):
         await hold()
         await until(lambda: len(waits) >= jobs)
     return median_wait()
@@ -188,7 +174,6 @@ KINDS: dict[str, Kind] = {
     "fill": fill,
     "listen": listen,
     "producers": producers,
-    "share": share,
 }
 
 if __name__ == "__main__":

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import median
 
 from benchmarks.findings import Finding, millis, paired_ratio, rate
@@ -213,75 +210,3 @@ async def peer_latency(run: Run, engine: str) -> list[Finding]:
             at_most=1,
         )
     ]
-
-
-@measure("two-workers", "postgres")
-async def two_workers(run: Run, engine: str) -> list[Finding]:
-    """Two worker processes on one backlog, against one.
-
-    They share the machine with the server: how much of it two of them and the server use tells whether a
-    second process could have done more.
-    """
-    run.close_sides()
-    jobs = run.size(60_000, 12_000)
-    used: dict[int, list[float]] = {1: [], 2: []}
-
-    def share(count: int) -> Turn:
-        async def turn() -> float:
-            with run.server.database() as url:
-                ask(_FLEET, "fill", url, jobs)
-                found, share = _shared_rate(url, jobs, count)
-                used[count].append(share)
-                return found
-
-        return turn
-
-    two, one = await run.in_turn(
-        f"two-workers · {engine} · {jobs:,} jobs", run.size(7, 3), share(2), share(1)
-    )
-    return [
-        Finding(
-            measure="two-workers",
-            engine=engine,
-            what="no-op coroutine tasks, two worker processes vs one",
-            figures=f"{rate(median(two))} vs {rate(median(one))}",
-            value=paired_ratio(two, one),
-            unit="×",
-            at_least=1.3,
-        ),
-        Finding(
-            measure="two-workers",
-            engine=engine,
-            what="of the processors used by two workers and the server",
-            figures=f"{median(used[1]):.0f} % by one worker and the server",
-            value=median(used[2]),
-            unit="%",
-        ),
-    ]
-
-
-def _shared_rate(url: str, jobs: int, count: int) -> tuple[float, float]:
-    """From the first start in any process to the last in any; and the share of the processors used, in %."""
-    with ExitStack() as stack:
-        workers = [stack.enter_context(python(_FLEET, "share", url, jobs)) for _ in range(count)]
-        for worker in workers:
-            worker.wait_until_ready()
-        before = _busy_seconds()
-        for worker in workers:
-            worker.go()
-        found = [answer for worker in workers if (answer := worker.answer())["jobs"]]
-        busy = _busy_seconds() - before
-    ran = sum(answer["jobs"] for answer in found)
-    if ran != jobs:
-        raise RuntimeError(f"{ran:,.0f} of {jobs:,} jobs ran")
-    seconds = max(each["last"] for each in found) - min(each["first"] for each in found)
-    return (jobs - 1) / seconds, 100 * busy / (seconds * (os.cpu_count() or 1))
-
-
-def _busy_seconds() -> float:
-    """For how long the machine's processors were busy since it started, together; where that is told."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    user, nice, system, _, _, *rest = map(int, stat.read_text().splitlines()[0].split()[1:])
-    return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")

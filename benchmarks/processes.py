@@ -52,9 +52,22 @@ class Child:
             raise RuntimeError("the process went on before it was told to")
 
     def go(self) -> None:
+        self.tell("go")
+
+    def tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
+
+    def hear(self) -> Answer:
+        """The answer to what it was told, by a process that then goes on."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.answer()
+            raise RuntimeError("the process ended before it answered")
+        found: Answer = json.loads(line)
+        return found
 
     def answer(self) -> Answer:
         output, errors = self._process.communicate(timeout=_PATIENCE)

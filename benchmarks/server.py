@@ -26,6 +26,7 @@ SETTINGS = {
     "shared_buffers": "512MB",
     # A checkpoint in the middle of one side's turn would be its bad luck: they come between turns.
     "max_wal_size": "8GB",
+    "min_wal_size": "2GB",
     "checkpoint_timeout": "30min",
     # A run puts a busy queue's day into a minute, so autovacuum looks more often than each minute too.
     "autovacuum_naptime": "5s",

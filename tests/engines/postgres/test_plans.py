@@ -117,7 +117,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'news', {some(n)}, {KEEPS}",
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
-        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}"
+        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, false"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
     "expire": lambda n: f"NULL, {n}, {KEEPS}, 'reason'",

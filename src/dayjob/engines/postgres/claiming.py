@@ -18,6 +18,12 @@ from dayjob.job import Job
 
 _MOST_LOST = 100
 
+THOROUGH = 1.0
+"""Seconds after which a claim looks at all jobs again.
+
+A lock that several hold together is not known by a transaction: a job that had one may be passed by.
+"""
+
 Found = Sequence[Sequence[Any]]
 
 
@@ -30,6 +36,7 @@ class Claiming:
         self._cursors = cursors
         self._lost: list[bytes] = []
         """The tokens of claims that may have taken jobs unheard before the server was gone for too long."""
+        self._thorough_at = 0.0
 
     async def claim(self, request: ClaimRequest, now: int | None) -> list[Job]:
         """Up to the limit, unless there are no more; what can't be decoded is replaced by what can."""
@@ -52,12 +59,15 @@ class Claiming:
         leases = [lease for _, lease in request.queues]
         token = ids.new_key()
         begun = SYSTEM.elapsed()
+        thorough = begun >= self._thorough_at
+        if thorough:
+            self._thorough_at = begun + THOROUGH
 
         async def claim(connection: Connection) -> Found:
             after = self._cursors.of(queues)
             found: Found = await connection.fetch(
                 self._statements["claim"], now, queues, leases, [priority for priority, _ in after],
-                [id for _, id in after], limit, request.worker, token,
+                [id for _, id in after], limit, request.worker, token, thorough,
             )  # fmt: skip
             return found
 

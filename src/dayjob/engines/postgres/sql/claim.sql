@@ -1,27 +1,39 @@
 -- Hand out pending jobs, queue by queue in the order given, each in the order of (priority, id).
 -- $1 now  $2 queues  $3 their leases  $4, $5 after which (priority, id) of each to look  $6 limit
--- $7 worker  $8 claim
+-- $7 worker  $8 claim  $9 whether to look at what others have in hand, too
 -- The claim is locked by its token while it is under way: a retry waits for it, and finds what it took.
+-- A job that another claim took while this one looks is passed by. To lock it would be to lock it as it has
+-- become, running, and its worker could not settle it until this claim is over. Its row tells by its xmax,
+-- which is compared with this statement's snapshot; the sum makes it whole, as it has 32 bits of the 64.
+-- By "nullif … is not null" the planner knows that nearly all jobs pass.
 -- The last column tells how many blocks of the index were read: a few, and many more if what was claimed
 -- since the last vacuum, or under a snapshot that somebody holds, is still in it.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now, pg_advisory_xact_lock(hashtextextended($8::uuid::text, 0)) AS under_way,
-        pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) AS read
+        pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) AS read,
+        pg_current_snapshot() AS snapshot, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 2147483648 AS base
+),
+wanted AS MATERIALIZED (
+    SELECT queue, after_priority, after_id
+    FROM unnest($2::text[], $4::bigint[], $5::uuid[]) AS wanted (queue, after_priority, after_id)
+    WHERE (SELECT pauses.queue FROM dayjob.pauses WHERE pauses.queue = wanted.queue) IS NULL
 ),
 picked AS MATERIALIZED (
     SELECT job.id
-    FROM clock, unnest($2::text[], $4::bigint[], $5::uuid[]) AS wanted (queue, after_priority, after_id)
+    FROM clock, wanted
     CROSS JOIN LATERAL (
         SELECT jobs.id
         FROM dayjob.jobs
         WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
             AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
             AND (jobs.expires_at > clock.now OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+            AND nullif(jobs.xmax = '0'::xid OR $9 OR pg_visible_in_snapshot(
+                (clock.base + ((jobs.xmax::text::bigint - clock.base) & 4294967295))::text::xid8, clock.snapshot
+            ), false) IS NOT NULL
         ORDER BY jobs.priority, jobs.id
         LIMIT $6
         FOR UPDATE SKIP LOCKED
     ) AS job
-    WHERE NOT EXISTS (SELECT FROM dayjob.pauses WHERE pauses.queue = wanted.queue)
     LIMIT $6
 ),
 claimed AS (

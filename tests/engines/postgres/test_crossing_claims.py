@@ -1,0 +1,146 @@
+"""Claims that look at a queue at the same time: none holds up another's runs, and none overlooks a job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from dayjob import Broker, BrokerConfig, Job, NewJob, ids
+from dayjob.engines.postgres import claiming
+from dayjob.engines.postgres.place import Place
+from dayjob.engines.postgres.pool import Connection, connect
+from dayjob.engines.postgres.statements import Statements
+from dayjob.job import id_text
+from tests.servers.postgres import server_url, with_options
+from tests.servers.private import private_server
+from tests.worker.crew import within
+
+QUIET = BrokerConfig(duties=False)
+HOUR = 3600.0
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND pid = $1"
+
+Console = psycopg.Connection[tuple[Any, ...]]
+Late = Callable[[Callable[[], Awaitable[None]], bool], Awaitable[list[str]]]
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[list[Any]]:
+    async with AsyncExitStack() as stack:
+        opened: list[Connection] = []
+        for _ in range(2):
+            opened.append(await connect(Place("", server_url()), 10))
+            stack.callback(opened[-1].terminate)
+        yield opened
+
+
+@pytest.fixture
+async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
+    """Begins a claim, lets something happen before it has looked, and tells what it took; it stays open."""
+    claimer, gate = connections
+    claim = Statements(schema)["claim"]
+    await claimer.execute("SET lock_timeout = 0")
+    lock = "SELECT pg_advisory{}lock(hashtextextended($1::uuid::text, 0))"
+
+    async def claim_late(meanwhile: Callable[[], Awaitable[None]], thorough: bool) -> list[str]:
+        token = ids.new_key()
+        await gate.fetch(lock.format("_"), token)
+        looking = asyncio.ensure_future(
+            claimer.fetch(
+                claim, None, ["q"], [30_000_000], [-1], [bytes(16)], 100, "late", token, thorough
+            )
+        )  # fmt: skip
+        async with asyncio.timeout(10):
+            while not await gate.fetchval(WAITING, claimer.get_server_pid()):
+                pass
+        await meanwhile()
+        await gate.fetch(lock.format("_un"), token)
+        return [id_text(row[0]) for row in await within(looking)]
+
+    async with claimer.transaction():
+        yield claim_late
+
+
+async def test_a_run_is_settled_while_a_claim_that_crossed_its_own_is_open(
+    broker: Broker, late: Late
+) -> None:
+    first, second, third = [each.id for each in await broker.enqueue_many([NewJob("q")] * 3)]
+    taken: list[Job] = []
+
+    async def claim_two() -> None:
+        taken.extend(await broker.claim("q", limit=2))
+
+    assert await late(claim_two, False) == [third]
+    assert [job.id for job in taken] == [first, second]
+    for job in taken:
+        await within(broker.ack(job), 5)
+
+
+async def test_what_was_let_go_of_while_a_claim_looked_is_for_the_next(
+    broker: Broker, late: Late, schema: str
+) -> None:
+    (job,) = await broker.enqueue_many([NewJob("q")])
+    async with await psycopg.AsyncConnection.connect(server_url()) as holder:
+        await holder.execute(f'SELECT FROM "{schema}".jobs FOR UPDATE')
+        assert await late(holder.rollback, False) == []
+        assert [each.id for each in await broker.claim("q")] == [job.id]
+
+
+async def test_a_thorough_claim_takes_what_was_let_go_of_while_it_looked(
+    broker: Broker, late: Late, schema: str
+) -> None:
+    (job,) = await broker.enqueue_many([NewJob("q")])
+    async with await psycopg.AsyncConnection.connect(server_url()) as holder:
+        await holder.execute(f'SELECT FROM "{schema}".jobs FOR UPDATE')
+        assert await late(holder.rollback, True) == [job.id]
+
+
+async def test_what_was_locked_and_let_go_of_is_claimed_while_older_transactions_last(
+    broker: Broker, console: Console, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claiming, "THOROUGH", HOUR)
+    assert await broker.claim("q") == []  # The thorough one.
+    (job,) = await broker.enqueue_many([NewJob("q")])
+    async with await psycopg.AsyncConnection.connect(server_url()) as older:
+        await older.execute("SELECT pg_current_xact_id()")
+        with console.transaction(force_rollback=True):
+            console.execute(f'SELECT FROM "{schema}".jobs FOR UPDATE')
+        assert [each.id for each in await broker.claim("q")] == [job.id]
+
+
+async def test_locks_that_several_held_hide_no_job_for_longer_than_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each set of lockers has a number of its own, which says nothing of when they began.
+
+    Many sets of few make those numbers larger than any transaction's on a server that is as new as this.
+    """
+    monkeypatch.setattr(claiming, "THOROUGH", HOUR)
+    bits = 12
+    async with private_server(autovacuum="off") as server, AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(Broker(with_options(server.url, poll="1000"), config=QUIET))
+        assert await broker.claim("q") == []  # The thorough one.
+        jobs = [each.id for each in await broker.enqueue_many([NewJob("q")] * 2**bits)]
+        holders = [
+            await stack.enter_async_context(await psycopg.AsyncConnection.connect(server.url))
+            for _ in range(bits)
+        ]
+        for bit, holder in enumerate(holders):
+            mine = [job for number, job in enumerate(jobs) if number >> bit & 1]
+            await holder.execute("SELECT FROM dayjob.jobs WHERE id = ANY(%s) FOR KEY SHARE", [mine])
+        for holder in holders:
+            await holder.rollback()
+        found = [job.id for job in await broker.claim("q", limit=len(jobs))]
+        assert len(found) < len(jobs), "so there are jobs that a claim passes by"
+        monkeypatch.setattr(claiming, "THOROUGH", 0.1)
+        other = await stack.enter_async_context(Broker(with_options(server.url, poll="1000"), config=QUIET))
+        assert await other.claim("another") == []  # Its first one.
+        async with asyncio.timeout(10):
+            while len(found) < len(jobs):
+                found += [job.id for job in await other.claim("q", limit=len(jobs))]
+        assert sorted(found) == jobs
