@@ -254,6 +254,14 @@ def test_every_statement_has_its_plan() -> None:
     assert PARAMETERS.keys() == {*EXPECTED, *LISTINGS}
 
 
+@pytest.mark.parametrize("name", [*EXPECTED, *COMPOSED])
+def test_what_a_server_shows_of_a_statement_tells_what_it_does(name: str) -> None:
+    """It shows the first 1,024 bytes: one line of words, and then the statement."""
+    words, statement = Statements("dayjob")[name].split("\n", 1)
+    assert words.startswith("-- ")
+    assert not statement.startswith("--")
+
+
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("as_the_engine", [True, False], ids=["as the engine", "server's defaults"])
 def test_jobs_are_found_by_the_index_meant_for_it(crowd: Crowd, as_the_engine: bool, mode: str) -> None:

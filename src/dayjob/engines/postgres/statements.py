@@ -18,7 +18,9 @@ _NAMED = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 
 @cache
 def source(name: str) -> str:
-    return (_HERE / "sql" / f"{name}.sql").read_text("utf-8")
+    """The statement, with the line that says what it does: a server shows the beginning of what it runs."""
+    first, *lines = (_HERE / "sql" / f"{name}.sql").read_text("utf-8").splitlines(keepends=True)
+    return first + "".join(line for line in lines if not line.startswith("--"))
 
 
 def quoted(name: str) -> str:

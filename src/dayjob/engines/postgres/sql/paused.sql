@@ -1,1 +1,2 @@
+-- The queues that hand out nothing.
 SELECT queue FROM dayjob.pauses
