@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from msgspec import Struct
+
 from dayjob import ids
 from dayjob.engines.base import Contended, Insertion, Verdict
+from dayjob.engines.doubts import Doubts
 from dayjob.engines.postgres.courier import Courier
-from dayjob.engines.postgres.doubts import Doubt, Doubts
 from dayjob.engines.postgres.exchange import Exchange, news_of
 from dayjob.engines.postgres.inserting import Fetch, insert
 from dayjob.engines.postgres.pool import Connection
@@ -31,6 +33,14 @@ _LOST: tuple[JobState | None, str] = (None, "")
 _DONE = (JobState.DONE, "")
 
 
+class Batch(Struct, frozen=True, eq=False):
+    """Verdicts as they are sent."""
+
+    token: bytes
+    verdicts: Sequence[Verdict]
+    now: int | None
+
+
 class Settling:
     """Settles the claims of one engine, each batch in one commit."""
 
@@ -41,7 +51,7 @@ class Settling:
         self._statements = statements
         self._exchange = exchange
         self._tidying = tidying
-        self._doubts = Doubts()
+        self._doubts = Doubts[Batch]()
 
     async def settle(self, verdicts: Sequence[Verdict], now: int | None) -> Settled | None:
         """What became of the verdicts whose claims were current, if need be by a try before this one.
@@ -56,20 +66,20 @@ class Settling:
         if settled:
             left = [verdict for verdict in verdicts if (verdict.key, verdict.epoch) not in settled]
         if left:
-            batch = Doubt(ids.new_key(), once(left), now)
+            batch = Batch(ids.new_key(), once(left), now)
             try:
                 applied = await self._apply(batch)
             except Contended:
                 raise  # Nothing was changed, and there is no doubt about it.
             except EngineUnavailable:
-                self._doubts.add(batch)
+                self._doubts.add(batch.verdicts, batch)
                 raise
             if applied is None and batch.verdicts is verdicts:
                 return None
             settled |= in_full(batch.verdicts, applied)
         return settled
 
-    async def _apply(self, batch: Doubt) -> Settled | None:
+    async def _apply(self, batch: Batch) -> Settled | None:
         """Apply a batch, or find out what its first try came to."""
         statements, exchange, carry = self._statements, self._exchange, self._courier.carry
         verdicts, token, now = batch.verdicts, batch.token, batch.now

@@ -8,6 +8,8 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec import Struct
+
 from dayjob.clock import SYSTEM, Clock
 from dayjob.engines.base import (
     Capabilities,
@@ -25,6 +27,7 @@ from dayjob.engines.base import (
     Seat,
     Verdict,
 )
+from dayjob.engines.doubts import Doubts, Named, named
 from dayjob.engines.redis import arguments, listing, notes, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.diagnosis import diagnose
@@ -35,7 +38,6 @@ from dayjob.engines.redis.opening import prepare
 from dayjob.engines.redis.place import Place
 from dayjob.engines.redis.record import CODES, NONE, STATES, TIME
 from dayjob.engines.redis.seats import Seats
-from dayjob.engines.redis.unsettled import Unsettled
 from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
 from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.signals import Signals
@@ -54,6 +56,15 @@ _EXAMINED = 250
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
+class Batch(Struct, frozen=True, eq=False):
+    """Verdicts as they were sent."""
+
+    ticket: Ticket
+    verdicts: Sequence[Verdict]
+    now: int | None
+    arguments: Arguments
+
+
 class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
@@ -67,7 +78,7 @@ class RedisEngine:
         self._keys = place.keys
         self._opened: tuple[Link, News] | None = None
         self._lanes = Lanes(place.keys)
-        self._unsettled = Unsettled()
+        self._doubts = Doubts[Batch]()
         self._seats = Seats(self._confirm)
         self._confirming: set[asyncio.Task[None]] = set()
 
@@ -200,15 +211,16 @@ class RedisEngine:
                 seat.give_back([job])  # To no effect, unless the first answer was lost.
 
     async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
-        known: dict[tuple[bytes, int, str], JobState | None] = {}
-        for batch in self._unsettled.batches_of(verdicts):
+        known: dict[Named, JobState | None] = {}
+        for batch in self._doubts.about(verdicts):
             answer = await self._send(batch.ticket, "settle", batch.now, batch.arguments)
-            known |= batch.outcomes(_states(answer))
-            self._unsettled.forget(batch)
+            for verdict, state in zip(batch.verdicts, _states(answer), strict=True):
+                known.setdefault(named(verdict), state)  # Of two on one claim, the first was applied.
+            self._doubts.remove(batch)
             self._lanes.give_back(batch.ticket)
-        new = [verdict for verdict in verdicts if _named(verdict) not in known]
+        new = [verdict for verdict in verdicts if named(verdict) not in known]
         states = iter(await self._settle(new, now) if new else [])
-        return [known[name] if (name := _named(verdict)) in known else next(states) for verdict in verdicts]
+        return [known[name] if (name := named(verdict)) in known else next(states) for verdict in verdicts]
 
     async def _settle(self, verdicts: Sequence[Verdict], now: int | None) -> list[JobState | None]:
         ticket = self._lanes.take()
@@ -216,7 +228,7 @@ class RedisEngine:
         try:
             answer = await self._send(ticket, "settle", now, given)
         except EngineUnavailable:
-            self._unsettled.keep(ticket, now, given, verdicts)
+            self._doubts.add(verdicts, Batch(ticket, verdicts, now, given))
             raise
         except BaseException:
             self._lanes.give_back(ticket)
@@ -406,7 +418,3 @@ def _enqueued(jobs: Sequence[Insertion], answer: bytes) -> list[Enqueued]:
 
 def _states(answer: bytes) -> list[JobState | None]:
     return [STATES[code] for code in answer]
-
-
-def _named(verdict: Verdict) -> tuple[bytes, int, str]:
-    return (verdict.key, verdict.epoch, verdict.event)
