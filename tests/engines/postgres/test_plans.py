@@ -254,7 +254,7 @@ def test_every_statement_has_its_plan() -> None:
     assert PARAMETERS.keys() == {*EXPECTED, *LISTINGS}
 
 
-@pytest.mark.parametrize("name", [*EXPECTED, *COMPOSED])
+@pytest.mark.parametrize("name", sorted({*EXPECTED, *COMPOSED}))
 def test_what_a_server_shows_of_a_statement_tells_what_it_does(name: str) -> None:
     """It shows the first 1,024 bytes: one line of words, and then the statement."""
     words, statement = Statements("dayjob")[name].split("\n", 1)
