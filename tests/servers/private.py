@@ -16,7 +16,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from tests.servers.cluster import Cluster, free_port, hold_lifeline
+from tests.servers.cluster import VERSION, Cluster, free_port, hold_lifeline
 from tests.servers.postgres import seed
 
 BOUND = 30.0
@@ -98,8 +98,8 @@ def _fresh_folder() -> Path:
     return folder
 
 
-def _create(cluster: Cluster) -> None:
-    found = seed()
+def _create(cluster: Cluster, version: str) -> None:
+    found = seed() if version == VERSION else None
     if found is None:
         cluster.create()
     else:
@@ -107,13 +107,13 @@ def _create(cluster: Cluster) -> None:
 
 
 @asynccontextmanager
-async def private_server(**settings: str) -> AsyncIterator[PrivateServer]:
+async def private_server(version: str = VERSION, **settings: str) -> AsyncIterator[PrivateServer]:
     """A fresh server that runs as long as the block does."""
     folder = _fresh_folder()
     lifeline = hold_lifeline(folder)
     try:
-        cluster = Cluster(folder)
-        await asyncio.to_thread(_create, cluster)
+        cluster = Cluster(folder, version)
+        await asyncio.to_thread(_create, cluster, version)
         server = PrivateServer(cluster)
         await server.start(**settings)
         try:

@@ -1,0 +1,58 @@
+"""Each version of the server that the wheel brings: the whole suite runs on one of them, and this on all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from dayjob import App, Broker, BrokerConfig, JobState, Retry, Worker
+from dayjob.engines.postgres.statements import Statements
+from tests.conformance.arrange import KEEP_ALL
+from tests.engines.postgres.test_plans import EXPECTED
+from tests.engines.postgres.verbs import use_every_verb
+from tests.servers.cluster import PROGRAMS
+from tests.servers.private import PrivateServer, private_server
+from tests.worker.crew import within
+
+
+@pytest.fixture(params=sorted(PROGRAMS))
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[PrivateServer]:
+    async with private_server(request.param) as server:
+        ((version,),) = await server.fetch("SHOW server_version_num")
+        assert int(version) // 10_000 == int(request.param)
+        yield server
+
+
+async def test_it_runs_every_statement(server: PrivateServer) -> None:
+    async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
+        await use_every_verb(broker)
+    statements = Statements("dayjob")
+    with psycopg.connect(server.url) as console:
+        for name in EXPECTED:
+            console.execute(f"PREPARE {name} AS {statements[name]}".encode())
+
+
+async def test_a_worker_on_it_runs_jobs_of_committed_transactions(server: PrivateServer) -> None:
+    app = App(server.url)
+    runs: list[int] = []
+
+    @app.task(retry=Retry.fixed(attempts=2, delay=0))
+    async def work(number: int) -> int:
+        runs.append(number)
+        if runs == [1]:
+            raise ValueError("once more")
+        return number
+
+    async with app:
+        async with await psycopg.AsyncConnection.connect(server.url) as connection:
+            kept = await work.using(connection=connection).aenqueue(1)
+            await connection.commit()
+            dropped = await work.using(connection=connection).aenqueue(2)
+            await connection.rollback()
+        await within(Worker(app).run_until_idle())
+        assert await kept.aresult(timeout=10) == 1
+        assert runs == [1, 1]
+        assert await kept.astatus() is JobState.DONE
+        assert await dropped.astatus() is None
