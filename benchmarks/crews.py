@@ -41,7 +41,7 @@ class Crew:
         self._seconds = seconds
         self._workers = workers
         self.used: list[float] = []
-        """Percent of the machine's processors that were busy in each shift."""
+        """Percent of the machine's processors that were busy in each shift; 0 where that is not told."""
         self.own: list[float] = []
         """Percent of that which the workers had; the rest was the server's, nearly all of it."""
 
@@ -58,7 +58,7 @@ class Crew:
         busy = _busy_seconds() - before
         answers = [worker.hear() for worker in self._workers]
         self.used.append(100 * busy / (self._seconds * (os.cpu_count() or 1)))
-        self.own.append(100 * sum(answer["busy"] for answer in answers) / busy)
+        self.own.append(100 * sum(answer["busy"] for answer in answers) / busy if busy else 0.0)
         return sum(answer["jobs"] for answer in answers) / self._seconds
 
     def _fill(self) -> None:
@@ -112,6 +112,9 @@ async def two_workers(run: Run, engine: str) -> list[Finding]:
 
 
 def _busy_seconds() -> float:
-    """For how long the machine's processors were busy since it started, together."""
-    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
+    """For how long the machine's processors were busy since it started, together; where that is told."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system, _, _, *rest = map(int, stat.read_text().splitlines()[0].split()[1:])
     return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")
