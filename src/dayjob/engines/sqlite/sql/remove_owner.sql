@@ -1,5 +1,5 @@
 -- Forget an owner that has no claims left.
 DELETE FROM dayjob_owners
-WHERE id = ?1 AND NOT EXISTS (
-    SELECT 1 FROM dayjob_jobs INDEXED BY dayjob_leases WHERE state = 'running' AND owner = ?1
+WHERE id = ? AND NOT EXISTS (
+    SELECT 1 FROM dayjob_jobs INDEXED BY dayjob_leases WHERE state = 'running' AND owner = dayjob_owners.id
 )
