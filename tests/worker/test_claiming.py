@@ -52,8 +52,8 @@ async def test_while_jobs_are_short_as_many_again_are_fetched_ahead(app: App, ou
             await gate.wait()
 
     await work.aenqueue_many([(False,)] * 400 + [(True,)] * 100)
-    async with working(app, concurrency=10):
-        await until(lambda: started == 410)
+    async with working(app, concurrency=10) as worker:
+        await until(lambda: started == 410 and worker.done == 400)
         await pause(0.05)
         running = (await outside.stats("default")).running
         assert 10 <= running <= 20, running
