@@ -91,7 +91,7 @@ def _node(*command: str) -> float:
 @measure("redis-latency", "redis")
 async def redis_latency(run: Run, engine: str) -> list[Finding]:
     """From an enqueue in another process to the start on an idle worker, against TaskIQ."""
-    samples = run.size(200, 60)
+    samples = run.size(100, 50)
 
     async def ours() -> float:
         return ask(_PEERS, "dayjob-latency", run.url(engine), samples)["p50"]
@@ -99,7 +99,7 @@ async def redis_latency(run: Run, engine: str) -> list[Finding]:
     async def theirs() -> float:
         return ask(_PEERS, "taskiq-latency", run.redis().url, samples)["p50"]
 
-    found, peer = await run.in_turn("redis-latency", run.size(5, 3), ours, theirs)
+    found, peer = await run.in_turn("redis-latency", run.size(15, 5), ours, theirs)
     return [
         Finding(
             measure="redis-latency",

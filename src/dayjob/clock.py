@@ -51,6 +51,11 @@ class SystemClock:
 SYSTEM = SystemClock()
 
 
+async def give_way() -> None:
+    """Let what is ready on the event loop have its turn first."""
+    await asyncio.sleep(0)
+
+
 def block(seconds: float) -> None:
     """Hold up the calling thread; never to be called on an event loop."""
     time.sleep(seconds)

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from dayjob import App, Broker, ConfigError, NewJob, Worker
+from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
 from dayjob.clock import SYSTEM
+from dayjob.worker.fetcher import Fetcher
 from tests.broker.staging import Stage
 from tests.worker.crew import MakeApp, pause, run_until_idle, until, within, working
 
@@ -59,6 +60,29 @@ async def test_while_jobs_are_short_as_many_again_are_fetched_ahead(app: App, ou
         assert 10 <= running <= 20, running
         gate.set()
         await until(lambda: started == 500)
+
+
+async def test_a_job_that_comes_alone_starts_before_more_is_asked_for(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fetch = Fetcher.fetch
+
+    async def noted(fetcher: Fetcher, limit: int, wait: float) -> list[Job]:
+        order.append("ask")
+        return await fetch(fetcher, limit, wait)
+
+    monkeypatch.setattr(Fetcher, "fetch", noted)
+
+    @app.task
+    async def work() -> None:
+        order.append("start")
+
+    async with working(app):
+        await until(lambda: order == ["ask"])
+        await work.aenqueue()
+        await until(lambda: len(order) == 3)
+    assert order == ["ask", "start", "ask"]
 
 
 async def test_claims_and_settlements_go_in_batches(app: App) -> None:

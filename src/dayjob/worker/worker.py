@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.clock import SYSTEM
+from dayjob.clock import SYSTEM, give_way
 from dayjob.context import Context
 from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
@@ -281,6 +281,8 @@ class Worker:
                 await fetcher.give_back(jobs)
                 continue
             self._accept_all(jobs)
+            if len(jobs) == 1:
+                await give_way()  # It starts before more is asked for.
             if jobs or not until_idle:
                 continue
             if self._runs:  # They may enqueue more, and wait for it.
