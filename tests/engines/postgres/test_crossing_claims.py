@@ -81,23 +81,16 @@ async def test_a_run_is_settled_while_a_claim_that_crossed_its_own_is_open(
         await within(broker.ack(job), 5)
 
 
-async def test_what_was_let_go_of_while_a_claim_looked_is_for_the_next(
-    broker: Broker, late: Late, schema: str
+@pytest.mark.parametrize("thorough", [False, True])
+async def test_what_was_let_go_of_while_a_claim_looked_is_for_a_thorough_one_or_the_next(
+    broker: Broker, late: Late, schema: str, thorough: bool
 ) -> None:
     (job,) = await broker.enqueue_many([NewJob("q")])
     async with await psycopg.AsyncConnection.connect(server_url()) as holder:
         await holder.execute(f'SELECT FROM "{schema}".jobs FOR UPDATE')
-        assert await late(holder.rollback, False) == []
-        assert [each.id for each in await broker.claim("q")] == [job.id]
-
-
-async def test_a_thorough_claim_takes_what_was_let_go_of_while_it_looked(
-    broker: Broker, late: Late, schema: str
-) -> None:
-    (job,) = await broker.enqueue_many([NewJob("q")])
-    async with await psycopg.AsyncConnection.connect(server_url()) as holder:
-        await holder.execute(f'SELECT FROM "{schema}".jobs FOR UPDATE')
-        assert await late(holder.rollback, True) == [job.id]
+        taken = await late(holder.rollback, thorough)
+        left = [each.id for each in await broker.claim("q")]
+    assert (taken, left) == (([job.id], []) if thorough else ([], [job.id]))
 
 
 async def test_what_was_locked_and_let_go_of_is_claimed_while_older_transactions_last(
