@@ -32,8 +32,7 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1000
 
-    def elapsed(self) -> float:
-        return time.monotonic()
+    elapsed = staticmethod(time.monotonic)
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
         if event.is_set():

@@ -25,25 +25,20 @@ class Context:
     """The run of a job: its claim, its signals, and what commits with its success."""
 
     __slots__ = (
-        "__weakref__", "_follow_ups", "_kv", "_log", "_report", "cancelled", "job", "shutting_down", "state",
+        "__weakref__", "_log", "_report", "cancelled", "follow_ups", "job", "kv", "shutting_down", "state",
     )  # fmt: skip
 
     def __init__(
-        self,
-        job: Job,
-        *,
-        shutting_down: Stop,
-        state: Any = None,
-        report: Report | None = None,
+        self, job: Job, shutting_down: Stop, state: Any = None, report: Report | None = None
     ) -> None:
         self.job = job
         self.cancelled = Stop()
         self.shutting_down = shutting_down
         self.state = state
+        self.follow_ups: Sequence[NewJob] = ()
+        self.kv: Mapping[bytes, bytes] | None = None
         self._report = report
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
-        self._follow_ups: list[NewJob] | None = None
-        self._kv: dict[bytes, bytes] | None = None
 
     @property
     def attempt(self) -> int:
@@ -75,17 +70,9 @@ class Context:
         """Enqueue ``task.bind(...)`` calls and write kv values with this run's success, or not at all."""
         new = [_as_new_job(call) for call in calls]
         if kv is not None:
-            self._kv = {**(self._kv or {}), **check_kv(kv)}
+            self.kv = {**(self.kv or {}), **check_kv(kv)}
         if new:
-            self._follow_ups = [*(self._follow_ups or []), *new]
-
-    @property
-    def follow_ups(self) -> Sequence[NewJob]:
-        return self._follow_ups or ()
-
-    @property
-    def kv(self) -> Mapping[bytes, bytes] | None:
-        return self._kv
+            self.follow_ups = [*self.follow_ups, *new]
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, task={self.job.task!r}, attempt={self.attempt})"
@@ -129,4 +116,4 @@ def enter(context: Context | None) -> None:
 def detached(task: str) -> Context:
     """A context for a call that runs outside of any job."""
     job = Job(bytes(16), "", task, b"", {}, None, NORMAL, JobState.RUNNING, 1, 1, 0, 0, 0)
-    return Context(job, shutting_down=Stop())
+    return Context(job, Stop())

@@ -6,22 +6,21 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
+from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 Reason = Literal["cancel", "shutdown", "lost", "timeout"]
 
 
-class Stop:
+class Stop(Struct, eq=False):
     """Set once; the first reason stays. Costs next to nothing until somebody waits."""
 
-    __slots__ = ("_callbacks", "_reason", "_thread_event")
+    _guard: ClassVar = threading.Lock()
 
-    _guard = threading.Lock()
-
-    def __init__(self) -> None:
-        self._reason: Reason | None = None
-        self._callbacks: list[Callable[[], None]] | None = None
-        self._thread_event: threading.Event | None = None
+    _reason: Reason | None = None
+    _callbacks: list[Callable[[], None]] | None = None
+    _thread_event: threading.Event | None = None
 
     @property
     def reason(self) -> Reason | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, Broker, Context, EngineUnavailable, JobState
+from dayjob import App, Broker, Context, EngineUnavailable, JobState, Retry
 from dayjob.clock import SYSTEM, block
-from tests.broker.staging import Stage
+from tests.broker.staging import Gate, Stage
 from tests.worker.crew import pause, record, run_until_idle, until, within, working
 
 
@@ -35,6 +35,30 @@ async def test_what_is_reported_last_is_stored_with_the_outcome(app: App, outsid
     jobs = [await record(outside, handle.id) for handle in handles]
     assert [(job.state, job.progress) for job in jobs] == [(JobState.DONE, (1.0, "all of it"))] * 3
     assert len(reports.calls) <= 1, "the outcome carried it"
+
+
+async def test_a_report_that_the_outcome_overtakes_is_stored_with_it(app: App, outside: Broker) -> None:
+    on_the_way = Gate()
+    ran: list[int] = []
+
+    @app.task(retry=Retry.fixed(attempts=2, delay=0))
+    async def work(ctx: Context) -> None:
+        ran.append(ctx.epoch)
+        if ctx.attempt == 1:
+            ctx.progress(0.5, "half")
+            await on_the_way.reached()
+            raise OSError("once more")
+
+    handle = await work.aenqueue()
+    Stage(app.broker, "report").before = on_the_way
+    settled = Stage(app.broker, "settle")
+    async with working(app):
+        await until(lambda: len(settled.calls) == 2)
+        on_the_way.open()
+    first, second = [call[0][0] for call in settled.calls]
+    assert (first.progress, second.progress) == ((0.5, "half"), None), "each run has its own"
+    assert ran == [1, 2]
+    assert (await record(outside, handle.id)).state is JobState.DONE
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])

@@ -224,18 +224,18 @@ class Broker(Fleet):
         self._check_open()
         if len(settlements) > BATCH:
             raise ValueError(f"{len(settlements):,} settlements in one batch: pass at most {BATCH:,}")
-        verdicts = tuple(self._intake.verdict(settlement) for settlement in settlements)
+        verdicts = tuple([self._intake.verdict(settlement) for settlement in settlements])
         states = await self._settling.submit(verdicts) if verdicts else []
-        results = []
-        for settlement, state in zip(settlements, states, strict=True):
-            self._claims.let_go(settlement.job)
-            results.append(SettleResult(settlement.job.key, state is not None, state))
-        return results
+        self._claims.let_go([settlement.job for settlement in settlements])
+        return [
+            SettleResult(verdict.key, state is not None, state)
+            for verdict, state in zip(verdicts, states, strict=True)
+        ]
 
     async def _settle_one(self, settlement: Settlement) -> JobState:
         self._check_open()
         state = (await self._settling.submit((self._intake.verdict(settlement),)))[0]
-        self._claims.let_go(settlement.job)
+        self._claims.let_go([settlement.job])
         if state is None:
             raise _lost(settlement.job, settlement.event.value)
         return state
@@ -245,7 +245,7 @@ class Broker(Fleet):
         self._check_open()
         renewed = await self._renewing.submit(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
         if renewed.lease_us is None:
-            self._claims.let_go(job)
+            self._claims.let_go([job])
             raise _lost(job, "renew")
         job.lease_us = renewed.lease_us
         if renewed.cancel_requested:

@@ -64,10 +64,12 @@ class Claims:
             self._held = {key: claim for key, claim in held.items() if claim() is not None}
             self._tidy_at = max(_FEW, 2 * len(self._held))
 
-    def let_go(self, job: Job) -> None:
-        claim = self._held.get(job.key)
-        if claim is not None and claim() is job:
-            del self._held[job.key]
+    def let_go(self, jobs: Iterable[Job]) -> None:
+        held = self._held
+        for job in jobs:
+            claim = held.get(job.key)
+            if claim is not None and claim() is job:
+                del held[job.key]
 
     def token(self, job: Job) -> CancelToken:
         if job._token is None:

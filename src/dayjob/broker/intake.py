@@ -30,7 +30,7 @@ class Intake:
         if not isinstance(job, NewJob):
             raise TypeError(f"{job!r} is a {type(job).__name__}: pass a NewJob")
         policy = self._policies.of(job.queue)
-        self.check_bytes(job.payload, "payload")
+        payload = self._bytes(job.payload, "payload")
         if job.task:
             check_name(job.task, "task name", KEY_BYTES)
         elif job.task != "":
@@ -39,7 +39,7 @@ class Intake:
             new_key() if job.id is None else id_key(job.id),
             job.queue,
             job.task,
-            bytes(job.payload),
+            payload,
             policy.priority,
             policy.max_attempts,
             _NO_HEADERS,
@@ -71,16 +71,12 @@ class Intake:
 
     def verdict(self, settlement: Settlement) -> Verdict:
         job, event = settlement.job, settlement.event
-        if event not in SETTLEMENTS:
-            known = ", ".join(sorted(SETTLEMENTS))
-            raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
         policy = self._policies.of(job.queue)
         keep = policy.keep if settlement.retention is None else to_keep(settlement.retention)
         verdict = Verdict(job.key, job.epoch, event, keep, progress=settlement.progress)
         if event is Event.ACK:
             if settlement.result is not None:
-                self.check_bytes(settlement.result, "result")
-                verdict.result = bytes(settlement.result)
+                verdict.result = self._bytes(settlement.result, "result")
             if settlement.enqueue:
                 verdict.insert = tuple(self.insertion(new) for new in settlement.enqueue)
             if settlement.kv is not None:
@@ -95,21 +91,25 @@ class Intake:
             verdict.delay = to_micros(settlement.delay, "delay")
             if settlement.error is not None:
                 verdict.error = error_text(settlement.error)
+        elif event not in SETTLEMENTS:
+            known = ", ".join(sorted(SETTLEMENTS))
+            raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
         return verdict
 
     def keep(self, queue: str) -> Keep:
         return self._policies.of(queue).keep
 
-    def check_bytes(self, value: object, what: str) -> None:
+    def _bytes(self, value: object, what: str) -> bytes:
         if type(value) is bytes:
             if len(value) > self._max_payload:
                 raise PayloadTooLarge(len(value), self._max_payload, what)
-            return
+            return value
         if not isinstance(value, bytes | bytearray | memoryview):
             raise TypeError(f"the {what} {shown(value)} is a {type(value).__name__}: encode it to bytes")
         size = value.nbytes if isinstance(value, memoryview) else len(value)
         if size > self._max_payload:
             raise PayloadTooLarge(size, self._max_payload, what)
+        return bytes(value)
 
 
 def error_text(error: str | BaseException | None) -> str:

@@ -144,9 +144,7 @@ class Child:
     def _accept(self, start: Start) -> None:
         if start.shutting_down is not None:
             self._shutting_down.set(start.shutting_down)
-        context = Context(
-            unpacked_job(start.job), shutting_down=self._shutting_down, report=self._report_progress
-        )
+        context = Context(unpacked_job(start.job), self._shutting_down, report=self._report_progress)
         if start.cancelled is not None:
             context.cancelled.set(start.cancelled)
         self._running = context

@@ -76,57 +76,55 @@ class Executor:
 
     async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
         """The settlement of the run, or None if the claim was lost. To be awaited in that task, its own."""
-        task = run.task
+        task, context = run.task, run.context
         if run.lost:
             return None
         if task is None:
             return self._unknown(run.job)
         run.worker_task = worker_task
         timeout = task.timeout if task.timeout is not None else self._job_timeout
-        try:
-            settlement = await self._settle(task, run, timeout)
-        finally:
-            run.stop_alarm()
-            run.worker_task = None
-        return None if run.lost else settlement
-
-    async def _settle(self, task: AnyTask, run: Run, timeout: float | None) -> Settlement:
-        context = run.context
         enter(context)
         tracing = self._app.tracing
         unrecorded = None if tracing is None else tracing.enter(context.job)
         try:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
-            call: Callable[[], Awaitable[Any]]
-            if task.config.pool == "process":
-                call = partial(self._in_child, task, context, partial(run.start_alarm, timeout))
-            else:
-                run.start_alarm(timeout)
-                call = self._caller(task, context)
-                if context.job.tenant is not None and self._app.tenant_scope is not None:
-                    call = partial(self._in_scope, self._app.tenant_scope(context.job.tenant), call)
-            for middleware in reversed(self._app.middleware):
-                call = partial(middleware, context, call)
+            call = self._call(task, run, timeout)
             if tracing is not None and unrecorded is None:
                 call = partial(tracing.run, context, call)
             result = await call()
-            return succeeded(task, context, result, self._app.config.max_payload)
+            settlement = succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
-            return error.settlement
+            settlement = error.settlement
         except BadPayload as error:
             reason = f"BadPayload: {error}"
-            return Settlement(context.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
+            settlement = Settlement(run.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
         except BaseException as error:
-            return self._failure(task, run, error, timeout)
+            settlement = self._failure(task, run, error, timeout)
         finally:
+            run.stop_alarm()
+            run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        return None if run.lost else settlement
 
-    def _caller(self, task: AnyTask, context: Context) -> Callable[[], Awaitable[Any]]:
-        """The handler with its arguments, as a coroutine function."""
-        function = bound(task, context)
-        return function if task.is_async else partial(self._in_thread, function)
+    def _call(self, task: AnyTask, run: Run, timeout: float | None) -> Callable[[], Awaitable[Any]]:
+        """The handler with its arguments, in what the app puts around it; its time counts from here."""
+        app, context = self._app, run.context
+        call: Callable[[], Awaitable[Any]]
+        if task.config.pool == "process":
+            call = partial(self._in_child, task, context, partial(run.start_alarm, timeout))
+        else:
+            if timeout is not None:
+                run.start_alarm(timeout)
+            call = bound(task, context)
+            if not task.is_async:
+                call = partial(self._in_thread, call)
+            if app.tenant_scope is not None and context.job.tenant is not None:
+                call = partial(self._in_scope, app.tenant_scope(context.job.tenant), call)
+        for middleware in reversed(app.middleware):
+            call = partial(middleware, context, call)
+        return call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """A plain function's result; a wrapper around a coroutine function returns what is to be awaited."""

@@ -30,7 +30,7 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
     return Settlement(
         context.job,
         Event.ACK,
-        result=_encoded(context, result, max_result),
+        result=_NULL if result is None else _encoded(context, result, max_result),
         enqueue=context.follow_ups,
         kv=context.kv,
         retention=task.config.retention,
@@ -39,8 +39,6 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
 
 def _encoded(context: Context, result: Any, max_result: int) -> bytes:
     """The result as JSON. The work is done, so a result that can't be kept is no reason to do it again."""
-    if result is None:
-        return _NULL
     try:
         encoded = encode(result)
     except Exception as error:

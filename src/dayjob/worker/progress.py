@@ -12,6 +12,7 @@ from dayjob.clock import SYSTEM
 from dayjob.context import Context
 from dayjob.engines.base import Progress
 from dayjob.errors import DayjobError
+from dayjob.job import Job
 from dayjob.names import clean_error
 
 _log = logging.getLogger("dayjob.worker")
@@ -27,6 +28,7 @@ class ProgressReports:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._latest: dict[bytes, Progress] = {}
+        self._on_the_way: dict[bytes, Progress] = {}
         self._stored_at = -INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -47,23 +49,28 @@ class ProgressReports:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
             self._timer = self._loop.call_later(delay, self._flush)
 
-    def take(self, key: bytes) -> tuple[float, str] | None:
-        """What a run that ends has reported and is not stored yet, to be stored with its outcome."""
-        report = self._latest.pop(key, None)
-        return None if report is None else (report.fraction, report.message)
+    def take(self, job: Job) -> tuple[float, str] | None:
+        """What a run that ends has reported and may not be stored yet, to be stored with its outcome.
+
+        A report that is on its way may come too late: it counts only while the job is running.
+        """
+        report = self._latest.pop(job.key, None) or self._on_the_way.get(job.key)
+        return None if report is None or report.epoch != job.epoch else (report.fraction, report.message)
 
     def _flush(self) -> None:
         self._timer = None
         self._storing = self._loop.create_task(self._store())
 
     async def _store(self) -> None:
-        reports, self._latest = list(self._latest.values()), {}
+        reports, self._latest = self._latest, {}
+        self._on_the_way = reports
         self._stored_at = SYSTEM.elapsed()
         try:
-            await self._broker.report(reports)
+            await self._broker.report(list(reports.values()))
         except DayjobError as error:
             _log.warning("the progress of %d jobs could not be stored: %s", len(reports), error)
         finally:
+            self._on_the_way = {}
             self._storing = None
         for report in list(self._latest.values())[:1]:
             self._note(report)

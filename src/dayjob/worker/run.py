@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import Struct
+
 from dayjob.context import Context
 from dayjob.hooks import Ending
 from dayjob.job import Job
@@ -12,31 +14,25 @@ from dayjob.stopping import Reason
 from dayjob.task import Task
 
 
-class Run:
+class Run(Struct, eq=False):
     """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
 
-    __slots__ = (
-        "_alarm", "abandoned", "context", "ending", "interrupted", "job", "lost", "renew_at", "task", "took",
-        "worker_task",
-    )  # fmt: skip
-
-    def __init__(self, job: Job, context: Context, task: Task[Any, Any, Any] | None, renew_at: float) -> None:
-        self.job = job
-        self.context = context
-        self.task = task
-        self.renew_at = renew_at
-        """When the claim is past half its lease, on the clock's ``elapsed``."""
-        self.worker_task: asyncio.Task[Any] | None = None
-        self.interrupted: Reason | None = None
-        """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
-        self.lost = False
-        self.took = 0.0
-        """Seconds, once it has ended."""
-        self.ending: Ending | None = None
-        """Who counts how it ends."""
-        self._alarm: asyncio.TimerHandle | None = None
-        self.abandoned = False
-        """Whether it was settled without its handler, which would not end."""
+    job: Job
+    context: Context
+    task: Task[Any, Any, Any] | None
+    renew_at: float
+    """When the claim is past half its lease, on the clock's ``elapsed``."""
+    worker_task: asyncio.Task[Any] | None = None
+    interrupted: Reason | None = None
+    """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
+    lost: bool = False
+    took: float = 0.0
+    """Seconds, once it has ended."""
+    ending: Ending | None = None
+    """Who counts how it ends."""
+    abandoned: bool = False
+    """Whether it was settled without its handler, which would not end."""
+    _alarm: asyncio.TimerHandle | None = None
 
     def cancel_requested(self) -> None:
         """Somebody asked for the job to stop."""

@@ -22,8 +22,8 @@ _log = logging.getLogger("dayjob.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
-Settled = Callable[[Run, Settlement, SettleResult], None]
 Batch = list[tuple[Run, Settlement]]
+Settled = Callable[[Batch, list[SettleResult]], None]
 
 
 class Settler:
@@ -94,8 +94,7 @@ class Settler:
             except Exception as error:
                 return await self._store_one_by_one(batch, error)
             else:
-                for (run, settlement), result in zip(batch, results, strict=True):
-                    self._settled(run, settlement, result)
+                self._settled(batch, results)
                 return None
 
     async def _store_later(self, batch: Batch, error: Exception) -> None:
@@ -123,7 +122,7 @@ class Settler:
         run, settlement = batch[0]
         if isinstance(settlement.error, _Refused):
             _log.error("job %s can't be settled and is left to its lease", run.job.id, exc_info=error)
-            self._settled(run, settlement, SettleResult(run.job.key, applied=False))
+            self._settled(batch, [SettleResult(run.job.key, applied=False)])
         else:
             reason = _Refused(f"the outcome can't be stored: {describe(error)}")
             await self._store([(run, Settlement.nack(run.job, reason))])

@@ -40,7 +40,7 @@ from dayjob.worker.progress import ProgressReports
 from dayjob.worker.registration import Registration
 from dayjob.worker.report import happened
 from dayjob.worker.run import Run
-from dayjob.worker.settler import Settler
+from dayjob.worker.settler import Batch, Settler
 from dayjob.worker.threads import ThreadPool
 
 _log = logging.getLogger("dayjob.worker")
@@ -183,6 +183,7 @@ class Worker:
         self._threads = ThreadPool(f"dayjob-{self.app.name}")
         self._processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
         self._progress = ProgressReports(broker)
+        self._report = self._progress.report
         self._settler = Settler(broker, self._clock, self._settled, self._shut_out)
         self._executor = Executor(
             self.app, self._threads, self._processes, job_timeout=self._job_timeout,
@@ -324,9 +325,7 @@ class Worker:
         earlier = self._runs.get(job.key)
         if earlier is not None:
             earlier.lose()
-        context = Context(
-            job, shutting_down=self._shutting_down, state=self._state, report=self._progress.report
-        )
+        context = Context(job, self._shutting_down, self._state, self._report)
         run = Run(job, context, self.app.find(job), renew_at)
         job._watcher = run.cancel_requested
         if job.cancel_requested:
@@ -363,44 +362,42 @@ class Worker:
             if not self._waiting or self._stopping.is_set():
                 break
             run = self._waiting.popleft()
-            await self._run_to_the_end(run, task)
+            self._begun(run)
+            begun = SYSTEM.elapsed()
+            try:
+                settlement = await self._executor.execute(run, task)
+            except BaseException as error:
+                if self._loop is None or self._loop.is_closed():
+                    raise
+                _log.exception("the run of job %s came to an odd end", run.job.id)
+                settlement = Settlement.nack(run.job, describe(error))
+            run.took = SYSTEM.elapsed() - begun
+            self._average += (run.took - self._average) * 0.05
+            if not run.abandoned:
+                self._ended(run, settlement)
             if not self._isolation.holds(run, task):
                 break
         self._tasks.discard(task)
         self._start_more()
         self._changed.set()
 
-    async def _run_to_the_end(self, run: Run, task: asyncio.Task[Any]) -> None:
-        """Perform a run, and put its outcome to be stored."""
+    def _begun(self, run: Run) -> None:
         job = run.job
         if self.app.events.wants("job.started"):
             self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
         meter = self.app.meter
         if meter is not None:
             run.ending = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
-        begun = SYSTEM.elapsed()
-        settlement: Settlement | None
-        try:
-            settlement = await self._executor.execute(run, task)
-        except BaseException as error:
-            if self._loop is None or self._loop.is_closed():
-                raise
-            _log.exception("the run of job %s came to an odd end", job.id)
-            settlement = Settlement.nack(job, describe(error))
-        run.took = SYSTEM.elapsed() - begun
-        self._average += (run.took - self._average) * 0.05
-        if not run.abandoned:
-            self._ended(run, settlement)
 
     def _ended(self, run: Run, settlement: Settlement | None) -> None:
         job = run.job
-        progress = self._progress.take(job.key)
+        progress = self._progress.take(job)
         if settlement is not None:
             if progress is not None:
                 settlement = replace(settlement, progress=progress)
             self._settle(run, settlement)
         else:
-            self._forget(run)
+            self._forget([run])
             if run.ending is not None:
                 run.ending.ended("lost", run.took)
             self._tell_lost(job)
@@ -411,21 +408,25 @@ class Worker:
         self._unsettled += 1
         self._settler.put(run, settlement)
 
-    def _settled(self, run: Run, settlement: Settlement, result: SettleResult) -> None:
-        self._unsettled -= 1
-        self._forget(run)
-        self.done += 1
-        if run.ending is not None:
-            run.ending.ended("lost" if result.state is None else result.state, run.took)
-        if result.lost:
-            self._tell_lost(run.job)
-        elif self.app.events.observed:
-            happened(self.app.events, run.job, settlement, result)
+    def _settled(self, batch: Batch, results: Sequence[SettleResult]) -> None:
+        self._unsettled -= len(batch)
+        self.done += len(batch)
+        self._forget([run for run, _ in batch])
+        observed = self.app.events.observed
+        for (run, settlement), result in zip(batch, results, strict=True):
+            if run.ending is not None:
+                run.ending.ended("lost" if result.state is None else result.state, run.took)
+            if not result.applied:
+                self._tell_lost(run.job)
+            elif observed:
+                happened(self.app.events, run.job, settlement, result)
 
-    def _forget(self, run: Run) -> None:
-        run.job._watcher = None  # It leads back here, and only the garbage collector would get them apart.
-        if self._runs.get(run.job.key) is run:
-            del self._runs[run.job.key]
+    def _forget(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            job = run.job
+            job._watcher = None  # It leads back here, and only the garbage collector would get them apart.
+            if self._runs.get(job.key) is run:
+                del self._runs[job.key]
         self._changed.set()
 
     def _tell(self, name: str) -> None:

@@ -58,8 +58,9 @@ class Cursors:
         if not wasteful and not self._cursors:
             return
         until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)
-        for row in rows:
-            queue, position = row[1], (row[6], row[0])
+        last = {row[1]: row for row in rows}
+        for queue, row in last.items():
+            position = (row[6], row[0])
             if queue in self._cursors:
                 self._cursors[queue] = (position, self._cursors[queue][1])
             elif wasteful:
