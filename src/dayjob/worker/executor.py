@@ -81,11 +81,11 @@ class Executor:
             return None
         if task is None:
             return self._unknown(run.job)
-        run.worker_task = worker_task
         timeout = task.timeout if task.timeout is not None else self._job_timeout
         enter(context)
         tracing = self._app.tracing
         unrecorded = None if tracing is None else tracing.enter(context.job)
+        run.worker_task = worker_task
         try:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
