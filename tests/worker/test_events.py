@@ -94,8 +94,8 @@ async def test_observers_see_what_is_stored_already(app: App, outside: Broker) -
     async def work(ctx: Context) -> None:
         await until(lambda: ("job.started", JobState.RUNNING) in found)
 
+    await work.aenqueue()
     async with working(app):
-        await work.aenqueue()
         await until(lambda: len(found) == 3)
     assert found[1:] == [("job.started", JobState.RUNNING), ("job.succeeded", JobState.DONE)]
     assert found[0][0] == "job.enqueued"
@@ -268,8 +268,8 @@ async def test_lost_runs_are_told_only_as_lost(make_app: MakeApp, open_broker: O
         started.set()
         await finish.wait()
 
+    handle = await work.aenqueue()
     async with working(app):
-        handle = await work.aenqueue()
         await within(started.wait())
         await outside.dead_letter((await outside.jobs())[0], "taken away")
         finish.set()
