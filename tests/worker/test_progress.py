@@ -9,6 +9,8 @@ import pytest
 
 from dayjob import App, Broker, Context, EngineUnavailable, JobState, Retry
 from dayjob.clock import SYSTEM, block
+from dayjob.stopping import Stop
+from dayjob.worker.progress import ProgressReports
 from tests.broker.staging import Gate, Stage
 from tests.worker.crew import pause, record, run_until_idle, until, within, working
 
@@ -59,6 +61,18 @@ async def test_a_report_that_the_outcome_overtakes_is_stored_with_it(app: App, o
     assert (first.progress, second.progress) == ((0.5, "half"), None), "each run has its own"
     assert ran == [1, 2]
     assert (await record(outside, handle.id)).state is JobState.DONE
+
+
+async def test_a_lost_run_that_ends_does_not_take_what_the_next_one_reports(outside: Broker) -> None:
+    await outside.enqueue("q")
+    (lost,) = await outside.claim("q")
+    await outside.release(lost)
+    (current,) = await outside.claim("q")
+    reports = ProgressReports(outside)
+    reports.report(Context(current, Stop()), 0.5, "half")
+    assert reports.take(lost) is None
+    assert reports.take(current) == (0.5, "half")
+    await reports.close()
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])

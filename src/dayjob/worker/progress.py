@@ -27,8 +27,9 @@ class ProgressReports:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._latest: dict[bytes, Progress] = {}
-        self._on_the_way: dict[bytes, Progress] = {}
+        self._latest: dict[tuple[bytes, int], Progress] = {}
+        """By claim: a job that was lost may run here again, while its earlier run has not ended."""
+        self._on_the_way: dict[tuple[bytes, int], Progress] = {}
         self._stored_at = -INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[None] | None = None
@@ -44,7 +45,7 @@ class ProgressReports:
             self._loop.call_soon_threadsafe(self._note, report)
 
     def _note(self, report: Progress) -> None:
-        self._latest[report.key] = report
+        self._latest[report.key, report.epoch] = report
         if self._timer is None and self._storing is None:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
             self._timer = self._loop.call_later(delay, self._flush)
@@ -54,8 +55,9 @@ class ProgressReports:
 
         A report that is on its way may come too late: it counts only while the job is running.
         """
-        report = self._latest.pop(job.key, None) or self._on_the_way.get(job.key)
-        return None if report is None or report.epoch != job.epoch else (report.fraction, report.message)
+        claim = job.key, job.epoch
+        report = self._latest.pop(claim, None) or self._on_the_way.get(claim)
+        return None if report is None else (report.fraction, report.message)
 
     def _flush(self) -> None:
         self._timer = None
