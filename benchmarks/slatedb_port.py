@@ -12,7 +12,7 @@ from typing import Any
 
 from slatedb import uniffi
 
-from dayjob.ids import new_key
+from dayjob.runtime.ids import new_key
 
 _ALL = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
 

@@ -4,8 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dayjob._version import __version__ as __version__
-from dayjob.config import BrokerConfig, QueueConfig, Retention
-from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.errors import (
     BadPayload,
     Closed,
@@ -22,7 +20,9 @@ from dayjob.errors import (
     TenantNotFound,
     UnknownTask,
 )
-from dayjob.job import (
+from dayjob.model.config import BrokerConfig, QueueConfig, Retention
+from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.model.job import (
     HIGH,
     LOW,
     NORMAL,
@@ -34,16 +34,16 @@ from dayjob.job import (
     QueueStats,
     Waited,
 )
-from dayjob.retry import Retry
-from dayjob.settlement import Settlement, SettleResult
+from dayjob.model.retry import Retry
+from dayjob.model.settlement import Settlement, SettleResult
 
 if TYPE_CHECKING:
     from dayjob.app import App
     from dayjob.broker import Broker
     from dayjob.context import Context, current
-    from dayjob.fleet import Explanation, WorkerInfo
     from dayjob.handle import JobHandle
-    from dayjob.recurring import Recurring
+    from dayjob.model.explanation import Explanation, WorkerInfo
+    from dayjob.model.recurring import Recurring
     from dayjob.task import Task
     from dayjob.worker import Worker
 
@@ -51,12 +51,12 @@ _LATER = {
     "App": "dayjob.app",
     "Broker": "dayjob.broker",
     "Context": "dayjob.context",
-    "Explanation": "dayjob.fleet",
+    "Explanation": "dayjob.model.explanation",
     "JobHandle": "dayjob.handle",
-    "Recurring": "dayjob.recurring",
+    "Recurring": "dayjob.model.recurring",
     "Task": "dayjob.task",
     "Worker": "dayjob.worker",
-    "WorkerInfo": "dayjob.fleet",
+    "WorkerInfo": "dayjob.model.explanation",
     "current": "dayjob.context",
 }
 """What needs asyncio is imported when it is first asked for, so that ``import dayjob`` stays cheap."""

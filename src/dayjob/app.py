@@ -16,21 +16,21 @@ from typing import Any, Concatenate, Protocol, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
-from dayjob.bridge import Bridge
 from dayjob.broker import Broker
-from dayjob.clock import Clock
-from dayjob.config import BrokerConfig, QueueConfig, Retention
 from dayjob.context import Context
-from dayjob.durations import Duration
 from dayjob.engines.registry import parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import Event, Events, Observer
-from dayjob.hooks import Meter, Tracing
-from dayjob.ids import new_key
-from dayjob.job import Enqueued, Job, NewJob
-from dayjob.names import KEY_BYTES, check_name
-from dayjob.recurring import Missed, Recurring
-from dayjob.retry import DelayFunction, Retry
+from dayjob.instrumentation import Meter, Tracing
+from dayjob.model.config import BrokerConfig, QueueConfig, Retention
+from dayjob.model.durations import Duration
+from dayjob.model.job import Enqueued, Job, NewJob
+from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.recurring import Missed, Recurring
+from dayjob.model.retry import DelayFunction, Retry
+from dayjob.runtime.bridge import Bridge
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.ids import new_key
 from dayjob.task import (
     C,
     Dedup,

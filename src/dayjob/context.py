@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from dayjob.errors import InvalidState
-from dayjob.job import NORMAL, Job, JobState, NewJob
-from dayjob.names import check_kv
-from dayjob.stopping import Stop
+from dayjob.model.job import NORMAL, Job, JobState, NewJob
+from dayjob.model.names import check_kv
+from dayjob.runtime.stop_signal import StopSignal
 
 _log = logging.getLogger("dayjob.job")
 
@@ -29,10 +29,10 @@ class Context:
     )  # fmt: skip
 
     def __init__(
-        self, job: Job, shutting_down: Stop, state: Any = None, report: Report | None = None
+        self, job: Job, shutting_down: StopSignal, state: Any = None, report: Report | None = None
     ) -> None:
         self.job = job
-        self.cancelled = Stop()
+        self.cancelled = StopSignal()
         self.shutting_down = shutting_down
         self.state = state
         self.follow_ups: Sequence[NewJob] = ()
@@ -116,4 +116,4 @@ def enter(context: Context | None) -> None:
 def detached(task: str) -> Context:
     """A context for a call that runs outside of any job."""
     job = Job(bytes(16), "", task, b"", {}, None, NORMAL, JobState.RUNNING, 1, 1, 0, 0, 0)
-    return Context(job, Stop())
+    return Context(job, StopSignal())

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from msgspec import Struct
 
 from dayjob.errors import ConfigError
-from dayjob.job import Job, JobState
+from dayjob.model.job import Job, JobState
 
 _log = logging.getLogger("dayjob.events")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dayjob.codec import ResultDecoder
-from dayjob.durations import Duration
 from dayjob.errors import JobFailed, ResultNotKept
-from dayjob.job import CancelOutcome, JobState, Waited
+from dayjob.model.codec import ResultDecoder
+from dayjob.model.durations import Duration
+from dayjob.model.job import CancelOutcome, JobState, Waited
 
 if TYPE_CHECKING:
     from dayjob.app import App

@@ -19,16 +19,16 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.codec import Arguments, ResultDecoder, hints_of
-from dayjob.config import Retention, check_max_attempts, check_priority
 from dayjob.context import Context, current_or_none, detached
-from dayjob.durations import Duration, to_micros
 from dayjob.errors import ConfigError
 from dayjob.handle import JobHandle
-from dayjob.job import DedupUntil, Enqueued, NewJob
-from dayjob.names import KEY_BYTES, check_name, check_queue
-from dayjob.recurring import Missed, Recurring, check_timing
-from dayjob.retry import DelayFunction, Retry, as_retry
+from dayjob.model.codec import Arguments, ResultDecoder, hints_of
+from dayjob.model.config import Retention, check_max_attempts, check_priority
+from dayjob.model.durations import Duration, to_micros
+from dayjob.model.job import DedupUntil, Enqueued, NewJob
+from dayjob.model.names import KEY_BYTES, check_name, check_queue
+from dayjob.model.recurring import Missed, Recurring, check_timing
+from dayjob.model.retry import DelayFunction, Retry, as_retry
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -273,7 +273,7 @@ class Using(Generic[P, R]):
         """Store within a transaction of the caller's connection, which belongs to the caller's thread."""
         app = self._task.app
         broker = app.call(app.opened)
-        return self._handles(broker.enqueue_within(jobs, self._connection))
+        return self._handles(broker.enqueue_tx(jobs, self._connection))
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
         """Store on this event loop. What is not committed yet, in a caller's transaction, is no event."""

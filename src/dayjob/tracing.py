@@ -36,9 +36,9 @@ from opentelemetry.trace import (
 from dayjob._version import __version__
 from dayjob.app import App
 from dayjob.context import Context
-from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.errors import ConfigError
-from dayjob.job import Job, NewJob
+from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.model.job import Job, NewJob
 
 _SYSTEM = "dayjob"
 _OUTCOMES: dict[type[BaseException], str] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dayjob import Broker
-from dayjob.clock import Clock
+from dayjob.runtime.clock import Clock
 
 BOUND = 20.0
 """Real seconds after which what should come is taken to be missing."""

@@ -7,7 +7,7 @@ import pytest
 from dayjob import EngineUnavailable
 from dayjob.duties import Lead, Led, Reclaim, Recur, Service, Sweep
 from dayjob.duties.chores import RESTING
-from dayjob.signals import LEAD, Signals
+from dayjob.runtime.signals import LEAD, Signals
 from dayjob.testing import ManualClock
 from tests.broker.staging import turns
 from tests.broker.test_duties import Chores

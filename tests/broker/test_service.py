@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Closed, EngineFenced, EngineUnavailable
 from dayjob.duties import Service
-from dayjob.signals import CANCEL, DUE, Signals, Topic
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic
 from dayjob.testing import ManualClock
 from tests.broker.staging import Gate, ObservedClock, turns
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dayjob import Broker, BrokerConfig
-from dayjob.clock import SYSTEM, block
+from dayjob.runtime.clock import SYSTEM, block
 
 BOUND = 40.0
 """Seconds after which what should come is taken to be missing."""

@@ -21,9 +21,9 @@ from dayjob.cli import main
 from dayjob.cli.demo_jobs import Planned, exports, plan
 from dayjob.cli.demo_reckoning import Accepted, Reckoning, reckon, was_held_by
 from dayjob.cli.demo_tasks import EMAIL, POISON, QUEUES, REMINDER, make_app
-from dayjob.clock import SYSTEM, block
-from dayjob.ids import new_key
-from dayjob.job import Failure, id_text
+from dayjob.model.job import Failure, id_text
+from dayjob.runtime.clock import SYSTEM, block
+from dayjob.runtime.ids import new_key
 
 BOUND = 60.0
 APP = make_app("memory://")

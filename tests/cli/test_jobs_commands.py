@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker
-from dayjob.ids import new_key
-from dayjob.job import id_text
+from dayjob.model.job import id_text
+from dayjob.runtime.ids import new_key
 from tests.cli.running import Store
 
 JOB_FIELDS = {

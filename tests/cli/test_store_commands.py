@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dayjob import Broker, Recurring
 from dayjob.cli import main
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.cli.running import Store
 from tests.conformance.crew import MEMBER
 
@@ -159,7 +159,7 @@ def test_a_healthy_store_gets_a_clean_bill(store: Store) -> None:
     result = store.run("doctor")
     assert result.exit_code == 0, result.output
     assert "layout: version 2" in result.output
-    assert {remark["level"] for remark in store.json("doctor")} == {"ok"}
+    assert {diagnostic["level"] for diagnostic in store.json("doctor")} == {"ok"}
 
 
 def test_the_doctor_tells_of_what_is_stuck(store: Store) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from dayjob import Broker, BrokerConfig, Job, JobState, QueueConfig, Retention
-from dayjob.clock import Clock
+from dayjob.runtime.clock import Clock
 
 DAY = timedelta(days=1)
 

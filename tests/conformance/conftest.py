@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from dayjob.clock import Clock
+from dayjob.runtime.clock import Clock
 from tests.conformance.arrange import OpenBroker
 from tests.conformance.engines import ENGINES, EngineUnderTest
 from tests.conformance.observe import check_counters

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dayjob.broker.roster import Member
-from dayjob.process import this_process
+from dayjob.broker.worker_registry import Member
+from dayjob.runtime.process import this_process
 
 _here = this_process()
 

@@ -233,7 +233,7 @@ async def test_a_bad_settlement_is_refused_and_nothing_is_settled(
         "snooze": lambda: small.snooze(second, settlement.delay),
     }
     with pytest.raises(error):
-        await singly[settlement.event]()
+        await singly[settlement.transition]()
     assert await everything(small) == before
     results = await small.settle_many([Settlement.ack(first), Settlement.ack(second)])
     assert all(result.applied for result in results)

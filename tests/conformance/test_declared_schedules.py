@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, Closed, Context, PayloadTooLarge, Recurring
 from dayjob.broker.schedules import KIND, LONGEST_WAIT, UNDECLARED_FOR
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from tests.conformance.arrange import OpenBroker, quiet
 from tests.conformance.crew import elsewhere
 from tests.conformance.waiting import LONG, WatchedClock, within
@@ -241,7 +241,7 @@ async def test_a_schedule_that_cannot_be_read_harms_no_other_and_is_not_lost(
     broker: Broker, clock: WatchedClock, value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.schedule(Recurring("well", every=60, queue="q"))
-    assert await broker._engine.write_notes([NoteWrite(KIND, "bad", None, value)], now=clock.now())
+    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, value)], now=clock.now())
     for _ in range(3):
         clock.advance(60)
         await broker.recur()
@@ -250,15 +250,15 @@ async def test_a_schedule_that_cannot_be_read_harms_no_other_and_is_not_lost(
     assert caplog.text.count("schedule 'bad' can't be read") == 1
     assert not await broker.pause_schedule("bad")
     assert not await broker.resume_schedule("bad")
-    _, notes = await broker._engine.notes(KIND, clock.now())
-    assert [note.value for note in notes if note.name == "bad"] == [value]
+    _, documents = await broker._engine.documents(KIND, clock.now())
+    assert [note.value for note in documents if note.name == "bad"] == [value]
 
 
 async def test_a_schedule_that_cannot_be_read_is_removed_or_put_anew(
     broker: Broker, clock: WatchedClock
 ) -> None:
     for id in ("a", "b", "c"):
-        await broker._engine.write_notes([NoteWrite(KIND, id, None, b"\xc1")], now=clock.now())
+        await broker._engine.compare_and_set([DocumentWrite(KIND, id, None, b"\xc1")], now=clock.now())
     assert await broker.unschedule("a")
     assert not await broker.unschedule("a")
     await broker.schedule(Recurring("b", every=60, queue="q"))

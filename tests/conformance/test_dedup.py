@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from dayjob import Broker, Job, JobState, NewJob
-from dayjob.job import DedupUntil
+from dayjob.model.job import DedupUntil
 from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record
 from tests.conformance.observe import every_job, everything
 from tests.conformance.waiting import WatchedClock

@@ -6,15 +6,15 @@ from dayjob import Broker
 
 
 async def test_every_engine_says_whether_jobs_are_safe(broker: Broker) -> None:
-    remarks = await broker.diagnose()
-    assert "durability" in {remark.check for remark in remarks}
-    assert all(remark.text for remark in remarks)
-    for remark in remarks:
-        assert (remark.remedy is None) == (remark.level == "ok"), remark.check
+    diagnostics = await broker.diagnose()
+    assert "durability" in {diagnostic.check for diagnostic in diagnostics}
+    assert all(diagnostic.text for diagnostic in diagnostics)
+    for diagnostic in diagnostics:
+        assert (diagnostic.remedy is None) == (diagnostic.level == "ok"), diagnostic.check
 
 
 async def test_an_engine_that_persists_says_which_layout_it_has(broker: Broker) -> None:
-    layouts = [remark.text for remark in await broker.diagnose() if remark.check == "layout"]
+    layouts = [diagnostic.text for diagnostic in await broker.diagnose() if diagnostic.check == "layout"]
     if broker.capabilities.persistent:
         assert len(layouts) == 1
         assert layouts[0].startswith("version 2 ")

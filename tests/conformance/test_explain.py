@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, Explanation, JobState, NewJob
-from dayjob.fleet import COUNTED_AHEAD
+from dayjob.model.explanation import COUNTED_AHEAD
 from tests.conformance.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, done, quiet, running
 from tests.conformance.crew import MEMBER
 from tests.conformance.waiting import WatchedClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dayjob import Broker, NewJob, QueueStats
-from dayjob.durations import SECOND
+from dayjob.model.durations import SECOND
 from tests.conformance.arrange import running
 from tests.conformance.waiting import WatchedClock
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from dayjob import Broker, BrokerConfig, InvalidState
-from dayjob.broker.leadership import KIND, RENEWAL, TERM, Holder
-from dayjob.durations import SECOND
-from dayjob.engines.base import Note, NoteWrite
-from dayjob.job import JobState
-from dayjob.process import this_process
+from dayjob.broker.leader_election import KIND, RENEWAL, TERM, Holder
+from dayjob.engines.base import Document, DocumentWrite
+from dayjob.model.durations import SECOND
+from dayjob.model.job import JobState
+from dayjob.runtime.process import this_process
 from tests.conformance.arrange import OpenBroker, running, state
 from tests.conformance.waiting import WatchedClock, until, within
 
@@ -28,9 +28,9 @@ async def shared(broker: Broker) -> None:
 
 async def held_by(broker: Broker, holder: Holder | bytes, now: int) -> None:
     value = holder if isinstance(holder, bytes) else msgspec.msgpack.encode(holder)
-    _, notes = await broker._engine.notes(KIND, now)
-    expected = notes[0].value if notes else None
-    assert await broker._engine.write_notes([NoteWrite(KIND, "leader", expected, value)], now=now)
+    _, documents = await broker._engine.documents(KIND, now)
+    expected = documents[0].value if documents else None
+    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "leader", expected, value)], now=now)
 
 
 def somebody(machine: str = "another machine", started: str = "0") -> Holder:
@@ -128,10 +128,10 @@ async def test_a_lead_whose_answer_was_lost_is_given_up_all_the_same(
     other = await open_broker()
     if led:
         await broker.lead()
-    write_notes = broker._engine.write_notes
+    compare_and_set = broker._engine.compare_and_set
 
     async def lost(*args: Any, **options: Any) -> bool:
-        await write_notes(*args, **options)
+        await compare_and_set(*args, **options)
         raise InvalidState("no answer")
 
     monkeypatch.setattr(broker._engine, "write_notes", lost)
@@ -211,9 +211,9 @@ async def test_a_renewal_under_way_does_not_keep_the_lead(
     leader, follower = await open_broker(), await open_broker()
     await leader.lead()
     engine = leader._engine
-    read = engine.notes
+    read = engine.documents
 
-    async def read_then_renew(kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def read_then_renew(kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         """What a renewal does that was cancelled too late."""
         found = await read(kind, now)
         monkeypatch.undo()

@@ -153,7 +153,7 @@ class Program(RuleBasedStateMachine):
     def report(self, picked: list[int], fraction: float) -> None:
         claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
         reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
-        self.twins.ask(lambda broker, _: broker.report(reports))
+        self.twins.ask(lambda broker, _: broker.record_progress(reports))
 
     # From outside.
 

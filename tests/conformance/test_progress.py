@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dayjob import Broker, BrokerConfig, Retention, Settlement
 from dayjob.engines.base import Progress
-from dayjob.lifecycle import Event
+from dayjob.model.lifecycle import Transition
 from tests.conformance.arrange import OpenBroker, claim_one, record
 from tests.conformance.waiting import WatchedClock
 
@@ -18,7 +18,7 @@ async def test_progress_is_seen_by_others_while_the_job_runs(open_broker: OpenBr
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
     assert (await record(other, enqueued.id)).progress is None
-    await broker.report([half(claim.key, claim.epoch, "résumé 🎉")])
+    await broker.record_progress([half(claim.key, claim.epoch, "résumé 🎉")])
     assert (await record(other, enqueued.id)).progress == (0.5, "résumé 🎉")
 
 
@@ -28,16 +28,16 @@ async def test_a_lost_claim_reports_nothing(broker: Broker, clock: WatchedClock)
     clock.advance(30)
     assert await broker.reap() == 1
     current = await claim_one(broker)
-    await broker.report([half(lost.key, lost.epoch), half(b"\0" * 16, 1)])
+    await broker.record_progress([half(lost.key, lost.epoch), half(b"\0" * 16, 1)])
     assert (await record(broker, enqueued.id)).progress is None
-    await broker.report([half(current.key, current.epoch)])
+    await broker.record_progress([half(current.key, current.epoch)])
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
 
 
 async def test_the_next_claim_starts_anew(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
-    await broker.report([half(claim.key, claim.epoch)])
+    await broker.record_progress([half(claim.key, claim.epoch)])
     await broker.nack(claim, "x", delay=0)
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
     await claim_one(broker)
@@ -48,7 +48,7 @@ async def test_it_stays_with_a_job_that_is_done(open_broker: OpenBroker) -> None
     broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
-    await broker.report([half(claim.key, claim.epoch)])
+    await broker.record_progress([half(claim.key, claim.epoch)])
     await broker.ack(claim)
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
 
@@ -57,6 +57,6 @@ async def test_the_last_of_it_may_come_with_the_outcome(open_broker: OpenBroker)
     broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
-    await broker.report([half(claim.key, claim.epoch)])
-    await broker.settle_many([Settlement(claim, Event.ACK, progress=(1.0, "all of it"))])
+    await broker.record_progress([half(claim.key, claim.epoch)])
+    await broker.settle_many([Settlement(claim, Transition.ACK, progress=(1.0, "all of it"))])
     assert (await record(broker, enqueued.id)).progress == (1.0, "all of it")

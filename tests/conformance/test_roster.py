@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Closed, InvalidState, JobState, LeaseLost, NewJob
-from dayjob.broker.roster import KIND, Member
-from dayjob.engines.base import NoteWrite
+from dayjob.broker.worker_registry import KIND, Member
+from dayjob.engines.base import DocumentWrite
 from tests.conformance.arrange import OpenBroker, claim_one, record
 from tests.conformance.crew import MEMBER, elsewhere
 from tests.conformance.observe import ids
@@ -26,8 +26,8 @@ async def names(broker: Broker) -> list[str]:
     return [worker.id for worker in await broker.workers()]
 
 
-async def notes(broker: Broker, clock: WatchedClock) -> list[str]:
-    return [note.name for note in (await broker._engine.notes(KIND, clock.now()))[1]]
+async def documents(broker: Broker, clock: WatchedClock) -> list[str]:
+    return [note.name for note in (await broker._engine.documents(KIND, clock.now()))[1]]
 
 
 # Coming, beating, going.
@@ -116,7 +116,7 @@ async def test_the_jobs_of_a_silent_worker_are_taken_back_and_counted(
     assert (last.state, last.attempts, last.last_error) == (JobState.DEAD, 1, "worker gone")
     assert again.errors[0].worker == silent.id
     assert (await broker.stats("other")).running == 1
-    assert (await notes(broker, clock), await broker.reclaim()) == ([], 0)
+    assert (await documents(broker, clock), await broker.reclaim()) == ([], 0)
     for job in jobs:
         with pytest.raises(LeaseLost):
             await broker.ack(job)
@@ -132,7 +132,7 @@ async def test_a_beat_after_that_is_told_none(broker: Broker, silent: Member) ->
 
 
 async def test_a_beat_between_mark_and_removal_is_told_none(broker: Broker, silent: Member) -> None:
-    await broker._roster.mark_dead(True)
+    await broker._worker_registry.mark_dead(True)
     assert await broker.beat(silent, 2) is None
     assert await names(broker) == []
     assert await broker.reclaim() == 2
@@ -141,11 +141,11 @@ async def test_a_beat_between_mark_and_removal_is_told_none(broker: Broker, sile
 async def test_a_crash_between_mark_and_removal_is_made_up_for(
     broker: Broker, open_broker: OpenBroker, silent: Member, clock: WatchedClock
 ) -> None:
-    await broker._roster.mark_dead(True)
-    assert (await notes(broker, clock), await names(broker)) == ([silent.id], [])
+    await broker._worker_registry.mark_dead(True)
+    assert (await documents(broker, clock), await names(broker)) == ([silent.id], [])
     other = await open_broker()
     assert await other.reclaim(trusting=False) == 2
-    assert await notes(broker, clock) == []
+    assert await documents(broker, clock) == []
 
 
 async def test_a_failure_while_claims_are_taken_back_is_made_up_for(
@@ -158,19 +158,19 @@ async def test_a_failure_while_claims_are_taken_back_is_made_up_for(
     with pytest.raises(InvalidState):
         await broker.reclaim()
     monkeypatch.undo()
-    assert await notes(broker, clock) == [silent.id]
+    assert await documents(broker, clock) == [silent.id]
     assert await broker.reclaim() == 2
 
 
 async def test_a_beat_just_before_the_mark_wins(
     broker: Broker, silent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_notes = broker._engine.write_notes
+    compare_and_set = broker._engine.compare_and_set
 
     async def overtaken(writes: Any, *rest: Any, **options: Any) -> bool:
         monkeypatch.undo()
         assert await broker.beat(silent, 2) is not None
-        return await write_notes(writes, *rest, **options)
+        return await compare_and_set(writes, *rest, **options)
 
     monkeypatch.setattr(broker._engine, "write_notes", overtaken)
     assert await broker.reclaim() == 0
@@ -186,9 +186,9 @@ async def test_a_late_answer_does_not_make_everybody_silent(
     broker: Broker, silent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage was away while we asked: whoever was heard just before that gets the time to be again."""
-    monkeypatch.setattr("dayjob.broker.roster.SYSTEM", _Elapsed(count(0, 2)))
+    monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 2)))
     assert await broker.reclaim() == 0, "it was not silent two seconds ago"
-    monkeypatch.setattr("dayjob.broker.roster.SYSTEM", _Elapsed(count(0, 0.5)))
+    monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 0.5)))
     assert await broker.reclaim() == 2
 
 
@@ -225,7 +225,7 @@ async def test_a_worker_of_another_machine_is_known_by_its_silence_only(
         assert await names(broker) == ["far"]
         clock.advance(16)
     await broker.reclaim()  # Where others are shut out, it can't be there any more.
-    assert await notes(broker, clock) == []
+    assert await documents(broker, clock) == []
 
 
 async def test_a_worker_may_ask_for_more_patience(broker: Broker, clock: WatchedClock) -> None:
@@ -260,10 +260,10 @@ async def test_a_note_that_cannot_be_read_is_removed(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.register(MEMBER)
-    await broker._engine.write_notes([NoteWrite(KIND, "bad", None, b"\xc1")], now=clock.now())
+    await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, b"\xc1")], now=clock.now())
     assert await names(broker) == ["w-1"]
     assert "worker 'bad' can't be read" in caplog.text
-    assert await notes(broker, clock) == ["w-1"]
+    assert await documents(broker, clock) == ["w-1"]
 
 
 async def test_a_closed_broker_says_so(broker: Broker) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from dayjob import App, Broker, ConfigError, InvalidState, JobState, Recurring
 from dayjob.broker.schedules import KIND, LONGEST_WAIT
-from dayjob.durations import SECOND
-from dayjob.engines.base import NoteWrite
-from dayjob.recurring import MOST_MISSED, Schedule
+from dayjob.engines.base import DocumentWrite
+from dayjob.model.durations import SECOND
+from dayjob.model.recurring import MOST_MISSED, Schedule
 from tests.conformance.arrange import OpenBroker, quiet, record
 from tests.conformance.crew import elsewhere
 from tests.conformance.waiting import WatchedClock, within
@@ -164,16 +164,16 @@ async def test_the_id_follows_from_the_schedule_and_the_time(
     """So a due time that is fired anew, after a restore of old notes, meets the job that is there."""
     await broker.schedule(Recurring("s", every=60, queue="q"))
     await broker.schedule(Recurring("s2", every=60, queue="q"))
-    _, old = await broker._engine.notes(KIND, clock.now())
+    _, old = await broker._engine.documents(KIND, clock.now())
     clock.advance(60)
     await broker.recur()
     first = await broker.jobs()
     assert len({job.id for job in first}) == 2
     millis = f"{clock.now() // 1000:012x}"
     assert {job.id[:13] for job in first} == {f"{millis[:8]}-{millis[8:]}"}
-    _, new = await broker._engine.notes(KIND, clock.now())
-    writes = [NoteWrite(KIND, a.name, b.value, a.value) for a, b in zip(old, new, strict=True)]
-    assert await broker._engine.write_notes(writes, now=clock.now())
+    _, new = await broker._engine.documents(KIND, clock.now())
+    writes = [DocumentWrite(KIND, a.name, b.value, a.value) for a, b in zip(old, new, strict=True)]
+    assert await broker._engine.compare_and_set(writes, now=clock.now())
     await broker.recur()
     assert await broker.jobs() == first
 
@@ -216,7 +216,7 @@ async def test_the_note_and_the_jobs_commit_together(
     """There is one write, with all of it: nothing can fall between."""
     await broker.schedule(Recurring("a", every=60, queue="q"))
     await broker.schedule(Recurring("b", every=60, queue="q"))
-    write_notes = broker._engine.write_notes
+    compare_and_set = broker._engine.compare_and_set
     calls: list[tuple[int, int]] = []
 
     async def fails(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
@@ -224,7 +224,7 @@ async def test_the_note_and_the_jobs_commit_together(
         raise InvalidState("crashed before the commit")
 
     async def dies(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
-        await write_notes(writes, jobs, announce, now)
+        await compare_and_set(writes, jobs, announce, now)
         raise InvalidState("crashed after the commit")
 
     clock.advance(60)
@@ -407,7 +407,7 @@ async def test_a_zone_that_is_not_known_here_holds_up_nobody(
     def unknown(expression: str, timezone: str) -> Any:
         raise ConfigError(f"timezone={timezone!r} is not known here")
 
-    monkeypatch.setattr("dayjob.recurring.cron", unknown)
+    monkeypatch.setattr("dayjob.model.recurring.cron", unknown)
     clock.advance(60)
     due = clock.time
     assert await broker.recur() == SECOND

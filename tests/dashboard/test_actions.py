@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from dayjob import Broker, EngineUnavailable, Job, JobState, Recurring
-from dayjob.clock import SYSTEM
 from dayjob.dashboard import chores
+from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, make_running, rows
 
 

@@ -10,7 +10,7 @@ import pytest
 from markupsafe import Markup
 
 from dayjob.dashboard import charts
-from dayjob.inspect import Point
+from dayjob.inspect.inspector import Point
 
 
 def hour(*done: int, pending: int = 0, known: bool = True) -> list[Point]:

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 import pytest
 
 from dayjob import Broker, NewJob, Recurring
-from dayjob.clock import SYSTEM
 from dayjob.dashboard.rendering import SHOWN_CHARACTERS
 from dayjob.dashboard.source import Source
+from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import Browser, browse, links, make_dead, rows
 
 EVIL = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>"

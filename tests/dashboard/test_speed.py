@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, NewJob, Retention
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import Browser, browse, links
 
 JOBS = 100_000

@@ -8,9 +8,9 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from dayjob import App, Broker, Worker
-from dayjob.clock import SYSTEM
-from dayjob.codec import encode
 from dayjob.engines.redis.seats import Seats
+from dayjob.model.codec import encode
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import Spawn, pause, say
 from tests.servers.redis import client, running_server
 

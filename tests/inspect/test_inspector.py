@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
-from dayjob import inspect as inspecting
-from dayjob.engines.base import NoteWrite
-from dayjob.inspect import Filter, Inspector, alike
-from dayjob.redaction import Redaction
+from dayjob.engines.base import DocumentWrite
+from dayjob.inspect import inspector as inspecting
+from dayjob.inspect.inspector import Filter, Inspector, alike
+from dayjob.inspect.redaction import Redaction
 from dayjob.testing import ManualClock
 from tests.conformance.crew import MEMBER
 
@@ -131,7 +131,7 @@ async def test_samples_of_before_waits_were_noted_are_read(
     clock.advance(60 - clock.now() // 1_000_000 % 60)
     hour = clock.now() // 3_600_000_000
     old = msgspec.msgpack.encode([[clock.now(), {"q": [1, 0, 0, 5, 0, 0]}]])
-    await broker._engine.write_notes([NoteWrite("history", f"{hour:012}", None, old)])
+    await broker._engine.compare_and_set([DocumentWrite("history", f"{hour:012}", None, old)])
     clock.advance(30)
     _, samples = await broker.history()
     assert samples[-1].stats("q").done == 5
@@ -152,7 +152,7 @@ async def test_the_history_is_bounded_and_silent_while_nothing_changes(
         clock.advance(60)
         await broker.sample()
     assert len((await broker.history(24))[1]) <= 26
-    assert len((await broker._engine.notes("history"))[1]) <= 26
+    assert len((await broker._engine.documents("history"))[1]) <= 26
 
 
 async def test_health_is_whether_the_store_answers(broker: Broker, inspector: Inspector) -> None:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from dayjob import entropy
+from dayjob.runtime import entropy
 from tests.servers import guard
 
 PROGRAMS = {"16": "pginstall", "18": "pginstall18"}

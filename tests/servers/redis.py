@@ -25,8 +25,8 @@ from typing import Any
 
 import redis
 
-from dayjob.clock import SYSTEM, block
-from dayjob.ids import new_key
+from dayjob.runtime.clock import SYSTEM, block
+from dayjob.runtime.ids import new_key
 
 BOUND = 20.0
 """Seconds within which a server starts or ends, on a busy machine."""

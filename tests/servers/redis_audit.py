@@ -56,9 +56,9 @@ def check(connection: Any, prefix: str) -> None:
     for field, count in connection.hgetall(keys.counts).items():
         state, queue = int(field[:1]), field[1:].decode()
         assert int(count) == counts[state, queue] or state == CODES[JobState.DONE]
-    notes = [member.split(b"\0", 2) for member in connection.zrange(keys.notes, 0, -1)]
-    assert all(len(note) == 3 and len(note[2]) >= 8 for note in notes)
-    assert len({(kind, name) for kind, name, _ in notes}) == len(notes), "a note was written twice"
+    documents = [member.split(b"\0", 2) for member in connection.zrange(keys.documents, 0, -1)]
+    assert all(len(note) == 3 and len(note[2]) >= 8 for note in documents)
+    assert len({(kind, name) for kind, name, _ in documents}) == len(documents), "a note was written twice"
     assert nobodys_seats(connection, keys) == []
     for claim in connection.zrange(keys.handed, 0, -1):
         assert len(claim) == 20, f"{claim!r} is no claim"
@@ -69,11 +69,11 @@ def check(connection: Any, prefix: str) -> None:
 def nobodys_seats(connection: Any, keys: Keys) -> list[bytes]:
     """The seats whose process does not listen."""
     found: list[bytes] = []
-    for seat in connection.zrange(keys.seats, 0, -1):
-        client = seat[seat.index(b"\0") + 9 :][:16]
+    for waiting in connection.zrange(keys.seats, 0, -1):
+        client = waiting[waiting.index(b"\0") + 9 :][:16]
         [(_, listeners)] = connection.pubsub_numsub(keys.hand_overs(client))
         if not listeners:
-            found.append(seat)
+            found.append(waiting)
     return found
 
 

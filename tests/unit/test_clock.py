@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dayjob.clock import SYSTEM, Clock
-from dayjob.durations import SECOND, to_instant
+from dayjob.model.durations import SECOND, to_instant
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.testing import ManualClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from dayjob.config import BrokerConfig, QueueConfig, Retention
 from dayjob.errors import ConfigError
-from dayjob.retry import Retry
+from dayjob.model.config import BrokerConfig, QueueConfig, Retention
+from dayjob.model.retry import Retry
 
 NO_DURATION: list[Any] = [
     -1,

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dayjob import ConfigError
-from dayjob.cron import Cron, Every, Timing, check_cron, find_zone
-from dayjob.durations import SECOND, to_datetime, to_instant
+from dayjob.model.cron import Cron, Every, Timing, check_cron, find_zone
+from dayjob.model.durations import SECOND, to_datetime, to_instant
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dayjob.durations import LONGEST, SECOND, to_datetime, to_datetime_or_none, to_instant, to_micros
+from dayjob.model.durations import LONGEST, SECOND, to_datetime, to_datetime_or_none, to_instant, to_micros
 
 micros = st.integers(0, LONGEST)
 offsets = st.timedeltas(timedelta(hours=-24, microseconds=1), timedelta(hours=24, microseconds=-1))

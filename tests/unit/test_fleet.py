@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Job, JobState, WorkerInfo
-from dayjob.durations import SECOND
-from dayjob.fleet import Explanation, Situation, explain
-from dayjob.ids import new_key
+from dayjob.model.durations import SECOND
+from dayjob.model.explanation import Explanation, Situation, explain
+from dayjob.runtime.ids import new_key
 
 NOW = 1_767_225_600 * SECOND  # 2026-01-01 00:00 UTC
 MINUTE = 60 * SECOND

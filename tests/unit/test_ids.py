@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dayjob import entropy, ids
-from dayjob.ids import IdSource, new_key
-from dayjob.job import id_key, id_text, known_key
+from dayjob.model.job import id_key, id_text, known_key
+from dayjob.runtime import entropy, ids
+from dayjob.runtime.ids import IdSource, new_key
 from dayjob.testing import ManualClock
 
 TAIL_END = 1 << 74

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from dayjob.job import JobState
-from dayjob.lifecycle import SETTLEMENTS, Change, Event, transition
+from dayjob.model.job import JobState
+from dayjob.model.lifecycle import SETTLEMENTS, Change, Transition, next_state
 
-S, E = JobState, Event
+S, E = JobState, Transition
 
 
 class Situation(NamedTuple):
@@ -30,7 +30,7 @@ SITUATIONS = [
 ]
 
 
-def by_the_design(state: JobState, event: Event, situation: Situation) -> Change | None:
+def by_the_design(state: JobState, event: Transition, situation: Situation) -> Change | None:
     attempts, max_attempts, cancel_requested, delay = situation
     attempts_left = attempts < max_attempts
     uncounted = max(attempts - 1, 0)
@@ -65,21 +65,21 @@ def by_the_design(state: JobState, event: Event, situation: Situation) -> Change
             return None
 
 
-def outcomes(state: JobState, event: Event) -> set[JobState | None]:
-    changes = (transition(state, event, **situation._asdict()) for situation in SITUATIONS)
+def outcomes(state: JobState, event: Transition) -> set[JobState | None]:
+    changes = (next_state(state, event, **situation._asdict()) for situation in SITUATIONS)
     return {None if change is None else change.state for change in changes}
 
 
-@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("event", Transition)
 @pytest.mark.parametrize("state", JobState)
-def test_an_event_does_what_the_design_says_and_nothing_else(state: JobState, event: Event) -> None:
+def test_an_event_does_what_the_design_says_and_nothing_else(state: JobState, event: Transition) -> None:
     for situation in SITUATIONS:
-        found = transition(state, event, **situation._asdict())
+        found = next_state(state, event, **situation._asdict())
         assert found == by_the_design(state, event, situation), situation
 
 
 @pytest.mark.parametrize("event", sorted(SETTLEMENTS))
-def test_only_a_running_job_is_settled(event: Event) -> None:
+def test_only_a_running_job_is_settled(event: Transition) -> None:
     assert {state for state in JobState if outcomes(state, event) != {None}} == {S.RUNNING}
 
 
@@ -90,19 +90,21 @@ def test_the_settlements_are_the_six_ends_of_a_claim() -> None:
 
 
 def test_a_finished_job_moves_only_by_a_requeue_of_a_dead_one() -> None:
-    moves = {(state, event) for state, event in product(JobState, Event) if outcomes(state, event) != {None}}
+    moves = {
+        (state, event) for state, event in product(JobState, Transition) if outcomes(state, event) != {None}
+    }
     assert {(state, event) for state, event in moves if state.finished} == {(S.DEAD, E.REQUEUE)}
 
 
 def test_without_a_cancel_request_or_a_delay_given_a_nack_retries_at_once() -> None:
-    assert transition(S.RUNNING, E.NACK, attempts=1, max_attempts=3) == Change(S.PENDING, 1)
+    assert next_state(S.RUNNING, E.NACK, attempts=1, max_attempts=3) == Change(S.PENDING, 1)
 
 
 def test_a_job_that_keeps_losing_its_lease_ends_dead() -> None:
     state, attempts, runs = S.PENDING, 0, 0
     while state is S.PENDING:
         for event in (E.CLAIM, E.LEASE_EXPIRED):
-            change = transition(state, event, attempts=attempts, max_attempts=3)
+            change = next_state(state, event, attempts=attempts, max_attempts=3)
             assert change is not None
             state, attempts = change.state, change.attempts
         runs += 1

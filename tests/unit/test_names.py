@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dayjob.names import (
+from dayjob.model.names import (
     ERROR_CHARS,
     HEADERS_BYTES,
     KEY_BYTES,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dayjob import App, ConfigError, NewJob, Recurring
-from dayjob.durations import SECOND, to_datetime
-from dayjob.recurring import LATE, MOST_MISSED, Missed, Schedule, to_schedule
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.recurring import LATE, MOST_MISSED, Missed, Schedule, to_schedule
 
 START = 1_767_225_600 * SECOND  # 2026-01-01 00:00 UTC
 MINUTE = 60 * SECOND

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dayjob.clock import SYSTEM
 from dayjob.engines import registry
 from dayjob.engines.registry import Entry, create_engine, parse
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import SYSTEM
 
 KNOWN = ["az://", "file://", "gs://", "memory://", "s3://", "sqlite://"]
 
@@ -113,7 +113,7 @@ def test_an_engine_is_imported_when_it_is_first_used() -> None:
     program = """
 import sys
 import dayjob
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from dayjob.engines.registry import create_engine
 
 def loaded():

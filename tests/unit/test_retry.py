@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dayjob.durations import LONGEST, SECOND
 from dayjob.errors import ConfigError
-from dayjob.retry import Jitter, Retry, as_retry
+from dayjob.model.durations import LONGEST, SECOND
+from dayjob.model.retry import Jitter, Retry, as_retry
 
 BROKEN = RuntimeError("broken")
 LONGEST_SECONDS = LONGEST / SECOND

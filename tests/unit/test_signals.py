@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
 
 EMAIL, IMAGES = queue_topic("email"), queue_topic("images")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from dayjob import App, Broker, Context, Job, Retention, Retry, Worker
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ import os
 import threading
 
 from dayjob.app import App
-from dayjob.clock import SYSTEM
 from dayjob.context import Context
+from dayjob.runtime.clock import SYSTEM
 
 URL, DIARY = "SHUTDOWN_JOBS_URL", "SHUTDOWN_JOBS_DIARY"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, CancelOutcome, Context, JobCancelled, JobState, Retry, Snooze
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.broker.staging import Gate, Stage
 from tests.worker.crew import record, run_until_idle, until, within, working
 

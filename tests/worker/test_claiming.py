@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.fetcher import Fetcher
 from tests.broker.staging import Stage
 from tests.worker.crew import MakeApp, pause, run_until_idle, until, within, working

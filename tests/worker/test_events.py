@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
-from dayjob.clock import SYSTEM
 from dayjob.events import Event, Events
+from dayjob.runtime.clock import SYSTEM
 from tests.worker.crew import MakeApp, OpenBroker, record, run_until_idle, until, within, working
 
 

@@ -67,7 +67,7 @@ def test_an_idle_worker_costs_less_than_a_hundredth_of_a_core(tmp_path: Path) ->
         """
         import asyncio, sys, time
         from dayjob import App, Worker
-        from dayjob.clock import SYSTEM
+        from dayjob.runtime.clock import SYSTEM
 
         app = App(sys.argv[1])
 

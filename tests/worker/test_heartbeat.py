@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from dayjob import App, Broker, Context, Job, JobState
-from dayjob.clock import SYSTEM, block
 from dayjob.events import Event
+from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
 from tests.worker.crew import BOUND, OpenBroker, first_run_waits, pause, record, until, within, working
 

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from dayjob import App, Broker, Context, InvalidState, JobState, Retry, Worker
-from dayjob.clock import SYSTEM, block
+from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
 from tests.conformance.engines import ENGINES, EngineUnderTest
 from tests.worker.crew import MakeApp, pause, record, run_until_idle, until, within, working

@@ -20,7 +20,7 @@ from dayjob import (
     RetryLater,
     Snooze,
 )
-from dayjob.config import BrokerConfig
+from dayjob.model.config import BrokerConfig
 from dayjob.testing import ManualClock
 from tests.worker.crew import MakeApp, record, run_until_idle
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, Context, EngineUnavailable, JobState, Retry
-from dayjob.clock import SYSTEM, block
-from dayjob.stopping import Stop
+from dayjob.runtime.clock import SYSTEM, block
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.progress import ProgressReports
 from tests.broker.staging import Gate, Stage
 from tests.worker.crew import pause, record, run_until_idle, until, within, working
@@ -69,7 +69,7 @@ async def test_a_lost_run_that_ends_does_not_take_what_the_next_one_reports(outs
     await outside.release(lost)
     (current,) = await outside.claim("q")
     reports = ProgressReports(outside)
-    reports.report(Context(current, Stop()), 0.5, "half")
+    reports.report(Context(current, StopSignal()), 0.5, "half")
     assert reports.take(lost) is None
     assert reports.take(current) == (0.5, "half")
     await reports.close()

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, JobState, Worker
-from dayjob.clock import SYSTEM
 from dayjob.events import Event
+from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.registration import Registration
 from tests.worker.crew import (
     KEEP_ALL,
@@ -30,9 +30,9 @@ async def names(broker: Broker) -> list[str]:
 
 async def declare_dead(broker: Broker) -> None:
     """Do what the leader does with a worker that was silent for too long."""
-    [seen] = (await broker._roster.live())[1]
+    [seen] = (await broker._worker_registry.live())[1]
     gone = replace(seen.member, gone=True)
-    assert await broker._roster._write(gone.id, seen.note.value, gone)
+    assert await broker._worker_registry._write(gone.id, seen.note.value, gone)
     assert await broker.reclaim(trusting=False) >= 0
 
 

@@ -14,7 +14,7 @@ from dayjob import (
     QueueConfig,
     Retry,
 )
-from dayjob.config import BrokerConfig
+from dayjob.model.config import BrokerConfig
 from dayjob.testing import ManualClock
 from tests.worker.crew import KEEP_ALL, MakeApp, record, run_until_idle
 

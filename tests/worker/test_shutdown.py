@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Job, JobState
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.cli.commands import ROOT, Command, Start, ask, eventually, starting
 from tests.worker.shutdown_jobs import DIARY, URL, build
 

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from dayjob.broker.fleet import Fleet
 from dayjob.broker.operations import check_limit
-from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed, Seat
-from dayjob.engines.connections import is_asynchronous
+from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed, WaitingClaim
+from dayjob.engines.caller_connection import is_asynchronous
 from dayjob.errors import LeaseLost
-from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
-from dayjob.names import KEY_BYTES, check_name
-from dayjob.settlement import Settlement, SettleResult
-from dayjob.signals import ANY_QUEUE, Topic, job_topic, queue_topic
+from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
+from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.settlement import Settlement, SettleResult
+from dayjob.runtime.signals import ANY_QUEUE, Topic, job_topic, queue_topic
 
 
 class Broker(Fleet):
@@ -67,16 +67,16 @@ class Broker(Fleet):
     async def enqueue_job(self, job: NewJob, *, connection: Any = None) -> Enqueued:
         """``enqueue`` with the options in a ``NewJob``."""
         self._check_open()
-        unit = (self._intake.insertion(job),)
+        unit = (self._validator.insertion(job),)
         if connection is not None:
-            return (await self._engine.insert_within(connection, unit, self._now()))[0]
+            return (await self._engine.insert_tx(connection, unit, self._now()))[0]
         return (await self._enqueue(unit))[0]
 
-    def enqueue_within(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
+    def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
         if is_asynchronous(connection):
             raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
-        work = self._engine.insert_within(connection, self._unit(jobs), self._now())
+        work = self._engine.insert_tx(connection, self._unit(jobs), self._now())
         try:
             work.send(None)
         except StopIteration as stop:
@@ -92,14 +92,14 @@ class Broker(Fleet):
         if not unit:
             return []
         if connection is not None:
-            return await self._engine.insert_within(connection, unit, self._now())
+            return await self._engine.insert_tx(connection, unit, self._now())
         return await self._enqueue(unit)
 
     def _unit(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
         """The checked jobs of one atomic batch."""
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
-        return tuple(self._intake.insertion(job) for job in jobs)
+        return tuple(self._validator.insertion(job) for job in jobs)
 
     async def claim(
         self,
@@ -124,8 +124,8 @@ class Broker(Fleet):
             return await self._claiming.submit(request)
         topics = [queue_topic(name) for name in names]
 
-        async def the_request(seat: Seat) -> ClaimRequest:
-            return replace(request, seat=seat) if len(names) == 1 else request
+        async def the_request(waiting: WaitingClaim) -> ClaimRequest:
+            return replace(request, waiting=waiting) if len(names) == 1 else request
 
         return await self._claim_waiting(the_request, topics, seconds)
 
@@ -140,7 +140,7 @@ class Broker(Fleet):
         """``claim`` from every queue, in name order; also from those that come into being meanwhile."""
         self._check_open()
 
-        async def all_queues(seat: Seat) -> ClaimRequest:
+        async def all_queues(waiting: WaitingClaim) -> ClaimRequest:
             return self._claim_request(await self.queues(), limit, lease, worker)
 
         return await self._claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
@@ -154,37 +154,40 @@ class Broker(Fleet):
         return ClaimRequest(leases, min(check_limit(limit), BATCH), worker)
 
     async def _claim_waiting(
-        self, requested: Callable[[Seat], Awaitable[ClaimRequest]], topics: Sequence[Topic], seconds: float
+        self,
+        requested: Callable[[WaitingClaim], Awaitable[ClaimRequest]],
+        topics: Sequence[Topic],
+        seconds: float,
     ) -> list[Job]:
         """Try, and try again whenever something may have come, until the time is over."""
         deadline = self._clock.elapsed() + seconds
-        with self._engine.signals.listen(topics) as event, self._seat(event) as seat:
+        with self._engine.signals.listen(topics) as event, self._seat(event) as waiting:
             while True:
                 event.clear()
-                request = await requested(seat)
+                request = await requested(waiting)
                 jobs = await self._claiming.submit(request) if request.queues and request.limit else []
-                jobs = seat.take(jobs, request.limit)
+                jobs = waiting.take(jobs, request.limit)
                 left = deadline - self._clock.elapsed()
                 if jobs or left <= 0:
                     return jobs
                 jobs = await self._offers.wait(request, event, self._clock, left)
-                if jobs := seat.take(jobs, request.limit):
+                if jobs := waiting.take(jobs, request.limit):
                     return jobs
                 self._check_open()
 
     @contextmanager
-    def _seat(self, event: asyncio.Event) -> Iterator[Seat]:
+    def _seat(self, event: asyncio.Event) -> Iterator[WaitingClaim]:
         """Where jobs arrive while the block runs; what comes later, or stays there, is released."""
 
         def arrived(job: Job) -> None:
             self._claims.hold([job])
             event.set()
 
-        seat = Seat(arrived, self._give_back)
+        waiting = WaitingClaim(arrived, self._give_back)
         try:
-            yield seat
+            yield waiting
         finally:
-            seat.leave()
+            waiting.leave()
 
     # Settling.
 
@@ -224,20 +227,17 @@ class Broker(Fleet):
         self._check_open()
         if len(settlements) > BATCH:
             raise ValueError(f"{len(settlements):,} settlements in one batch: pass at most {BATCH:,}")
-        verdicts = tuple([self._intake.verdict(settlement) for settlement in settlements])
-        states = await self._settling.submit(verdicts) if verdicts else []
+        ops = tuple([self._validator.settle_op(settlement) for settlement in settlements])
+        states = await self._settling.submit(ops) if ops else []
         self._claims.let_go([settlement.job for settlement in settlements])
-        return [
-            SettleResult(verdict.key, state is not None, state)
-            for verdict, state in zip(verdicts, states, strict=True)
-        ]
+        return [SettleResult(op.key, state is not None, state) for op, state in zip(ops, states, strict=True)]
 
     async def _settle_one(self, settlement: Settlement) -> JobState:
         self._check_open()
-        state = (await self._settling.submit((self._intake.verdict(settlement),)))[0]
+        state = (await self._settling.submit((self._validator.settle_op(settlement),)))[0]
         self._claims.let_go([settlement.job])
         if state is None:
-            raise _lost(settlement.job, settlement.event.value)
+            raise _lost(settlement.job, settlement.transition.value)
         return state
 
     async def renew(self, job: Job, lease: Duration | None = None) -> None:
@@ -257,11 +257,11 @@ class Broker(Fleet):
         renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
         return await self._engine.renew(renewals, self._now()) if renewals else []
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         """Store how far runs are; what lost claims report is passed over."""
         self._check_open()
         if reports:
-            await self._engine.report(reports)
+            await self._engine.record_progress(reports)
 
     def lease_of(self, queue: str, lease: Duration | None = None) -> float:
         """How many seconds a claim on the queue lasts."""

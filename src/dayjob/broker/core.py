@@ -9,18 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, islice
 from typing import Any, Self
 
-from dayjob.broker.claims import Claims
-from dayjob.broker.group import Group
+from dayjob.broker.batcher import Batcher
+from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import History
-from dayjob.broker.intake import Intake
-from dayjob.broker.leadership import Leadership
+from dayjob.broker.leader_election import LeaderElection
 from dayjob.broker.offers import Offer, Offers
 from dayjob.broker.policy import Policies
-from dayjob.broker.roster import Roster
 from dayjob.broker.schedules import Schedules
-from dayjob.clock import SYSTEM, Clock
-from dayjob.config import BrokerConfig
-from dayjob.durations import SECOND, to_micros
+from dayjob.broker.validation import Validator
+from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
     Duty,
     Lead,
@@ -41,13 +38,16 @@ from dayjob.engines.base import (
     Insertion,
     Renewal,
     Renewed,
-    Verdict,
+    SettleOp,
 )
 from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import Closed, ConfigError, DayjobError
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState
-from dayjob.lifecycle import Event
-from dayjob.signals import CANCEL, LEAD
+from dayjob.model.config import BrokerConfig
+from dayjob.model.durations import SECOND, to_micros
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import CANCEL, LEAD
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -79,8 +79,8 @@ class Core:
         self._url = url
         self._shown = without_password(url)
         self._policies = Policies(self.config)
-        self._intake = Intake(self._policies, self.config.max_payload)
-        self._claims = Claims(self._engine.cancel_requests)
+        self._validator = Validator(self._policies, self.config.max_payload)
+        self._claims = HeldClaims(self._engine.cancel_requests)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._opening = asyncio.Lock()
@@ -91,23 +91,29 @@ class Core:
         """What belongs to the event loop: made anew for each opening."""
         self._offers = Offers(self._give_back)
         self._background: set[asyncio.Task[Any]] = set()
-        self._inserting: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
-        self._inserting_keyed: Group[tuple[Insertion, ...], list[Enqueued]] = Group(self._insert, weigh=len)
-        self._claiming: Group[ClaimRequest, list[Job]] = Group(
+        self._inserting: Batcher[tuple[Insertion, ...], list[Enqueued]] = Batcher(self._insert, weigh=len)
+        self._inserting_keyed: Batcher[tuple[Insertion, ...], list[Enqueued]] = Batcher(
+            self._insert, weigh=len
+        )
+        self._claiming: Batcher[ClaimRequest, list[Job]] = Batcher(
             self._claim, weigh=lambda request: request.limit, undelivered=self._give_back
         )
-        self._settling: Group[tuple[Verdict, ...], list[JobState | None]] = Group(self._settle, weigh=_weight)
-        self._renewing: Group[Renewal, Renewed] = Group(self._renew)
-        self._cancelling: Group[bytes, CancelOutcome] = Group(self._cancel)
-        self._reading: Group[bytes, Job | None] = Group(self._read)
-        self._groups: tuple[Group[Any, Any], ...] = (
+        self._settling: Batcher[tuple[SettleOp, ...], list[JobState | None]] = Batcher(
+            self._settle, weigh=_weight
+        )
+        self._renewing: Batcher[Renewal, Renewed] = Batcher(self._renew)
+        self._cancelling: Batcher[bytes, CancelOutcome] = Batcher(self._cancel)
+        self._reading: Batcher[bytes, Job | None] = Batcher(self._read)
+        self._groups: tuple[Batcher[Any, Any], ...] = (
             self._inserting, self._inserting_keyed, self._claiming, self._settling, self._renewing,
             self._cancelling, self._reading,
         )  # fmt: skip
-        self._roster = Roster(self._engine, self._now)
-        self._schedules = Schedules(self._engine, self._intake, self._roster, self._clock, self._now)
+        self._worker_registry = WorkerRegistry(self._engine, self._now)
+        self._schedules = Schedules(
+            self._engine, self._validator, self._worker_registry, self._clock, self._now
+        )
         self._history = History(self._engine, self._now)
-        self._leadership = Leadership(self._engine, self._clock, self._now)
+        self._leader_election = LeaderElection(self._engine, self._clock, self._now)
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
 
@@ -127,7 +133,7 @@ class Core:
                 Sweep(self, to_micros(config.sweep_interval, "interval") / SECOND),
             ]
             self._duties = [self._service(Led(duty, self)) for duty in led]
-            if not self._leadership.alone:
+            if not self._leader_election.alone:
                 self._duties.insert(0, self._service(Lead(self)))
             for service in self._duties:
                 service.start()
@@ -136,7 +142,7 @@ class Core:
         duties, self._duties = self._duties, []
         for service in duties:
             await service.stop()
-        await self._leadership.give_up()
+        await self._leader_election.give_up()
 
     @property
     def url(self) -> str:
@@ -266,16 +272,16 @@ class Core:
         if jobs and self._claims.checks != checks:
             self._engine.signals.publish([CANCEL])
 
-    async def _settle(self, units: list[tuple[Verdict, ...]]) -> list[list[JobState | None]]:
-        verdicts = list(chain.from_iterable(units))
-        states = iter(await self._engine.settle(verdicts, self._now()))
+    async def _settle(self, units: list[tuple[SettleOp, ...]]) -> list[list[JobState | None]]:
+        ops = list(chain.from_iterable(units))
+        states = iter(await self._engine.settle(ops, self._now()))
         return [list(islice(states, len(unit))) for unit in units]
 
     async def _renew(self, renewals: list[Renewal]) -> list[Renewed]:
         return await self._engine.renew(renewals, self._now())
 
     async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
-        return await self._engine.cancel(keys, self._policies.keeps, self._now())
+        return await self._engine.cancel(keys, self._policies.retention, self._now())
 
     async def _read(self, keys: list[bytes]) -> Sequence[Job | None]:
         return await self._engine.get(keys)
@@ -283,18 +289,19 @@ class Core:
     def _give_back(self, jobs: list[Job]) -> None:
         """Release claims whose caller was cancelled before it got them."""
         if jobs:
-            verdicts = tuple(
-                Verdict(job.key, job.epoch, Event.RELEASE, self._intake.keep(job.queue)) for job in jobs
+            ops = tuple(
+                SettleOp(job.key, job.epoch, Transition.RELEASE, self._validator.retention(job.queue))
+                for job in jobs
             )
-            task = asyncio.ensure_future(self._release(verdicts))
+            task = asyncio.ensure_future(self._release(ops))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _release(self, verdicts: tuple[Verdict, ...]) -> None:
+    async def _release(self, ops: tuple[SettleOp, ...]) -> None:
         try:
-            await self._settling.submit(verdicts)
+            await self._settling.submit(ops)
         except DayjobError as error:
-            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(verdicts), error)
+            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(ops), error)
 
     # What the duties do.
 
@@ -305,7 +312,7 @@ class Core:
 
         async def promote(limit: int) -> int:
             nonlocal total
-            due, expired = await self._engine.promote(limit, self._policies.keeps, self._now())
+            due, expired = await self._engine.promote(limit, self._policies.retention, self._now())
             total += due
             return max(due, expired)
 
@@ -320,7 +327,7 @@ class Core:
     async def reap(self) -> int:
         """End expired and orphaned claims: their jobs run again or are dead; how many."""
         self._check_open()
-        return await _repeat(lambda limit: self._engine.reap(limit, self._policies.keeps, self._now()))
+        return await _repeat(lambda limit: self._engine.reap(limit, self._policies.retention, self._now()))
 
     async def reclaim(self, *, trusting: bool = True) -> int:
         """Take back the jobs of workers that are gone; how many.
@@ -328,10 +335,10 @@ class Core:
         Not ``trusting``, it takes no silence for an end: after an outage, all have been silent.
         """
         self._check_open()
-        dead = await self._roster.mark_dead(trusting)
+        dead = await self._worker_registry.mark_dead(trusting)
         total = await self.reclaim_from([seen.member.id for seen in dead])
         for seen in dead:
-            await self._roster.remove(seen)
+            await self._worker_registry.remove(seen)
         return total
 
     async def reclaim_from(self, workers: Sequence[str]) -> int:
@@ -340,7 +347,7 @@ class Core:
         if not workers:
             return 0
         return await _repeat(
-            lambda limit: self._engine.reclaim(workers, limit, self._policies.keeps, self._now())
+            lambda limit: self._engine.reclaim(workers, limit, self._policies.retention, self._now())
         )
 
     async def recur(self) -> int:
@@ -356,16 +363,16 @@ class Core:
     async def lead(self) -> float:
         """Seek to be the one process that does the fleet's duties; seconds until that is wanted again."""
         self._check_open()
-        led = self._leadership.leads
-        wait = await self._leadership.seek()
-        if self._leadership.leads and not led:
+        led = self._leader_election.leads
+        wait = await self._leader_election.seek()
+        if self._leader_election.leads and not led:
             self._engine.signals.publish([LEAD])
         return wait
 
     @property
     def leads(self) -> bool:
         """Whether the fleet's duties are done here."""
-        return self._leadership.leads
+        return self._leader_election.leads
 
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over; how many."""
@@ -396,5 +403,5 @@ async def _repeat(chore: Callable[[int], Awaitable[int]], rest: int = 1) -> int:
         await SYSTEM.wait(asyncio.Event(), max(rest * took, _SHORTEST_REST))
 
 
-def _weight(verdicts: tuple[Verdict, ...]) -> int:
-    return sum(1 + len(verdict.insert) for verdict in verdicts)
+def _weight(ops: tuple[SettleOp, ...]) -> int:
+    return sum(1 + len(op.insert) for op in ops)

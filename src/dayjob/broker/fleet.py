@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from dayjob.broker.history import Sample
 from dayjob.broker.operations import Operations
-from dayjob.broker.roster import Member
-from dayjob.codec import encode
+from dayjob.broker.worker_registry import Member
 from dayjob.errors import InvalidState
-from dayjob.fleet import COUNTED_AHEAD, Explanation, Situation, WorkerInfo, explain
-from dayjob.job import Enqueued, JobState, NewJob, QueueStats, known_key
-from dayjob.recurring import Recurring, Schedule, to_schedule
+from dayjob.model.codec import encode
+from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, WorkerInfo, explain
+from dayjob.model.job import Enqueued, JobState, NewJob, QueueStats, known_key
+from dayjob.model.recurring import Recurring, Schedule, to_schedule
 
 
 class Fleet(Operations):
@@ -50,7 +50,7 @@ class Fleet(Operations):
         """Enqueue a recurring job now, paused or not; its due times stay as they are."""
         for schedule in await self.schedules():
             if schedule.id == id:
-                return (await self._enqueue((self._intake.insertion(schedule.new_job(None)),)))[0]
+                return (await self._enqueue((self._validator.insertion(schedule.new_job(None)),)))[0]
         raise InvalidState(f"there is no schedule {id!r} to trigger: schedules() lists those there are")
 
     async def pause_schedule(self, id: str) -> bool:
@@ -73,9 +73,9 @@ class Fleet(Operations):
         if not isinstance(recurring, Recurring):
             raise TypeError(f"{recurring!r} is a {type(recurring).__name__}: pass a Recurring")
         template = _template(recurring)
-        self._intake.insertion(template)
+        self._validator.insertion(template)
         schedule = to_schedule(recurring, template, app)
-        self._intake.insertion(schedule.new_job(1))  # It has headers of its own besides.
+        self._validator.insertion(schedule.new_job(1))  # It has headers of its own besides.
         return schedule
 
     # Workers.
@@ -83,23 +83,23 @@ class Fleet(Operations):
     async def workers(self) -> list[WorkerInfo]:
         """The workers that are alive, on any machine."""
         self._check_open()
-        _, live = await self._roster.live()
+        _, live = await self._worker_registry.live()
         return [seen.info() for seen in live]
 
     async def register(self, member: Member) -> Member:
         """Put a worker on the roster; it has to ``beat`` in time from now on."""
         self._check_open()
-        return await self._roster.join(member)
+        return await self._worker_registry.join(member)
 
     async def beat(self, member: Member, running: int) -> Member | None:
         """Tell that a worker lives; None if it has been declared dead."""
         self._check_open()
-        return await self._roster.beat(member, running)
+        return await self._worker_registry.beat(member, running)
 
     async def deregister(self, member: Member) -> None:
         """Take a worker off the roster."""
         self._check_open()
-        await self._roster.leave(member)
+        await self._worker_registry.leave(member)
 
     async def history(self, hours: int = 1) -> tuple[int, list[Sample]]:
         """The time now, and the counters of each minute of the last hours in which they changed."""
@@ -121,12 +121,12 @@ class Fleet(Operations):
         self._check_open()
         key = known_key(id)
         job = None if key is None else await self._reading.submit(key)
-        now, live = await self._roster.live()
+        now, live = await self._worker_registry.live()
         paused, ahead = False, 0
         if job is not None and not job.state.finished:
             paused = job.queue in await self._engine.paused()
             if job.state is JobState.PENDING:
-                ahead = await self._engine.ahead(job.key, COUNTED_AHEAD)
+                ahead = await self._engine.position(job.key, COUNTED_AHEAD)
         return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live]))
 
 

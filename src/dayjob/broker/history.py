@@ -14,10 +14,10 @@ from math import inf
 import msgspec
 from msgspec import Struct
 
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
-from dayjob.engines.base import Engine, Listing, Note, NoteWrite
-from dayjob.job import JobState, QueueStats
+from dayjob.engines.base import Document, DocumentWrite, Engine, JobQuery
+from dayjob.model.durations import SECOND
+from dayjob.model.job import JobState, QueueStats
+from dayjob.runtime.clock import SYSTEM
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -67,14 +67,14 @@ class History:
 
     async def sample(self) -> int:
         """Note the counters of this minute, unless somebody has; microseconds until the next one."""
-        now, notes = await self._engine.notes(KIND, self._now())
+        now, documents = await self._engine.documents(KIND, self._now())
         minute = now - now % MINUTE
-        samples = [sample for note in notes for sample in _read(note)]
+        samples = [sample for note in documents for sample in _read(note)]
         if not samples or samples[-1].at_us < minute:
             stats = await self._engine.stats()
             queues = _counters(stats)
             if not samples or samples[-1].queues != queues:
-                await self._add(notes, Sample(minute, queues, await self.first_due(stats)))
+                await self._add(documents, Sample(minute, queues, await self.first_due(stats)))
         return minute + MINUTE - now
 
     async def first_due(self, stats: Mapping[str, QueueStats], patience: float = inf) -> dict[str, int]:
@@ -83,25 +83,27 @@ class History:
         pending = sorted((queue for queue in stats if stats[queue].pending), key=lambda q: -stats[q].pending)
         found: dict[str, int] = {}
         for queue in pending[:MOST_ASKED]:
-            for job in await self._engine.find(Listing(1, queue, JobState.PENDING)):
+            for job in await self._engine.find(JobQuery(1, queue, JobState.PENDING)):
                 found[queue] = job.run_us
             if SYSTEM.elapsed() >= deadline:
                 break
         return found
 
-    async def _add(self, notes: list[Note], sample: Sample) -> None:
+    async def _add(self, documents: list[Document], sample: Sample) -> None:
         hour = _name(sample.at_us)
-        this = next((note for note in notes if note.name == hour), None)
+        this = next((note for note in documents if note.name == hour), None)
         samples = [*(_read(this) if this is not None else ()), sample]
-        writes = [NoteWrite(KIND, hour, None if this is None else this.value, _encode(samples))]
+        writes = [DocumentWrite(KIND, hour, None if this is None else this.value, _encode(samples))]
         oldest = _name(sample.at_us - KEPT * HOUR)
-        writes += [NoteWrite(KIND, note.name, note.value, None) for note in notes if note.name < oldest]
-        await self._engine.write_notes(writes, now=self._now())
+        writes += [
+            DocumentWrite(KIND, note.name, note.value, None) for note in documents if note.name < oldest
+        ]
+        await self._engine.compare_and_set(writes, now=self._now())
 
     async def read(self, hours: int = KEPT) -> tuple[int, list[Sample]]:
         """The engine's time, and the samples of the last hours, oldest first, with the one before them."""
-        now, notes = await self._engine.notes(KIND, self._now())
-        samples = [sample for note in notes for sample in _read(note)]
+        now, documents = await self._engine.documents(KIND, self._now())
+        samples = [sample for note in documents for sample in _read(note)]
         before = [sample for sample in samples if sample.at_us <= now - hours * HOUR]
         return now, before[-1:] + samples[len(before) :]
 
@@ -119,7 +121,7 @@ def _name(instant: int) -> str:
     return f"{instant // HOUR:012}"
 
 
-def _read(note: Note) -> list[Sample]:
+def _read(note: Document) -> list[Sample]:
     try:
         return _decode(note.value)
     except msgspec.MsgspecError as error:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from dayjob.clock import Clock
 from dayjob.engines.base import ClaimRequest, Insertion
-from dayjob.job import Job
+from dayjob.model.job import Job
+from dayjob.runtime.clock import Clock
 
 
 class Offer:

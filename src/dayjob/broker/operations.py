@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from dayjob.broker.core import CHORE_BATCH, Core
-from dayjob.config import check_priority
-from dayjob.durations import Duration, to_instant, to_micros
-from dayjob.engines.base import Listing, Remark, Reschedule
+from dayjob.engines.base import Diagnostic, JobQuery, Reschedule
 from dayjob.errors import InvalidState
-from dayjob.job import Enqueued, Job, JobState, NewJob, QueueStats, known_key
-from dayjob.names import check_kv_key, check_kv_value, check_queue
+from dayjob.model.config import check_priority
+from dayjob.model.durations import Duration, to_instant, to_micros
+from dayjob.model.job import Enqueued, Job, JobState, NewJob, QueueStats, known_key
+from dayjob.model.names import check_kv_key, check_kv_value, check_queue
 
 _ALL = 2**31 - 1
 
@@ -42,7 +42,7 @@ class Operations(Core):
         if check_limit(limit) == 0 or (after is not None and cursor is None):
             return []
         wanted = None if state is None else _to_state(state)
-        return await self._engine.find(Listing(min(limit, _ALL), queue, wanted, task, cursor, newest_first))
+        return await self._engine.find(JobQuery(min(limit, _ALL), queue, wanted, task, cursor, newest_first))
 
     async def dead_jobs(
         self, queue: str | None = None, after: str | None = None, limit: int = 100
@@ -166,7 +166,7 @@ class Operations(Core):
             job.queue, job.payload, task=job.task, priority=job.priority, max_attempts=job.max_attempts,
             headers=job.headers, tenant=job.tenant,
         )  # fmt: skip
-        return (await self._inserting.submit((self._intake.insertion(new),)))[0]
+        return (await self._inserting.submit((self._validator.insertion(new),)))[0]
 
     async def sweep_done(self, retention: Duration) -> int:
         """Remove kept successes that finished that long ago or earlier, whatever their retention."""
@@ -186,7 +186,7 @@ class Operations(Core):
             if cursor is None:
                 return total
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         """What there is to say of the storage's settings; ``dayjob doctor`` shows it."""
         self._check_open()
         return await self._engine.diagnose()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dayjob.config import BrokerConfig, Retention
-from dayjob.durations import Duration, to_micros
-from dayjob.engines.base import Keep, Keeps
-from dayjob.names import check_queue
-from dayjob.retry import Retry
+from dayjob.engines.base import RetentionByQueue, RetentionTimes
+from dayjob.model.config import BrokerConfig, Retention
+from dayjob.model.durations import Duration, to_micros
+from dayjob.model.names import check_queue
+from dayjob.model.retry import Retry
 
 _CACHED = 10_000
 
@@ -20,7 +20,7 @@ class Policy(Struct, frozen=True):
     priority: int
     max_attempts: int
     retry: Retry
-    keep: Keep
+    retention: RetentionTimes
 
 
 class Policies:
@@ -29,9 +29,12 @@ class Policies:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._known: dict[str, Policy] = {}
-        self.keeps = Keeps(
-            to_keep(config.default.retention or config.retention),
-            {name: to_keep(queue.retention or config.retention) for name, queue in config.queues.items()},
+        self.retention = RetentionByQueue(
+            retention_times(config.default.retention or config.retention),
+            {
+                name: retention_times(queue.retention or config.retention)
+                for name, queue in config.queues.items()
+            },
         )
 
     def of(self, queue: str) -> Policy:
@@ -42,7 +45,7 @@ class Policies:
         config = self._config.queue(queue)
         policy = Policy(
             to_micros(config.lease, "lease"), config.priority, config.max_attempts, config.policy,
-            self.keeps.of(queue),
+            self.retention.of(queue),
         )  # fmt: skip
         if len(self._known) >= _CACHED:
             self._known.clear()
@@ -50,8 +53,8 @@ class Policies:
         return policy
 
 
-def to_keep(retention: Retention) -> Keep:
-    return Keep(
+def retention_times(retention: Retention) -> RetentionTimes:
+    return RetentionTimes(
         done=_kept(retention.done, unset=0),
         dead=_kept(retention.dead, unset=None),
         cancelled=_kept(retention.cancelled, unset=0),

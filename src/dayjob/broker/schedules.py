@@ -13,14 +13,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.intake import Intake
-from dayjob.broker.roster import Roster
-from dayjob.clock import Clock
-from dayjob.durations import SECOND
-from dayjob.engines.base import Engine, Insertion, NoteWrite
-from dayjob.ids import derived_key
-from dayjob.names import KEY_BYTES, check_name
-from dayjob.recurring import Schedule
+from dayjob.broker.validation import Validator
+from dayjob.broker.worker_registry import WorkerRegistry
+from dayjob.engines.base import DocumentWrite, Engine, Insertion
+from dayjob.model.durations import SECOND
+from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.recurring import Schedule
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.ids import derived_key
 
 _log = logging.getLogger("dayjob.schedules")
 
@@ -74,11 +74,16 @@ class Schedules:
     """Keeps, changes and fires them."""
 
     def __init__(
-        self, engine: Engine, intake: Intake, roster: Roster, clock: Clock, now: Callable[[], int | None]
+        self,
+        engine: Engine,
+        validator: Validator,
+        worker_registry: WorkerRegistry,
+        clock: Clock,
+        now: Callable[[], int | None],
     ) -> None:
         self._engine = engine
-        self._intake = intake
-        self._roster = roster
+        self._validator = validator
+        self._worker_registry = worker_registry
         self._clock = clock
         self._now = now
         self._undeclared: dict[str, float] = {}
@@ -98,8 +103,8 @@ class Schedules:
             after = change(before, now)
             if after is None or after == before:
                 return after
-            write = NoteWrite(KIND, id, None if old is None else old.value, _encode(after))
-            if await self._engine.write_notes([write], announce=True, now=self._now()):
+            write = DocumentWrite(KIND, id, None if old is None else old.value, _encode(after))
+            if await self._engine.compare_and_set([write], announce=True, now=self._now()):
                 return after
 
     async def remove(self, id: str) -> bool:
@@ -110,8 +115,8 @@ class Schedules:
             old = stored.get(id)
             if old is None:
                 return False
-            write = NoteWrite(KIND, id, old.value, None)
-            if await self._engine.write_notes([write], announce=True, now=self._now()):
+            write = DocumentWrite(KIND, id, old.value, None)
+            if await self._engine.compare_and_set([write], announce=True, now=self._now()):
                 return True
 
     async def declare(self, schedules: Sequence[Schedule]) -> None:
@@ -124,8 +129,8 @@ class Schedules:
                 after = schedule.replacing(None if old is None else old.schedule, now)
                 if old is None or after != old.schedule:
                     expected = None if old is None else old.value
-                    writes.append(NoteWrite(KIND, schedule.id, expected, _encode(after)))
-            if not writes or await self._engine.write_notes(writes, announce=True, now=self._now()):
+                    writes.append(DocumentWrite(KIND, schedule.id, expected, _encode(after)))
+            if not writes or await self._engine.compare_and_set(writes, announce=True, now=self._now()):
                 return
 
     async def fire(self) -> int:
@@ -142,12 +147,14 @@ class Schedules:
                 crew = await self._crew()
                 writes, jobs = self._plan(due, crew, now)
                 if writes:
-                    await self._engine.write_notes(writes, jobs, now=self._now())
+                    await self._engine.compare_and_set(writes, jobs, now=self._now())
                     continue  # Written or overtaken by somebody: look again.
             return self._wait(stored, now)
 
-    def _plan(self, due: dict[str, Stored], crew: Crew, now: int) -> tuple[list[NoteWrite], list[Insertion]]:
-        writes: list[NoteWrite] = []
+    def _plan(
+        self, due: dict[str, Stored], crew: Crew, now: int
+    ) -> tuple[list[DocumentWrite], list[Insertion]]:
+        writes: list[DocumentWrite] = []
         jobs: list[Insertion] = []
         for id, each in due.items():
             schedule = each.schedule
@@ -157,7 +164,7 @@ class Schedules:
                     _log.info(
                         "schedule %r is removed: the code of app %r no longer names it", id, schedule.app
                     )
-                    writes.append(NoteWrite(KIND, id, each.value, None))
+                    writes.append(DocumentWrite(KIND, id, each.value, None))
                 continue
             self._undeclared.pop(id, None)
             if not _is_due(schedule, now):
@@ -165,7 +172,7 @@ class Schedules:
             after, new = self._fired(schedule, crew, now)
             jobs += new
             if after != schedule:
-                writes.append(NoteWrite(KIND, id, each.value, _encode(after)))
+                writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
             if len(jobs) >= IN_A_COMMIT:
                 break
         return writes, jobs
@@ -198,12 +205,12 @@ class Schedules:
         return replace(schedule, problem=problem)
 
     def _job(self, schedule: Schedule, due: int) -> Insertion:
-        insertion = self._intake.insertion(schedule.new_job(due))
+        insertion = self._validator.insertion(schedule.new_job(due))
         insertion.key = derived_key(due // 1000, f"{schedule.id}\0{due}".encode())
         return insertion
 
     async def _crew(self) -> Crew:
-        _, live = await self._roster.live()
+        _, live = await self._worker_registry.live()
         members = [seen.member for seen in live]
         return Crew(
             {task for member in members for task in member.tasks},
@@ -221,9 +228,9 @@ class Schedules:
         return min(wait, LONGEST_WAIT)
 
     async def _read(self) -> tuple[int, dict[str, Stored]]:
-        now, notes = await self._engine.notes(KIND, self._now())
+        now, documents = await self._engine.documents(KIND, self._now())
         stored = {}
-        for note in notes:
+        for note in documents:
             try:
                 schedule = _decode(note.value)
             except msgspec.MsgspecError as error:

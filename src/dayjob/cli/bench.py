@@ -11,10 +11,10 @@ from dayjob.broker import Broker
 from dayjob.cli.dead import progress
 from dayjob.cli.output import console, json_option, print_json, table
 from dayjob.cli.store import StoreCommand, on_store
-from dayjob.clock import SYSTEM
-from dayjob.config import BrokerConfig, Retention
-from dayjob.ids import new_key
-from dayjob.job import NewJob
+from dayjob.model.config import BrokerConfig, Retention
+from dayjob.model.job import NewJob
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.ids import new_key
 from dayjob.worker import Worker
 
 BATCH = 1000

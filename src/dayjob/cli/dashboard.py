@@ -15,7 +15,7 @@ from dayjob.cli.logging_setup import configure
 from dayjob.cli.store import StoreCommand, opened_url
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError
-from dayjob.redaction import DEFAULT
+from dayjob.inspect.redaction import DEFAULT
 
 if TYPE_CHECKING:
     from dayjob.dashboard import Dashboard

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dayjob.broker import Broker
 from dayjob.cli.output import ago, console, json_option, print_json, table
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
-from dayjob.fields import dead_group_fields
-from dayjob.inspect import DeadGroups, Inspector, alike
+from dayjob.inspect.inspector import DeadGroups, Inspector, alike
+from dayjob.inspect.json_fields import dead_group_fields
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from msgspec import Struct
 
 from dayjob.app import App
-from dayjob.job import HIGH, LOW, JobState, NewJob
+from dayjob.model.job import HIGH, LOW, JobState, NewJob
 
 
 class Planned(Struct, frozen=True):

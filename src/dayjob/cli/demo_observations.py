@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dayjob.cli.demo_reckoning import name_of
 from dayjob.cli.demo_tasks import EMAIL, FLAKY, REMINDER
-from dayjob.durations import SECOND
-from dayjob.job import HIGH, Job, JobState
+from dayjob.model.durations import SECOND
+from dayjob.model.job import HIGH, Job, JobState
 
 
 def observations(records: Sequence[Job], killed: str | None, orphans: set[str]) -> Iterator[str]:

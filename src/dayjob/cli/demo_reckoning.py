@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from dayjob.cli.demo_jobs import Planned
-from dayjob.job import Job, JobState, QueueStats
-from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
 
 
 class Accepted(Struct, frozen=True):

@@ -16,10 +16,10 @@ from dayjob.cli.demo_observations import observations
 from dayjob.cli.demo_reckoning import Accepted, Reckoning, name_of, reckon, was_held_by
 from dayjob.cli.demo_screen import Screen
 from dayjob.cli.demo_tasks import QUEUES, make_app
-from dayjob.clock import SYSTEM
 from dayjob.engines.registry import without_password
 from dayjob.errors import ConfigError
-from dayjob.job import CancelOutcome, Job, JobState
+from dayjob.model.job import CancelOutcome, Job, JobState
+from dayjob.runtime.clock import SYSTEM
 
 WORKERS = 3
 TICK = 0.1

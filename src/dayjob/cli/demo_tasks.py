@@ -6,11 +6,11 @@ import asyncio
 from datetime import timedelta
 
 from dayjob.app import App
-from dayjob.clock import SYSTEM
-from dayjob.config import BrokerConfig, QueueConfig, Retention
 from dayjob.context import Context
-from dayjob.control import DeadLetter, JobCancelled
-from dayjob.retry import Retry
+from dayjob.model.config import BrokerConfig, QueueConfig, Retention
+from dayjob.model.handler_exceptions import DeadLetter, JobCancelled
+from dayjob.model.retry import Retry
+from dayjob.runtime.clock import SYSTEM
 
 EMAIL, RESIZE, REPORT, FLAKY, POISON, REMINDER, EXPORT = QUEUES = (
     "email", "resize", "report", "flaky", "poison", "reminder", "export",

@@ -10,12 +10,12 @@ from msgspec import to_builtins
 from dayjob.broker import Broker
 from dayjob.cli.output import console, json_option, print_json, printable
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
-from dayjob.engines.base import Remark
+from dayjob.engines.base import Diagnostic
 from dayjob.engines.registry import without_password
-from dayjob.inspect import EXAMINED
-from dayjob.job import JobState
+from dayjob.inspect.inspector import EXAMINED
+from dayjob.model.durations import SECOND
+from dayjob.model.job import JobState
+from dayjob.runtime.clock import SYSTEM
 
 FAR_OFF = 5.0
 """Seconds by which this machine's clock may differ from the store's before it is worth a word."""
@@ -33,85 +33,85 @@ def doctor(url: str, as_json: bool) -> None:
     Exits with 0 if all is well, 1 if there are warnings or errors, 3 if the store can't be reached.
     """
 
-    async def work(broker: Broker) -> list[Remark]:
-        return [remark async for remark in _examine(broker)]
+    async def work(broker: Broker) -> list[Diagnostic]:
+        return [diagnostic async for diagnostic in _examine(broker)]
 
-    remarks = on_store(url, work)
+    diagnostics = on_store(url, work)
     if as_json:
-        print_json([to_builtins(remark) for remark in remarks])
+        print_json([to_builtins(diagnostic) for diagnostic in diagnostics])
     else:
         screen = console()
         screen.print(f"dayjob doctor on {without_password(url)}", markup=False)
-        for remark in remarks:
-            screen.print(f"[{_STYLES[remark.level]}]{remark.level:>7}[/]", end="  ")
-            screen.print(f"{remark.check}: {printable(remark.text)}", markup=False)
-            if remark.remedy:
-                screen.print(f"         {printable(remark.remedy)}", markup=False)
-    raise SystemExit(OK if all(remark.level == "ok" for remark in remarks) else NOTHING)
+        for diagnostic in diagnostics:
+            screen.print(f"[{_STYLES[diagnostic.level]}]{diagnostic.level:>7}[/]", end="  ")
+            screen.print(f"{diagnostic.check}: {printable(diagnostic.text)}", markup=False)
+            if diagnostic.remedy:
+                screen.print(f"         {printable(diagnostic.remedy)}", markup=False)
+    raise SystemExit(OK if all(diagnostic.level == "ok" for diagnostic in diagnostics) else NOTHING)
 
 
-async def _examine(broker: Broker) -> AsyncIterator[Remark]:
+async def _examine(broker: Broker) -> AsyncIterator[Diagnostic]:
     begun = SYSTEM.elapsed()
     await broker.paused()
     took = SYSTEM.elapsed() - begun
     text = f"answers in {took * 1000:.1f} ms"
     if took > SLOW:
-        yield Remark("reachable", "warning", text, "look at the network between here and the store")
+        yield Diagnostic("reachable", "warning", text, "look at the network between here and the store")
     else:
-        yield Remark("reachable", "ok", text)
-    for remark in await broker.diagnose():
-        yield remark
+        yield Diagnostic("reachable", "ok", text)
+    for diagnostic in await broker.diagnose():
+        yield diagnostic
     now, _ = await broker.history(1)
     offset = (SYSTEM.now() - now) / SECOND
     if abs(offset) > FAR_OFF:
-        yield Remark(
+        yield Diagnostic(
             "clock", "warning", f"this machine's clock is {offset:+.1f} s off the store's",
             "the store's clock decides, so jobs are safe; set this one right for logs that agree",
         )  # fmt: skip
     else:
-        yield Remark("clock", "ok", f"this machine and the store agree within {abs(offset):.1f} s")
-    async for remark in _jobs(broker, now):
-        yield remark
-    async for remark in _schedules(broker, now):
-        yield remark
+        yield Diagnostic("clock", "ok", f"this machine and the store agree within {abs(offset):.1f} s")
+    async for diagnostic in _jobs(broker, now):
+        yield diagnostic
+    async for diagnostic in _schedules(broker, now):
+        yield diagnostic
 
 
-async def _jobs(broker: Broker, now: int) -> AsyncIterator[Remark]:
+async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     stats = await broker.all_stats()
     workers = await broker.workers()
     paused = await broker.paused()
     running = await broker.jobs(state=JobState.RUNNING, limit=EXAMINED)
     alive = {worker.id for worker in workers}
     if workers:
-        yield Remark("workers", "ok", f"{len(workers)} alive")
+        yield Diagnostic("workers", "ok", f"{len(workers)} alive")
     elif any(each.pending + each.scheduled + each.running for each in stats.values()):
-        yield Remark(
+        yield Diagnostic(
             "workers", "error", "none is alive, and jobs wait", "start one: dayjob worker MODULE:app"
         )
     else:
-        yield Remark("workers", "ok", "none is alive, and nothing waits")
+        yield Diagnostic("workers", "ok", "none is alive, and nothing waits")
     expired = [job for job in running if job.lease_us is not None and job.lease_us < now - _LONG_EXPIRED]
     if expired:
-        yield Remark(
+        yield Diagnostic(
             "leases", "error", f"{len(expired)} running jobs have leases that expired over a minute ago",
             "nobody does the duties: start a worker, or a broker with duties=True",
         )  # fmt: skip
     else:
-        yield Remark("leases", "ok", f"{len(running)} running jobs, none with an expired lease")
+        yield Diagnostic("leases", "ok", f"{len(running)} running jobs, none with an expired lease")
     orphaned = [job for job in running if job.worker and job.worker not in alive]
     if orphaned and workers:
-        yield Remark(
+        yield Diagnostic(
             "orphans", "warning", f"{len(orphaned)} running jobs have workers that are not on the roster",
             "they come back when their leases expire, or were claimed without a worker",
         )  # fmt: skip
     for queue, each in stats.items():
         if each.pending and queue in paused:
-            yield Remark(
+            yield Diagnostic(
                 "queues", "warning", f"{queue!r} is paused, and {each.pending:,} jobs wait",
                 f"resume it: dayjob resume {queue}",
             )  # fmt: skip
         elif each.pending and workers and not any(worker.takes(queue) for worker in workers):
-            yield Remark(
+            yield Diagnostic(
                 "queues", "error", f"no live worker takes {queue!r}, and {each.pending:,} jobs wait",
                 f"start one with -q {queue}",
             )  # fmt: skip
@@ -119,29 +119,31 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Remark]:
     waiting = await broker.jobs(state=JobState.PENDING, limit=1000)
     unknown = sorted({job.task for job in waiting if job.task} - known) if workers else []
     for task in unknown[:20]:
-        yield Remark(
+        yield Diagnostic(
             "tasks", "error", f"jobs of task {task!r} wait, and no live worker knows it",
             "import its module in the app, or correct the name in what enqueues it",
         )  # fmt: skip
     dead = sum(each.dead for each in stats.values())
     if dead:
-        yield Remark("dead letters", "warning", f"{dead:,} jobs are dead", "see them: dayjob dead --group")
+        yield Diagnostic(
+            "dead letters", "warning", f"{dead:,} jobs are dead", "see them: dayjob dead --group"
+        )
     else:
-        yield Remark("dead letters", "ok", "none")
+        yield Diagnostic("dead letters", "ok", "none")
 
 
-async def _schedules(broker: Broker, now: int) -> AsyncIterator[Remark]:
+async def _schedules(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     schedules = await broker.schedules()
     for schedule in schedules:
         if schedule.problem:
-            yield Remark(
+            yield Diagnostic(
                 "schedules", "error", f"{schedule.id!r} does not fire: {schedule.problem}",
                 "mend it, or remove it: dayjob schedules remove",
             )  # fmt: skip
         elif schedule.next_at and schedule.next_us is not None and schedule.next_us < now - _LONG_EXPIRED:
-            yield Remark(
+            yield Diagnostic(
                 "schedules", "error", f"{schedule.id!r} was due over a minute ago",
                 "nobody does the duties: start a worker",
             )  # fmt: skip
     if not any(schedule.problem for schedule in schedules):
-        yield Remark("schedules", "ok", f"{len(schedules)} known")
+        yield Diagnostic("schedules", "ok", f"{len(schedules)} known")

@@ -22,11 +22,11 @@ from dayjob.cli.output import (
     watch_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store
-from dayjob.durations import SECOND
-from dayjob.fields import explanation_fields, span
-from dayjob.fleet import Explanation
-from dayjob.inspect import Filter, Inspector, Page, alike
-from dayjob.job import Job, JobState
+from dayjob.inspect.inspector import Filter, Inspector, Page, alike
+from dayjob.inspect.json_fields import explanation_fields, span
+from dayjob.model.durations import SECOND
+from dayjob.model.explanation import Explanation
+from dayjob.model.job import Job, JobState
 
 STATES = [state.value for state in JobState]
 COLUMNS = ("id", "queue", "task", "state", "attempts", "priority", "enqueued", "what about it")

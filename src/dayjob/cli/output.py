@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND, to_datetime
-from dayjob.fields import span
+from dayjob.inspect.json_fields import span
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.runtime.clock import SYSTEM
 
 WATCH_INTERVAL = 1.0
 

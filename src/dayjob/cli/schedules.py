@@ -10,8 +10,8 @@ from rich.table import Table
 from dayjob.broker import Broker
 from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
-from dayjob.fields import schedule_fields, when
-from dayjob.recurring import Schedule
+from dayjob.inspect.json_fields import schedule_fields, when
+from dayjob.model.recurring import Schedule
 
 COLUMNS = ("id", "when", "task", "queue", "last", "next", "declared by", "state")
 

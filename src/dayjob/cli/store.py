@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import click
 
 from dayjob.broker import Broker
-from dayjob.config import BrokerConfig
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable, InvalidState
+from dayjob.model.config import BrokerConfig
 
 OK, NOTHING, USAGE, UNAVAILABLE = 0, 1, 2, 3
 

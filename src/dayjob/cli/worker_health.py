@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from dayjob.clock import block
+from dayjob.runtime.clock import block
 from dayjob.worker import Worker
 
 _log = logging.getLogger("dayjob.worker")

@@ -13,7 +13,7 @@ import socket
 import threading
 from contextlib import suppress
 
-from dayjob.clock import block
+from dayjob.runtime.clock import block
 from dayjob.worker import Worker
 
 _log = logging.getLogger("dayjob.worker")

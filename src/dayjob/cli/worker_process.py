@@ -25,9 +25,9 @@ from dayjob.cli.worker_lifeline import Lifeline
 from dayjob.cli.worker_metrics import serving_metrics
 from dayjob.cli.worker_news import log_outcomes
 from dayjob.cli.worker_options import WorkerOptions, queues_of
-from dayjob.clock import block
 from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
 from dayjob.events import Event
+from dayjob.runtime.clock import block
 from dayjob.worker import Worker
 from dayjob.worker.garbage import collect_less_often
 

@@ -21,7 +21,7 @@ from dayjob.cli.app_argument import ImportFailed, load_app
 from dayjob.cli.worker_lifeline import HURRY, KILL_AFTER, STOP
 from dayjob.cli.worker_options import WorkerOptions
 from dayjob.cli.worker_process import FAILED, OK, REPLACE, UNAVAILABLE, USAGE
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 
 _log = logging.getLogger("dayjob.supervisor")
 

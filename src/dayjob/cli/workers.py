@@ -8,8 +8,8 @@ from rich.table import Table
 from dayjob.broker import Broker
 from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
 from dayjob.cli.store import StoreCommand, on_store
-from dayjob.fields import worker_fields
-from dayjob.fleet import WorkerInfo
+from dayjob.inspect.json_fields import worker_fields
+from dayjob.model.explanation import WorkerInfo
 
 COLUMNS = ("worker", "host", "pid", "app", "version", "queues", "tasks", "running", "started", "seen")
 

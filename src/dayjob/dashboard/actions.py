@@ -21,7 +21,7 @@ from dayjob.dashboard.desk import Desk, desk_of
 from dayjob.dashboard.rendering import problem, url
 from dayjob.dashboard.security import Visit, visit_of
 from dayjob.errors import DayjobError, InvalidState
-from dayjob.job import CancelOutcome
+from dayjob.model.job import CancelOutcome
 
 
 class Outcome(Struct, frozen=True):

@@ -13,7 +13,8 @@ from starlette.routing import Route
 from dayjob.dashboard.desk import PATIENCE, desk_of
 from dayjob.dashboard.pages.jobs import wanted
 from dayjob.dashboard.rendering import asked, problem
-from dayjob.fields import (
+from dayjob.inspect.inspector import Inspector
+from dayjob.inspect.json_fields import (
     dead_group_fields,
     explanation_fields,
     overview_fields,
@@ -22,7 +23,6 @@ from dayjob.fields import (
     schedule_fields,
     worker_fields,
 )
-from dayjob.inspect import Inspector
 
 MOST = 500
 """How many jobs a request may ask for."""

@@ -27,8 +27,8 @@ from dayjob.dashboard.security import Guard, Refused, route_path, visit_of
 from dayjob.dashboard.sessions import Sessions
 from dayjob.dashboard.source import Source
 from dayjob.errors import ConfigError, DayjobError
-from dayjob.fields import health_fields
-from dayjob.redaction import DEFAULT, Redaction
+from dayjob.inspect.json_fields import health_fields
+from dayjob.inspect.redaction import DEFAULT, Redaction
 
 _log = logging.getLogger("dayjob.dashboard")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from dayjob.inspect import Point
+from dayjob.inspect.inspector import Point
 
 WIDTH, HEIGHT = 640, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 14, 24

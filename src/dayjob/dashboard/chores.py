@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from dayjob.clock import SYSTEM, Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("dayjob.dashboard")
 

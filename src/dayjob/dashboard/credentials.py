@@ -7,8 +7,8 @@ import hmac
 from base64 import b64decode
 from hashlib import sha256
 
-from dayjob.clock import SYSTEM, Clock
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import SYSTEM, Clock
 
 DELAY = 0.5
 """Seconds until a wrong guess is answered."""

@@ -8,8 +8,8 @@ from dayjob.broker import Broker
 from dayjob.dashboard.chores import Chores
 from dayjob.dashboard.events import Feeds
 from dayjob.dashboard.source import Source
-from dayjob.inspect import Inspector
-from dayjob.redaction import Redaction
+from dayjob.inspect.inspector import Inspector
+from dayjob.inspect.redaction import Redaction
 
 PATIENCE = 0.1
 """Seconds after which a page looks through no more records, and shows what it has."""

@@ -16,8 +16,8 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from dayjob.clock import SYSTEM, Clock
 from dayjob.errors import DayjobError
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("dayjob.dashboard")
 

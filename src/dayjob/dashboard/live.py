@@ -14,11 +14,11 @@ from dayjob.dashboard import charts
 from dayjob.dashboard.desk import PATIENCE, Desk, desk_of
 from dayjob.dashboard.events import EventStream
 from dayjob.dashboard.rendering import asked, number, rate
-from dayjob.fields import span
-from dayjob.fleet import Explanation
-from dayjob.inspect import Overview, WorkerView
-from dayjob.job import Job
-from dayjob.recurring import Schedule
+from dayjob.inspect.inspector import Overview, WorkerView
+from dayjob.inspect.json_fields import span
+from dayjob.model.explanation import Explanation
+from dayjob.model.job import Job
+from dayjob.model.recurring import Schedule
 
 STATES = ("pending", "scheduled", "running", "done", "dead", "cancelled")
 

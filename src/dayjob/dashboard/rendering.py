@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dayjob._version import __version__
-from dayjob.clock import SYSTEM
 from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.security import VISIT, Refused, Visit, route_path
-from dayjob.durations import SECOND, to_datetime
-from dayjob.fields import span
-from dayjob.job import JobState
+from dayjob.inspect.json_fields import span
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.job import JobState
+from dayjob.runtime.clock import SYSTEM
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"

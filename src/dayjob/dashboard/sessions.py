@@ -10,9 +10,9 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from dayjob.clock import SYSTEM, Clock
-from dayjob.durations import SECOND
-from dayjob.entropy import secret
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.entropy import secret
 
 LIFETIME = 12 * 3600
 """Seconds that a login lasts."""

@@ -9,9 +9,9 @@ import asyncio
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.config import BrokerConfig
 from dayjob.engines.registry import without_password
 from dayjob.errors import ConfigError
+from dayjob.model.config import BrokerConfig
 
 
 class Source:

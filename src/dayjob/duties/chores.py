@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dayjob.clock import Clock
-from dayjob.durations import SECOND
 from dayjob.duties.service import Duty
-from dayjob.signals import CANCEL, DUE, LEAD, Topic, notes_topic
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import CANCEL, DUE, LEAD, Topic, documents_topic
 
 BEATS = 3
 """How often a worker tells that it lives within the time after which it counts as dead."""
@@ -40,7 +40,7 @@ class Lead:
     """Sees to it that one process of the fleet does the duties, and another one should it go."""
 
     name = "lead"
-    topics: tuple[Topic, ...] = (notes_topic("duty"),)
+    topics: tuple[Topic, ...] = (documents_topic("duty"),)
 
     def __init__(self, chores: Chores) -> None:
         self._chores = chores
@@ -128,7 +128,7 @@ class Recur:
     """Fires recurring jobs at their times."""
 
     name = "recur"
-    topics: tuple[Topic, ...] = (notes_topic("schedule"),)
+    topics: tuple[Topic, ...] = (documents_topic("schedule"),)
 
     def __init__(self, chores: Chores) -> None:
         self._chores = chores

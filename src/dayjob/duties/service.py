@@ -10,9 +10,9 @@ import asyncio
 import logging
 from typing import Protocol
 
-from dayjob.clock import Clock
 from dayjob.errors import Closed, EngineFenced
-from dayjob.signals import Signals, Topic
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals, Topic
 
 _log = logging.getLogger("dayjob.duties")
 

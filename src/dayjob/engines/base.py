@@ -22,10 +22,10 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
-from dayjob.ids import new_key
-from dayjob.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
-from dayjob.lifecycle import Event
-from dayjob.signals import Signals
+from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.ids import new_key
+from dayjob.runtime.signals import Signals
 
 BATCH = 10_000
 """The most jobs that one commit takes in or hands out."""
@@ -51,7 +51,7 @@ class Capabilities(Struct, frozen=True):
     """``reap`` finds claims of processes that died on this host before their leases expire."""
 
 
-class Keep(Struct, frozen=True):
+class RetentionTimes(Struct, frozen=True):
     """How long a finished job is kept, in microseconds: 0 is not at all, None is for ever."""
 
     done: int | None = 0
@@ -64,13 +64,13 @@ class Keep(Struct, frozen=True):
         return self.dead if state is JobState.DEAD else self.cancelled
 
 
-class Keeps(Struct, frozen=True):
+class RetentionByQueue(Struct, frozen=True):
     """``Keep`` by queue, for verbs that meet jobs of any queue."""
 
-    default: Keep
-    queues: Mapping[str, Keep] = {}
+    default: RetentionTimes
+    queues: Mapping[str, RetentionTimes] = {}
 
-    def of(self, queue: str) -> Keep:
+    def of(self, queue: str) -> RetentionTimes:
         return self.queues.get(queue, self.default)
 
 
@@ -100,7 +100,7 @@ class Insertion(Struct, gc=False):
         return run_at, expires_at
 
 
-class Seat:
+class WaitingClaim:
     """Where jobs arrive that enqueues in other processes have claimed for a claim that waits.
 
     ``arrived`` is called with each; ``give_back`` gets those that come when nobody waits any more.
@@ -147,19 +147,20 @@ class ClaimRequest(Struct, frozen=True):
     queues: tuple[tuple[str, int], ...]
     limit: int
     worker: str | None
-    seat: Seat | None = None
+    waiting: WaitingClaim | None = None
 
 
-class Verdict(Struct, gc=False):
+class SettleOp(Struct, gc=False):
     """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
 
-    ``event`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if it is applied.
+    ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are
+    written only if it is applied.
     """
 
     key: bytes
     epoch: int
-    event: Event
-    keep: Keep
+    transition: Transition
+    retention: RetentionTimes
     error: str | None = None
     delay: int = 0
     result: bytes | None = None
@@ -170,7 +171,9 @@ class Verdict(Struct, gc=False):
     @property
     def plain(self) -> bool:
         """Whether it is a success that leaves nothing behind."""
-        return self.event is Event.ACK and self.keep.done == 0 and not self.insert and not self.kv
+        return (
+            self.transition is Transition.ACK and self.retention.done == 0 and not self.insert and not self.kv
+        )
 
 
 class Renewal(Struct, frozen=True, gc=False):
@@ -197,7 +200,7 @@ class Progress(Struct, frozen=True, gc=False):
     message: str
 
 
-class Listing(Struct, frozen=True):
+class JobQuery(Struct, frozen=True):
     """Which jobs to list, in id order; ``after`` is an exclusive cursor in the direction of travel."""
 
     limit: int
@@ -214,7 +217,7 @@ class Reschedule(Struct, frozen=True):
     priority: int | None
 
 
-class Note(Struct, frozen=True, gc=False):
+class Document(Struct, frozen=True, gc=False):
     """A small record of dayjob's own: a schedule, a worker, who has the duties."""
 
     name: str
@@ -223,7 +226,7 @@ class Note(Struct, frozen=True, gc=False):
     """When it was written, by the engine's clock."""
 
 
-class NoteWrite(Struct, frozen=True, gc=False):
+class DocumentWrite(Struct, frozen=True, gc=False):
     """Replace what is noted under a kind and a name, if it is still as expected.
 
     ``kind`` is one of the broker's own words, ``name`` any text without NUL. None stands for no such note.
@@ -235,7 +238,7 @@ class NoteWrite(Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-class Remark(Struct, frozen=True):
+class Diagnostic(Struct, frozen=True):
     """What ``dayjob doctor`` says of a storage: what was checked, and what to do if it is not well."""
 
     check: str
@@ -266,7 +269,7 @@ class Engine(Protocol):
         """
         ...
 
-    def insert_within(
+    def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         """``insert`` inside the open transaction of the caller's connection, which decides its fate.
@@ -289,7 +292,7 @@ class Engine(Protocol):
         """``insert``, then ``claim``, in one commit."""
         ...
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
         """Apply each verdict whose claim is current, by the rules of the lifecycle: the new state.
 
         None if the claim was lost; then nothing of the verdict was written.
@@ -300,12 +303,12 @@ class Engine(Protocol):
         """Set new leases for the claims that are current; keeps a cancel request and tells of it."""
         ...
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         """Store the progress of the claims that are current; a claim starts with none."""
         ...
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
         """End waiting jobs as cancelled; flag running ones."""
         ...
@@ -318,7 +321,7 @@ class Engine(Protocol):
         """The full records."""
         ...
 
-    async def find(self, listing: Listing) -> list[Job]:
+    async def find(self, listing: JobQuery) -> list[Job]:
         """Full records in id order."""
         ...
 
@@ -353,7 +356,7 @@ class Engine(Protocol):
         """The counters of the queues (of all ever used, if None), in name order, without unknown ones."""
         ...
 
-    async def ahead(self, key: bytes, limit: int) -> int:
+    async def position(self, key: bytes, limit: int) -> int:
         """How many pending jobs of its queue go before a pending job, counted up to ``limit``; else 0."""
         ...
 
@@ -369,7 +372,9 @@ class Engine(Protocol):
 
     async def paused(self) -> set[str]: ...
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
         """Make due jobs pending, and cancel those that were not started before they expired.
 
         Up to ``limit`` of each kind; how many of each there were.
@@ -380,11 +385,13 @@ class Engine(Protocol):
         """Microseconds until the next job is due or expires (0 if one is), or None if there is none."""
         ...
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
         """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
         ...
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
         """End up to ``limit`` claims of workers that are gone, as if their leases had expired; how many."""
         ...
 
@@ -401,13 +408,13 @@ class Engine(Protocol):
         """
         ...
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         """The engine's time, and what is noted under the kind, in the order of the names' bytes."""
         ...
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
@@ -418,6 +425,6 @@ class Engine(Protocol):
         """
         ...
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         """The version of the layout, and the settings of the storage that jobs depend on."""
         ...

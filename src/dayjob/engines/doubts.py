@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from dayjob.engines.base import Verdict
+from dayjob.engines.base import SettleOp
 
 _MOST = 1000
 """Batches in doubt that are remembered; those whose callers gave up make room for others."""
@@ -20,8 +20,8 @@ Named = tuple[bytes, int, str]
 Sent = TypeVar("Sent")
 
 
-def named(verdict: Verdict) -> Named:
-    return verdict.key, verdict.epoch, verdict.event
+def named(op: SettleOp) -> Named:
+    return op.key, op.epoch, op.transition
 
 
 class Doubts(Generic[Sent]):
@@ -30,15 +30,15 @@ class Doubts(Generic[Sent]):
     def __init__(self) -> None:
         self._batches: list[tuple[frozenset[Named], Sent]] = []
 
-    def add(self, verdicts: Sequence[Verdict], batch: Sent) -> None:
-        self._batches.append((frozenset(map(named, verdicts)), batch))
+    def add(self, ops: Sequence[SettleOp], batch: Sent) -> None:
+        self._batches.append((frozenset(map(named, ops)), batch))
         del self._batches[:-_MOST]
 
-    def about(self, verdicts: Sequence[Verdict]) -> list[Sent]:
+    def about(self, ops: Sequence[SettleOp]) -> list[Sent]:
         """The batches that hold any of these very verdicts, oldest first."""
         if not self._batches:
             return []
-        wanted = set(map(named, verdicts))
+        wanted = set(map(named, ops))
         return [batch for names, batch in self._batches if not names.isdisjoint(wanted)]
 
     def remove(self, batch: Sent) -> None:

@@ -10,9 +10,9 @@ from collections import defaultdict
 
 from msgspec import Struct
 
-from dayjob.engines.base import Keep, Reschedule, Verdict
-from dayjob.job import ERRORS_KEPT, FINISHED, CancelOutcome, DedupUntil, Failure, Job, JobState
-from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, Event, transition
+from dayjob.engines.base import Reschedule, RetentionTimes, SettleOp
+from dayjob.model.job import ERRORS_KEPT, FINISHED, CancelOutcome, DedupUntil, Failure, Job, JobState
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, Transition, next_state
 
 
 class Record(Struct, gc=False):
@@ -93,7 +93,7 @@ class Tally:
 
 
 def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
-    _change(record, Event.CLAIM)
+    _change(record, Transition.CLAIM)
     record.epoch += 1
     record.claimed_us = now
     record.lease_us = now + lease
@@ -103,24 +103,24 @@ def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
         record.held_key = None
 
 
-def settle(record: Record, verdict: Verdict, now: int) -> bool:
+def settle(record: Record, op: SettleOp, now: int) -> bool:
     """Apply the verdict if its claim is current: the fence that every settlement passes."""
-    if not is_current(record, verdict.epoch):
+    if not is_current(record, op.epoch):
         return False
-    event = verdict.event
-    if verdict.progress is not None:
-        record.progress = verdict.progress
-    if event is Event.NACK or event is Event.DEAD_LETTER:
-        _fail(record, verdict.error or "", now)
-    elif event is Event.SNOOZE and verdict.error is not None:
-        record.last_error = verdict.error
-    _change(record, event, verdict.delay)
+    event = op.transition
+    if op.progress is not None:
+        record.progress = op.progress
+    if event is Transition.NACK or event is Transition.DEAD_LETTER:
+        _fail(record, op.error or "", now)
+    elif event is Transition.SNOOZE and op.error is not None:
+        record.last_error = op.error
+    _change(record, event, op.delay)
     if record.state in FINISHED:
-        record.result = verdict.result
-        _finish(record, verdict.keep, now)
+        record.result = op.result
+        _finish(record, op.retention, now)
     else:
-        if event is not Event.RELEASE:
-            record.run_us = now + verdict.delay
+        if event is not Transition.RELEASE:
+            record.run_us = now + op.delay
         _wait_again(record, now)
     return True
 
@@ -134,42 +134,42 @@ def current(state: str, epoch: int, claimed: int) -> bool:
     return state == JobState.RUNNING and epoch == claimed
 
 
-def lapse(record: Record, keep: Keep, now: int, reason: str = LEASE_EXPIRED) -> None:
+def lapse(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
     """The lease ran out, or its worker is gone: another run, or dead when none is left."""
     _fail(record, reason, now)
-    _change(record, Event.LEASE_EXPIRED)
+    _change(record, Transition.LEASE_EXPIRED)
     if record.state is JobState.DEAD:
-        _finish(record, keep, now)
+        _finish(record, retention, now)
     else:
         _wait_again(record, now)
 
 
-def cancel(record: Record, keep: Keep, now: int) -> CancelOutcome:
+def cancel(record: Record, retention: RetentionTimes, now: int) -> CancelOutcome:
     if record.state is JobState.RUNNING:
         record.cancel_requested = True
         return CancelOutcome.REQUESTED
     if record.state in FINISHED:
         return CancelOutcome.NOT_FOUND
-    _change(record, Event.CANCEL)
-    _finish(record, keep, now)
+    _change(record, Transition.CANCEL)
+    _finish(record, retention, now)
     return CancelOutcome.REMOVED
 
 
-def expire(record: Record, keep: Keep, now: int) -> None:
-    _change(record, Event.EXPIRE)
+def expire(record: Record, retention: RetentionTimes, now: int) -> None:
+    _change(record, Transition.EXPIRE)
     record.last_error = EXPIRED
-    _finish(record, keep, now)
+    _finish(record, retention, now)
 
 
 def promote(record: Record, now: int) -> None:
-    _change(record, Event.DUE)
+    _change(record, Transition.DUE)
     _wait_again(record, now)
 
 
 def requeue(record: Record, now: int) -> bool:
     if record.state is not JobState.DEAD:
         return False
-    _change(record, Event.REQUEUE)
+    _change(record, Transition.REQUEUE)
     record.run_us = now
     record.last_error = record.finished_us = record.remove_us = record.expires_us = None
     record.cancel_requested = False
@@ -188,19 +188,19 @@ def reschedule(record: Record, change: Reschedule, now: int) -> bool:
     return True
 
 
-def set_aside(record: Record, error: str, now: int) -> None:
+def quarantine(record: Record, error: str, now: int) -> None:
     """End a record that can't be decoded as dead, whatever it was, and keep it until it is purged."""
     _fail(record, error, now)
     record.state = JobState.DEAD
-    _finish(record, Keep(dead=None), now)
+    _finish(record, RetentionTimes(dead=None), now)
 
 
 def waiting_state(run_at: int, now: int) -> JobState:
     return JobState.SCHEDULED if run_at > now else JobState.PENDING
 
 
-def _change(record: Record, event: Event, delay: int = 0) -> None:
-    change = transition(
+def _change(record: Record, event: Transition, delay: int = 0) -> None:
+    change = next_state(
         record.state, event, attempts=record.attempts, max_attempts=record.max_attempts,
         cancel_requested=record.cancel_requested, delay=delay,
     )  # fmt: skip
@@ -219,11 +219,11 @@ def _wait_again(record: Record, now: int) -> None:
     """The job waits for a claim, with none of its own."""
     record.claimed_us = record.lease_us = record.worker = None
     if record.corrupt is not None:
-        set_aside(record, record.corrupt, now)
+        quarantine(record, record.corrupt, now)
 
 
-def _finish(record: Record, keep: Keep, now: int) -> None:
-    kept = keep.of(record.state)
+def _finish(record: Record, retention: RetentionTimes, now: int) -> None:
+    kept = retention.of(record.state)
     record.finished_us = now
     record.lease_us = record.held_key = None
     record.remove_us = None if kept is None else now + kept

@@ -10,9 +10,9 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from msgspec import Struct
 
-from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import Clock
 
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):(?:[^?#]*|(?!\d*[/?#]).*)@")
 """Up to the last @ of the host's part; a password with a raw ? or # in it reaches further, a port doesn't."""

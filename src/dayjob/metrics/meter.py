@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from dayjob.app import App
 from dayjob.errors import ConfigError
-from dayjob.job import Job, NewJob
+from dayjob.model.job import Job, NewJob
 
 MOST_LABELS = 200
 """How many pairs of queue and task have series of their own; further ones share those of "other"."""

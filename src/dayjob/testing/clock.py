@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
-from dayjob.durations import SECOND, Duration, to_datetime, to_instant, to_micros
+from dayjob.model.durations import SECOND, Duration, to_datetime, to_instant, to_micros
 
 _START = 1_767_225_600 * SECOND
 

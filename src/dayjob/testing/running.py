@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from dayjob.app import App
-from dayjob.bridge import Bridge
-from dayjob.durations import SECOND
 from dayjob.errors import JobFailed
-from dayjob.ids import new_key
-from dayjob.job import Enqueued, JobState, NewJob
+from dayjob.model.durations import SECOND
+from dayjob.model.job import Enqueued, JobState, NewJob
+from dayjob.runtime.bridge import Bridge
+from dayjob.runtime.ids import new_key
 from dayjob.testing.clock import ManualClock
 from dayjob.worker import Worker
 

@@ -24,12 +24,12 @@ from typing import Any
 
 from dayjob.app import App, known_apps
 from dayjob.context import Context, enter
-from dayjob.control import DeadLetter
 from dayjob.errors import BadPayload
-from dayjob.lifecycle import Event
-from dayjob.names import clean_error
-from dayjob.settlement import Settlement
-from dayjob.stopping import Stop
+from dayjob.model.handler_exceptions import DeadLetter
+from dayjob.model.lifecycle import Transition
+from dayjob.model.names import clean_error
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.call import bound
 from dayjob.worker.messages import (
     Began,
@@ -107,7 +107,7 @@ class Child:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._jobs: SimpleQueue[tuple[Start, Context] | None] = SimpleQueue()
-        self._shutting_down = Stop()
+        self._shutting_down = StopSignal()
         self._running: Context | None = None
         self._runner = asyncio.Runner()
         self._lifespans: dict[App, Lifespan] = {}
@@ -161,12 +161,12 @@ class Child:
         try:
             task = find(start)
         except DeadLetter as error:
-            return packed(Settlement(context.job, Event.DEAD_LETTER, error=error.reason))
+            return packed(Settlement(context.job, Transition.DEAD_LETTER, error=error.reason))
         try:
             result = self._run(task, context)
             return packed(succeeded(task, context, result, task.app.config.max_payload))
         except BadPayload as error:
-            return packed(Settlement(context.job, Event.DEAD_LETTER, error=f"BadPayload: {error}"))
+            return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
         except BaseException as error:
             policy = task.config.retry or task.app.config.queue(context.job.queue).policy
             return packed(failed(task, context.job, error, policy))

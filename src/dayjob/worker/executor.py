@@ -19,9 +19,9 @@ import msgspec
 from dayjob.app import App
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
-from dayjob.job import Job
-from dayjob.lifecycle import Event
-from dayjob.settlement import Settlement
+from dayjob.model.job import Job
+from dayjob.model.lifecycle import Transition
+from dayjob.model.settlement import Settlement
 from dayjob.worker.call import bound
 from dayjob.worker.outcome import AnyTask, failed, succeeded
 from dayjob.worker.run import Run
@@ -48,7 +48,7 @@ class ChildFailed(Exception):
     """A run in a child process did not succeed; what it came to is settled as the child said."""
 
     def __init__(self, settlement: Settlement) -> None:
-        super().__init__(settlement.error or settlement.event.value)
+        super().__init__(settlement.error or settlement.transition.value)
         self.settlement = settlement
 
 
@@ -98,7 +98,7 @@ class Executor:
             settlement = error.settlement
         except BadPayload as error:
             reason = f"BadPayload: {error}"
-            settlement = Settlement(run.job, Event.DEAD_LETTER, reason, retention=task.config.retention)
+            settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
@@ -134,7 +134,7 @@ class Executor:
     async def _in_child(self, task: AnyTask, context: Context, begun: Callable[[], None]) -> Any:
         """The result from a child process; the time that the job may take counts from when it has one."""
         outcome = await self._processes.run(task, context, begun)
-        if outcome.event is not Event.ACK:
+        if outcome.transition is not Transition.ACK:
             raise ChildFailed(outcome)
         context.then(*outcome.enqueue, kv=outcome.kv)
         return msgspec.json.decode(outcome.result) if outcome.result else NotEncodable()
@@ -156,9 +156,9 @@ class Executor:
             if reason is not None and current is not None:
                 current.uncancel()
             if reason == "shutdown":
-                return Settlement(job, Event.RELEASE)
+                return Settlement(job, Transition.RELEASE)
             if reason == "cancel":
-                return Settlement(job, Event.MARK_CANCELLED, retention=task.config.retention)
+                return Settlement(job, Transition.MARK_CANCELLED, retention=task.config.retention)
             if reason == "timeout":
                 trace = error.__traceback__
                 error = TimeoutError(f"timed out after {timeout:g} s").with_traceback(trace)

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Sequence
 
 from dayjob.broker import Broker
-from dayjob.clock import Clock
-from dayjob.durations import Duration
 from dayjob.errors import EngineUnavailable
-from dayjob.job import Job
-from dayjob.lifecycle import Event
-from dayjob.settlement import Settlement
+from dayjob.model.durations import Duration
+from dayjob.model.job import Job
+from dayjob.model.lifecycle import Transition
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.clock import Clock
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -71,6 +71,6 @@ class Fetcher:
     async def give_back(self, jobs: Sequence[Job]) -> None:
         """Release jobs that are not to be run here."""
         try:
-            await self._broker.settle_many([Settlement(job, Event.RELEASE) for job in jobs])
+            await self._broker.settle_many([Settlement(job, Transition.RELEASE) for job in jobs])
         except EngineUnavailable as error:
             _log.warning("%d jobs can't be given back and wait for their leases: %s", len(jobs), error)

@@ -19,9 +19,9 @@ from contextlib import suppress
 from functools import partial
 
 from dayjob.broker import Broker
-from dayjob.clock import SYSTEM
-from dayjob.durations import Duration
 from dayjob.errors import DayjobError
+from dayjob.model.durations import Duration
+from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.registration import Registration
 from dayjob.worker.run import Run
 

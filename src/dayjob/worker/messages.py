@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec import Struct, msgpack
 
-from dayjob.broker.intake import error_text
-from dayjob.durations import SECOND, Duration, to_micros
-from dayjob.job import DedupUntil, Job, JobState, NewJob
-from dayjob.lifecycle import Event
-from dayjob.settlement import Settlement
-from dayjob.stopping import Reason
+from dayjob.broker.validation import error_text
+from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.job import DedupUntil, Job, JobState, NewJob
+from dayjob.model.lifecycle import Transition
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.stop_signal import Reason
 from dayjob.worker.outcome import AnyTask
 
 _HEAD = 4
@@ -100,7 +100,7 @@ class FollowUp(Struct, frozen=True, array_like=True):
 class Ended(Message):
     """What came of the job."""
 
-    event: Event
+    transition: Transition
     error: str | None
     delay: float | None
     result: bytes | None
@@ -158,7 +158,7 @@ def packed(settlement: Settlement) -> Ended:
     """A settlement on its way to the worker; a follow-up that makes no sense is an error here."""
     error = settlement.error
     ended = Ended(
-        settlement.event,
+        settlement.transition,
         None if error is None else error_text(error if isinstance(error, BaseException) else str(error)),
         _seconds(settlement.delay, "delay"),
         settlement.result,
@@ -173,7 +173,7 @@ def packed(settlement: Settlement) -> Ended:
 def unpacked(ended: Ended, task: AnyTask, job: Job) -> Settlement:
     return Settlement(
         job,
-        ended.event,
+        ended.transition,
         error=ended.error,
         delay=ended.delay,
         result=ended.result,

@@ -6,15 +6,15 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from dayjob import entropy
-from dayjob.codec import encode
 from dayjob.context import Context
-from dayjob.control import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.job import Job
-from dayjob.lifecycle import Event
-from dayjob.names import clean_error, shown
-from dayjob.retry import Retry
-from dayjob.settlement import Settlement
+from dayjob.model.codec import encode
+from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
+from dayjob.model.job import Job
+from dayjob.model.lifecycle import Transition
+from dayjob.model.names import clean_error, shown
+from dayjob.model.retry import Retry
+from dayjob.model.settlement import Settlement
+from dayjob.runtime import entropy
 from dayjob.task import Task
 
 UNENCODABLE = b""
@@ -29,7 +29,7 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
     """The handler returned."""
     return Settlement(
         context.job,
-        Event.ACK,
+        Transition.ACK,
         result=_NULL if result is None else _encoded(context, result, max_result),
         enqueue=context.follow_ups,
         kv=context.kv,
@@ -56,13 +56,15 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     """The handler raised."""
     retention = task.config.retention
     if isinstance(error, DeadLetter):
-        return Settlement(job, Event.DEAD_LETTER, error=str(error.reason), retention=retention)
+        return Settlement(job, Transition.DEAD_LETTER, error=str(error.reason), retention=retention)
     if isinstance(error, RetryLater):
-        return Settlement(job, Event.NACK, error=str(error.reason), delay=error.delay, retention=retention)
+        return Settlement(
+            job, Transition.NACK, error=str(error.reason), delay=error.delay, retention=retention
+        )
     if isinstance(error, Snooze):
-        return Settlement(job, Event.SNOOZE, delay=error.delay, retention=retention)
+        return Settlement(job, Transition.SNOOZE, delay=error.delay, retention=retention)
     if isinstance(error, JobCancelled) and job.cancel_requested:
-        return Settlement(job, Event.MARK_CANCELLED, retention=retention)
+        return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
@@ -70,8 +72,8 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
         text = f"{text}\n\nand its retry policy failed: {describe(fault)}"
         delay = Retry().delay(job.attempts)
     if delay is None:
-        return Settlement(job, Event.DEAD_LETTER, error=text, retention=retention)
-    return Settlement(job, Event.NACK, error=text, delay=delay, retention=retention)
+        return Settlement(job, Transition.DEAD_LETTER, error=text, retention=retention)
+    return Settlement(job, Transition.NACK, error=text, delay=delay, retention=retention)
 
 
 def describe(error: BaseException) -> str:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, cast
 from dayjob.app import App
 from dayjob.context import Context
 from dayjob.errors import DayjobError, InvalidState
-from dayjob.settlement import Settlement
-from dayjob.stopping import Stop
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child import GRACE, WORKERS_SIGNALS, serve
 from dayjob.worker.messages import (
     Began,
@@ -64,7 +64,7 @@ class ProcessPool:
         self._children: set[ChildProcess] = set()
         self._idle: list[ChildProcess] = []
         self._modules: dict[AnyTask, Sequence[str]] = {}
-        self._watched: Stop | None = None
+        self._watched: StopSignal | None = None
         self._closed = False
 
     async def run(
@@ -133,7 +133,7 @@ class ProcessPool:
         if child in self._idle:
             self._idle.remove(child)
 
-    def _watch(self, shutting_down: Stop) -> None:
+    def _watch(self, shutting_down: StopSignal) -> None:
         """Pass the worker's signal on. It is watched once, not by every run: it outlives them."""
         if self._watched is not shutting_down:
             self._watched = shutting_down

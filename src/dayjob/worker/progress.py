@@ -8,12 +8,12 @@ import threading
 from contextlib import suppress
 
 from dayjob.broker import Broker
-from dayjob.clock import SYSTEM
 from dayjob.context import Context
 from dayjob.engines.base import Progress
 from dayjob.errors import DayjobError
-from dayjob.job import Job
-from dayjob.names import clean_error
+from dayjob.model.job import Job
+from dayjob.model.names import clean_error
+from dayjob.runtime.clock import SYSTEM
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -68,7 +68,7 @@ class ProgressReports:
         self._on_the_way = reports
         self._stored_at = SYSTEM.elapsed()
         try:
-            await self._broker.report(list(reports.values()))
+            await self._broker.record_progress(list(reports.values()))
         except DayjobError as error:
             _log.warning("the progress of %d jobs could not be stored: %s", len(reports), error)
         finally:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from dayjob._version import __version__
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.broker.roster import Member
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND, to_micros
+from dayjob.broker.worker_registry import Member
 from dayjob.duties import BEATS
-from dayjob.ids import new_key
-from dayjob.process import this_process
+from dayjob.model.durations import SECOND, to_micros
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.ids import new_key
+from dayjob.runtime.process import this_process
 
 ALONE_INTERVAL = 60.0
 """Seconds between beats where no other process can have the storage: they are for the record only."""

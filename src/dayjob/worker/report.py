@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dayjob.broker.intake import error_text
+from dayjob.broker.validation import error_text
 from dayjob.events import Event, Events
-from dayjob.job import Job, JobState
-from dayjob.lifecycle import Event as Verb
-from dayjob.settlement import Settlement, SettleResult
+from dayjob.model.job import Job, JobState
+from dayjob.model.lifecycle import Transition
+from dayjob.model.settlement import Settlement, SettleResult
 
 
 def happened(events: Events, job: Job, settlement: Settlement, result: SettleResult) -> None:
@@ -25,4 +25,4 @@ def _names(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
         return ("job.cancelled",)
     if state is JobState.DEAD:
         return ("job.failed", "job.dead")
-    return ("job.failed", "job.retrying") if settlement.event is Verb.NACK else ()
+    return ("job.failed", "job.retrying") if settlement.transition is Transition.NACK else ()

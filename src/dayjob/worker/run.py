@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import Struct
 
 from dayjob.context import Context
-from dayjob.hooks import Ending
-from dayjob.job import Job
-from dayjob.stopping import Reason
+from dayjob.instrumentation import Ending
+from dayjob.model.job import Job
+from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
 
 

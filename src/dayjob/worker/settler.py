@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable
 
 from dayjob.broker import Broker
-from dayjob.clock import Clock
 from dayjob.engines.base import BATCH, Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
-from dayjob.settlement import Settlement, SettleResult
+from dayjob.model.settlement import Settlement, SettleResult
+from dayjob.runtime.clock import Clock
 from dayjob.worker.outcome import describe
 from dayjob.worker.run import Run
 

@@ -18,16 +18,16 @@ from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.clock import SYSTEM, give_way
 from dayjob.context import Context
-from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
-from dayjob.events import Event as Happening
-from dayjob.job import Job
-from dayjob.lifecycle import Event
-from dayjob.names import KEY_BYTES, check_name, check_queue
-from dayjob.settlement import Settlement, SettleResult
-from dayjob.stopping import Stop
+from dayjob.events import Event
+from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.job import Job
+from dayjob.model.lifecycle import Transition
+from dayjob.model.names import KEY_BYTES, check_name, check_queue
+from dayjob.model.settlement import Settlement, SettleResult
+from dayjob.runtime.clock import SYSTEM, yield_to_loop
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.executor import Executor, OnUnknown
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import Heartbeat
@@ -178,7 +178,7 @@ class Worker:
     async def _work(self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool) -> None:
         self._broker = broker
         self._state = state
-        self._shutting_down = Stop()
+        self._shutting_down = StopSignal()
         self._isolation = Isolation()
         self._threads = ThreadPool(f"dayjob-{self.app.name}")
         self._processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
@@ -283,7 +283,7 @@ class Worker:
                 continue
             self._accept_all(jobs)
             if len(jobs) == 1:
-                await give_way()  # It starts before more is asked for.
+                await yield_to_loop()  # It starts before more is asked for.
             if jobs or not until_idle:
                 continue
             if self._runs:  # They may enqueue more, and wait for it.
@@ -384,7 +384,7 @@ class Worker:
     def _begun(self, run: Run) -> None:
         job = run.job
         if self.app.events.wants("job.started"):
-            self.app.events.emit(Happening("job.started", job.id, job.queue, job.task, job))
+            self.app.events.emit(Event("job.started", job.id, job.queue, job.task, job))
         meter = self.app.meter
         if meter is not None:
             run.ending = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
@@ -431,12 +431,12 @@ class Worker:
 
     def _tell(self, name: str) -> None:
         if self.app.events.wants(name):
-            self.app.events.emit(Happening(name, self.name))
+            self.app.events.emit(Event(name, self.name))
 
     def _tell_lost(self, job: Job) -> None:
         _log.warning("the claim of job %s (epoch %d) was lost: its outcome is dropped", job.id, job.epoch)
         if self.app.events.wants("job.lost"):
-            self.app.events.emit(Happening("job.lost", job.id, job.queue, job.task, job))
+            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job))
 
     # Draining.
 
@@ -445,7 +445,7 @@ class Worker:
         self._stopping.set()
         self._shutting_down.set("shutdown")
         for run in self._waiting:
-            self._settle(run, Settlement(run.job, Event.RELEASE))
+            self._settle(run, Settlement(run.job, Transition.RELEASE))
         self._waiting.clear()
         await self._wait_for_tasks(self._shutdown_timeout, or_until=self._hurrying)
         if self._tasks:
@@ -458,7 +458,7 @@ class Worker:
         for run in list(self._runs.values()):
             if run.worker_task is not None:
                 run.abandoned = True
-                self._settle(run, Settlement(run.job, Event.RELEASE))
+                self._settle(run, Settlement(run.job, Transition.RELEASE))
         flushing = asyncio.ensure_future(self._settler.flush())
         hurrying = asyncio.ensure_future(self._hurrying.wait())
         await asyncio.wait({flushing, hurrying}, return_when=asyncio.FIRST_COMPLETED)

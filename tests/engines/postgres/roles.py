@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import Broker, BrokerConfig, NewJob
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from tests.engines.sqlite.processes import say, told
 
 QUIET = BrokerConfig(duties=False)
@@ -65,9 +65,9 @@ async def count_up(url: str, times: int) -> None:
         await told()
         counted = 0
         while counted < times:
-            _, notes = await engine.notes("k")
-            before = notes[0].value if notes else None
+            _, documents = await engine.documents("k")
+            before = documents[0].value if documents else None
             number = b"%d" % (int(before or b"0") + 1)
-            job = broker._intake.insertion(NewJob("q", number))
-            counted += await engine.write_notes([NoteWrite("k", "counter", before, number)], [job])
+            job = broker._validator.insertion(NewJob("q", number))
+            counted += await engine.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
         say(counted)

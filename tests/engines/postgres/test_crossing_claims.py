@@ -15,7 +15,7 @@ from dayjob.engines.postgres import claiming
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection, connect
 from dayjob.engines.postgres.statements import Statements
-from dayjob.job import id_text
+from dayjob.model.job import id_text
 from tests.servers.postgres import server_url, with_options
 from tests.servers.private import private_server
 from tests.worker.crew import within

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob
-from dayjob.broker import group
+from dayjob.broker import batcher
 from dayjob.engines.base import Contended
 from tests.conformance.arrange import KEEP_ALL, record, state
 from tests.conformance.observe import check_counters
@@ -69,7 +69,7 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is held up waits for as long as the test does."""
-    monkeypatch.setattr(group, "PATIENCE", 3600.0)
+    monkeypatch.setattr(batcher, "PATIENCE", 3600.0)
 
 
 class Holder:
@@ -141,7 +141,7 @@ async def test_a_rollback_leaves_the_key_to_the_waiter(broker: Broker, holder: H
 async def test_the_waiter_s_patience_has_an_end(
     broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "PATIENCE", 0.1)
+    monkeypatch.setattr(batcher, "PATIENCE", 0.1)
     batch = [NewJob("q", b"of a batch"), NewJob("q", dedup_key="free"), NewJob("q", dedup_key="held")]
     calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
     for call in calls:

@@ -15,7 +15,7 @@ WELL: dict[str, Any] = {
 
 
 def test_a_server_with_its_defaults_is_well() -> None:
-    assert {remark.level for remark in _settings(WELL)} == {"ok"}
+    assert {diagnostic.level for diagnostic in _settings(WELL)} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_a_server_with_its_defaults_is_well() -> None:
     ],
 )
 def test_each_setting_that_endangers_jobs_is_told_of(change: dict[str, Any], check: str, level: str) -> None:
-    [remark] = [each for each in _settings({**WELL, **change}) if each.level != "ok"]
-    assert (remark.check, remark.level) == (check, level)
-    assert remark.remedy
+    [diagnostic] = [each for each in _settings({**WELL, **change}) if each.level != "ok"]
+    assert (diagnostic.check, diagnostic.level) == (check, level)
+    assert diagnostic.remedy

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres.migrate import _mark
 from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.engines.registry import find_layout
@@ -129,7 +129,7 @@ async def test_an_older_layout_is_brought_up_to_date_by_one_of_many(
     brokers = [Broker(url, config=QUIET) for _ in range(10)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     written = await asyncio.gather(
-        *(broker._engine.write_notes([NoteWrite("k", "a", None, b"1")]) for broker in brokers)
+        *(broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers)
     )
     assert written.count(True) == 1
     await asyncio.gather(*(broker.close() for broker in brokers))
@@ -148,7 +148,7 @@ async def test_twenty_processes_open_an_older_layout_at_once(
         assert await said_by_all(children) == [True] * 20
         async with Broker(url, config=QUIET) as broker:
             assert (await broker.stats("q")).pending == 20
-            assert (await broker._engine.notes("k"))[1] == []
+            assert (await broker._engine.documents("k"))[1] == []
     assert [await child.ended() for child in children] == [0] * 20
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dayjob.engines.postgres import news
 from dayjob.engines.postgres.news import EVERYTHING, RETURNED, Item, News
-from dayjob.signals import DUE, job_topic, queue_topic
+from dayjob.runtime.signals import DUE, job_topic, queue_topic
 from dayjob.testing import ManualClock
 from tests.worker.crew import within
 

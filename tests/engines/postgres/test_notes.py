@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, NewJob
-from dayjob.engines.base import Contended, Engine, NoteWrite
+from dayjob.engines.base import Contended, DocumentWrite, Engine
 from dayjob.engines.postgres import courier, pool, troubles
 from tests.engines.postgres.roles import count_up
 from tests.engines.sqlite.processes import Spawn, said_by_all, together
@@ -23,12 +23,12 @@ Console = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
-def notes(broker: Broker) -> Engine:
+def documents(broker: Broker) -> Engine:
     return broker._engine
 
 
 async def values(engine: Engine) -> dict[str, bytes]:
-    return {note.name: note.value for note in (await engine.notes("k"))[1]}
+    return {note.name: note.value for note in (await engine.documents("k"))[1]}
 
 
 async def waits_for_a_lock(console: Console, schema: str) -> None:
@@ -49,12 +49,12 @@ async def waits_for_a_lock(console: Console, schema: str) -> None:
 @pytest.mark.parametrize("expected", [None, b"?"], ids=["absent", "another"])
 @pytest.mark.parametrize("others", [["a"], ["a", "c"]], ids=["one", "several"])
 async def test_notes_that_were_made_before_one_is_met_that_is_there_are_undone(
-    notes: Engine, others: list[str], expected: bytes | None
+    documents: Engine, others: list[str], expected: bytes | None
 ) -> None:
-    await notes.write_notes([NoteWrite("k", "b", None, b"1")])
-    writes = [NoteWrite("k", name, None, b"2") for name in others]
-    assert not await notes.write_notes([*writes, NoteWrite("k", "b", expected, b"2")])
-    assert await values(notes) == {"b": b"1"}
+    await documents.compare_and_set([DocumentWrite("k", "b", None, b"1")])
+    writes = [DocumentWrite("k", name, None, b"2") for name in others]
+    assert not await documents.compare_and_set([*writes, DocumentWrite("k", "b", expected, b"2")])
+    assert await values(documents) == {"b": b"1"}
 
 
 # Waiting.
@@ -62,60 +62,64 @@ async def test_notes_that_were_made_before_one_is_met_that_is_there_are_undone(
 
 @pytest.mark.parametrize(("by_then", "written"), [(b"1", True), (b"2", False)], ids=["the same", "another"])
 async def test_a_note_that_is_being_written_is_judged_by_what_it_becomes(
-    notes: Engine, console: Console, schema: str, by_then: bytes, written: bool
+    documents: Engine, console: Console, schema: str, by_then: bytes, written: bool
 ) -> None:
-    await notes.write_notes([NoteWrite("k", "a", None, b"1")])
+    await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
     with psycopg.connect(server_url()) as somebody:
         somebody.execute(f"UPDATE {schema}.notes SET value = %s", [by_then])
-        writing = asyncio.create_task(notes.write_notes([NoteWrite("k", "a", b"1", b"3")]))
+        writing = asyncio.create_task(documents.compare_and_set([DocumentWrite("k", "a", b"1", b"3")]))
         await waits_for_a_lock(console, schema)
         with suppress(TimeoutError):
             await within(asyncio.shield(writing), 0.6)  # It waits for longer than one try does.
         assert not writing.done()
         somebody.commit()
     assert await within(writing) is written
-    assert await values(notes) == {"a": b"3" if written else by_then}
+    assert await values(documents) == {"a": b"3" if written else by_then}
 
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_note_that_is_being_made_is_waited_for(
-    notes: Engine, console: Console, schema: str, committed: bool
+    documents: Engine, console: Console, schema: str, committed: bool
 ) -> None:
     with psycopg.connect(server_url()) as somebody:
         somebody.execute(f"INSERT INTO {schema}.notes VALUES ('k', 'a', 1, '1')")
-        writing = asyncio.create_task(notes.write_notes([NoteWrite("k", "a", None, b"2")]))
+        writing = asyncio.create_task(documents.compare_and_set([DocumentWrite("k", "a", None, b"2")]))
         await waits_for_a_lock(console, schema)
         if committed:
             somebody.commit()
         else:
             somebody.rollback()
     assert await within(writing) is not committed
-    assert await values(notes) == {"a": b"1" if committed else b"2"}
+    assert await values(documents) == {"a": b"1" if committed else b"2"}
 
 
-async def test_what_is_expected_not_to_be_there_is_so_until_the_commit(notes: Engine) -> None:
+async def test_what_is_expected_not_to_be_there_is_so_until_the_commit(documents: Engine) -> None:
     """Each would have the other's note absent and make its own: both at once can't be."""
     for number in range(20):
         one, other = f"{number} one", f"{number} other"
         written = await asyncio.gather(
-            notes.write_notes([NoteWrite("k", one, None, None), NoteWrite("k", other, None, b"1")]),
-            notes.write_notes([NoteWrite("k", other, None, None), NoteWrite("k", one, None, b"1")]),
+            documents.compare_and_set(
+                [DocumentWrite("k", one, None, None), DocumentWrite("k", other, None, b"1")]
+            ),
+            documents.compare_and_set(
+                [DocumentWrite("k", other, None, None), DocumentWrite("k", one, None, b"1")]
+            ),
         )
-        found = [name for name in await values(notes) if name in (one, other)]
+        found = [name for name in await values(documents) if name in (one, other)]
         assert (written.count(True), len(found)) == (1, 1)
 
 
 async def test_notes_wait_for_no_dedup_key_that_is_somebody_elses(
-    broker: Broker, notes: Engine, console: Console
+    broker: Broker, documents: Engine, console: Console
 ) -> None:
-    job = broker._intake.insertion(NewJob("q", dedup_key="d"))
+    job = broker._validator.insertion(NewJob("q", dedup_key="d"))
     with psycopg.connect(server_url()) as somebody:
         await broker.enqueue("q", dedup_key="d", connection=somebody)
         with pytest.raises(Contended):
-            await within(notes.write_notes([NoteWrite("k", "a", None, b"1")], [job]))
-        assert await values(notes) == {}
+            await within(documents.compare_and_set([DocumentWrite("k", "a", None, b"1")], [job]))
+        assert await values(documents) == {}
         somebody.rollback()
-    assert await notes.write_notes([NoteWrite("k", "a", None, b"1")], [job])
+    assert await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")], [job])
     assert len(await broker.jobs()) == 1
 
 
@@ -156,7 +160,7 @@ async def test_writers_of_several_notes_never_wait_in_a_circle(
         orders = [names, names[::-1], names[20:] + names[:20], names[::3] + names[1::3] + names[2::3]] * 2
         written = await asyncio.gather(
             *(
-                engine.write_notes([NoteWrite("k", name, expected, value) for name in order])
+                engine.compare_and_set([DocumentWrite("k", name, expected, value) for name in order])
                 for engine, order in zip(engines * 3, orders, strict=False)
             )
         )
@@ -180,10 +184,10 @@ async def test_nor_do_those_who_make_what_others_remove(
             found = await values(engine)
             names = [f"{(number * 7 + turn * 3 + step) % 12:02}" for step in range(8)]
             writes = [
-                NoteWrite("k", name, found.get(name), None if name in found else b"%d" % turn)
+                DocumentWrite("k", name, found.get(name), None if name in found else b"%d" % turn)
                 for name in names
             ]
-            written += await engine.write_notes(writes)
+            written += await engine.compare_and_set(writes)
 
     await within(asyncio.gather(*(swap(engine, number) for number, engine in enumerate(engines * 2))), 60)
     assert written > 0
@@ -202,15 +206,15 @@ async def test_processes_that_count_together_lose_no_count(spawn: Spawn, broker:
 # Notifications.
 
 
-async def test_only_an_announced_write_is_told(notes: Engine, url: str, schema: str) -> None:
+async def test_only_an_announced_write_is_told(documents: Engine, url: str, schema: str) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     connection = await asyncpg.connect(server_url())
     try:
         await connection.add_listener(f"dayjob {schema}", lambda *message: told.put_nowait(message[3]))
-        await notes.write_notes([NoteWrite("k", "a", None, b"1")])
-        await notes.write_notes([NoteWrite("k", name, None, b"1") for name in "bcd"])
-        assert not await notes.write_notes([NoteWrite("k", "a", None, b"1")], announce=True)
-        assert await notes.write_notes([NoteWrite("l", "a", None, b"1")], announce=True)
+        await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+        await documents.compare_and_set([DocumentWrite("k", name, None, b"1") for name in "bcd"])
+        assert not await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True)
+        assert await documents.compare_and_set([DocumentWrite("l", "a", None, b"1")], announce=True)
         assert await within(told.get()) == '["",[["notes","l",-1]]]'
         assert told.empty()
     finally:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.servers.postgres import schema_of, schema_url, server_url, with_options
 from tests.servers.wire import Proxy, proxy
 from tests.worker.crew import within

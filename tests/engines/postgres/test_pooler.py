@@ -22,9 +22,9 @@ from dayjob import (
     QueueConfig,
     Retry,
 )
-from dayjob.engines.base import NoteWrite
-from dayjob.job import id_text
-from dayjob.signals import notes_topic
+from dayjob.engines.base import DocumentWrite
+from dayjob.model.job import id_text
+from dayjob.runtime.signals import documents_topic
 from tests.conformance.arrange import KEEP_ALL, claim_one, record, running
 from tests.conformance.observe import check_counters
 from tests.servers.pooler import Pooler, pooler
@@ -109,29 +109,29 @@ async def test_a_cancel_reaches_the_claim_by_looking_now_and_then(broker: Broker
 
 async def test_notes_are_written_with_jobs_or_not_at_all(broker: Broker, url: str) -> None:
     engine = broker._engine
-    first, second = (broker._intake.insertion(NewJob("q", dedup_key="d")) for _ in range(2))
-    both = [NoteWrite("k", "a", None, b"1"), NoteWrite("k", "b", None, b"1")]
-    assert await engine.write_notes(both[1:])
-    assert not await engine.write_notes(both, [first])
-    assert [note.name for note in (await engine.notes("k"))[1]] == ["b"]
+    first, second = (broker._validator.insertion(NewJob("q", dedup_key="d")) for _ in range(2))
+    both = [DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")]
+    assert await engine.compare_and_set(both[1:])
+    assert not await engine.compare_and_set(both, [first])
+    assert [note.name for note in (await engine.documents("k"))[1]] == ["b"]
     assert await broker.jobs() == []
     async with Broker(url, config=CONFIG) as other:
-        with other._engine.signals.listen([notes_topic("k")]) as heard:
-            await other._engine.notes("k")
+        with other._engine.signals.listen([documents_topic("k")]) as heard:
+            await other._engine.documents("k")
             heard.clear()
-            assert await engine.write_notes(both[:1], [second], announce=True)
+            assert await engine.compare_and_set(both[:1], [second], announce=True)
             await within(heard.wait())
         written = await asyncio.gather(
             *(
-                at.write_notes([NoteWrite("k", "a", b"1", b"2"), NoteWrite("k", "b", b"1", None)])
+                at.compare_and_set([DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "b", b"1", None)])
                 for at in (engine, other._engine, engine)
             )
         )
         assert sorted(written) == [False, False, True]
     assert [job.id for job in await broker.jobs()] == [id_text(second.key)]
     [job] = await broker.claim("q", worker="gone")
-    assert await engine.ahead(job.key, 10) == 0
-    assert await engine.reclaim(["gone"], 10, broker._policies.keeps) == 1
+    assert await engine.position(job.key, 10) == 0
+    assert await engine.reclaim(["gone"], 10, broker._policies.retention) == 1
 
 
 async def test_a_worker_runs_jobs(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dayjob import Broker, CancelOutcome, JobState, NewJob
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from tests.conformance.arrange import claim_one, record
 from tests.conformance.observe import check_counters
 from tests.worker.crew import within
@@ -47,9 +47,11 @@ async def use_every_verb(broker: Broker) -> None:
     await broker.sweep()
     await broker.sweep_done(0)
     engine = broker._engine
-    assert await engine.write_notes([NoteWrite("k", "a", None, b"1")], announce=True)
-    assert await engine.write_notes([NoteWrite("k", "a", b"1", None), NoteWrite("k", "b", None, b"2")])
-    assert [note.name for note in (await engine.notes("k"))[1]] == ["b"]
-    assert await engine.reclaim(["nobody"], 10, broker._policies.keeps) == 0
-    assert await engine.ahead(jobs[4].key, 10) == 1
+    assert await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True)
+    assert await engine.compare_and_set(
+        [DocumentWrite("k", "a", b"1", None), DocumentWrite("k", "b", None, b"2")]
+    )
+    assert [note.name for note in (await engine.documents("k"))[1]] == ["b"]
+    assert await engine.reclaim(["nobody"], 10, broker._policies.retention) == 0
+    assert await engine.position(jobs[4].key, 10) == 1
     await check_counters(broker)

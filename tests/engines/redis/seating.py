@@ -48,8 +48,8 @@ def hear(broker: Broker, message: bytes) -> None:
 
 async def promote(broker: Broker, after: int = LATER) -> int:
     """What the duty does when that much time has passed."""
-    now = await broker._engine.notes("none")
-    return (await broker._engine.promote(10, broker._policies.keeps, now[0] + after))[0]
+    now = await broker._engine.documents("none")
+    return (await broker._engine.promote(10, broker._policies.retention, now[0] + after))[0]
 
 
 def keys(server: Server, *names: str) -> list[int]:

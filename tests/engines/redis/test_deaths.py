@@ -9,7 +9,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, NewJob, Retention, Settlement
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.redis.link import Command, Link
-from dayjob.job import id_key
+from dayjob.model.job import id_key
 from tests.servers.redis import Server, client
 from tests.servers.redis_audit import DAMAGED
 

@@ -11,7 +11,9 @@ WELL = {"redis_version": "7.2", "role": "master", "aof_enabled": "1", "used_memo
 
 
 def levels(found: dict[str, str], settings: dict[str, str] | None = None) -> dict[str, str]:
-    return {remark.check: remark.level for remark in _facts(found, settings_dangers(settings or {}))}
+    return {
+        diagnostic.check: diagnostic.level for diagnostic in _facts(found, settings_dangers(settings or {}))
+    }
 
 
 def test_a_durable_server_is_well() -> None:
@@ -26,11 +28,11 @@ def test_a_durable_server_is_well() -> None:
     ],
 )
 def test_settings_that_lose_jobs_are_errors_with_a_remedy(settings: dict[str, str], said: str) -> None:
-    [remark] = [each for each in _facts(WELL, settings_dangers(settings)) if each.check == "durability"]
-    assert remark.level == "error"
-    assert said in remark.text
-    assert remark.remedy is not None
-    assert "set" in remark.remedy
+    [diagnostic] = [each for each in _facts(WELL, settings_dangers(settings)) if each.check == "durability"]
+    assert diagnostic.level == "error"
+    assert said in diagnostic.text
+    assert diagnostic.remedy is not None
+    assert "set" in diagnostic.remedy
 
 
 def test_snapshots_alone_a_replica_and_little_memory_are_told_of() -> None:

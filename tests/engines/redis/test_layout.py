@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, ConfigError, JobState, NewJob
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.redis import keys, opening
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.opening import server_version, settings_dangers
@@ -178,9 +178,9 @@ async def test_a_user_with_the_documented_rights_can_do_everything(server: Serve
         assert await broker.next_due() is not None
         engine = broker._engine
         for expected, value in ((None, b"1"), (b"1", b"2"), (b"2", None)):
-            assert await engine.write_notes([NoteWrite("k", "a", expected, value)], announce=True)
-            await engine.notes("k")
-        await engine.reclaim(["w"], 10, broker._policies.keeps)
-        await engine.ahead(second.key, 10)
+            assert await engine.compare_and_set([DocumentWrite("k", "a", expected, value)], announce=True)
+            await engine.documents("k")
+        await engine.reclaim(["w"], 10, broker._policies.retention)
+        await engine.position(second.key, 10)
         with client(server.url) as connection:
             assert connection.acl_log() == []

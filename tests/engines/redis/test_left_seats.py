@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState
-from dayjob.codec import encode
+from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
 from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET

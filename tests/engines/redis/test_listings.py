@@ -10,7 +10,7 @@ from dayjob import Broker, Job, JobState, NewJob
 from dayjob.engines.redis import listing
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.redis.link import Command, Link
-from dayjob.job import id_key
+from dayjob.model.job import id_key
 from tests.servers.redis import Server, client
 
 WAYS = {"runs": {}, "a sorted set": {"RUNS": 2}, "all ids": {"RUNS": 2, "SPARSE": 0}}

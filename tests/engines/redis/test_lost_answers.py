@@ -19,8 +19,8 @@ from dayjob import (
 )
 from dayjob.engines.redis import arguments
 from dayjob.engines.redis.engine import RedisEngine
-from dayjob.ids import new_key
-from dayjob.job import id_text
+from dayjob.model.job import id_text
+from dayjob.runtime.ids import new_key
 from tests.conformance.arrange import claim_one
 from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET, SHORT
@@ -184,7 +184,7 @@ async def test_a_call_that_arrives_behind_its_successor_changes_nothing(
     proxy.lost = 1
     engine = through._engine
     assert isinstance(engine, RedisEngine)
-    job = through._intake.insertion(NewJob("q", id=id_text(new_key())))
+    job = through._validator.insertion(NewJob("q", id=id_text(new_key())))
     late = engine._lanes.take()
     engine._lanes.give_back(late)
     await through.enqueue("q")

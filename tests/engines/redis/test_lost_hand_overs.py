@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import Broker, JobState
-from dayjob.clock import SYSTEM, block
+from dayjob.runtime.clock import SYSTEM, block
 from tests.conformance.waiting import within
 from tests.engines.redis.seating import (
     deafen,

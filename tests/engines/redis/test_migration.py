@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.redis import opening
 from dayjob.engines.redis.keys import LAYOUT, Keys
 from dayjob.engines.redis.link import Link
@@ -24,7 +24,7 @@ VERSION = Keys("dayjob").layout
 def first_layout(server: Server) -> None:
     """Layout 1 is what is there without notes and without an index of failures."""
     with client(server.url) as connection:
-        assert not connection.exists(Keys("dayjob").notes)
+        assert not connection.exists(Keys("dayjob").documents)
         connection.delete(Keys("dayjob").deaths)
         connection.set(VERSION, 1)
 
@@ -44,7 +44,7 @@ async def test_the_first_layout_is_raised_and_keeps_its_jobs(server: Server) -> 
     with client(server.url) as connection:
         assert connection.get(VERSION) == b"2"
     assert await everything(brokers[0]) == before
-    written = [broker._engine.write_notes([NoteWrite("k", "a", None, b"1")]) for broker in brokers]
+    written = [broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers]
     assert (await asyncio.gather(*written)).count(True) == 1
     for broker in brokers:
         await broker.close()

@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, EngineUnavailable, NewJob
-from dayjob.engines.base import Insertion, NoteWrite
+from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.engines.redis.keys import Keys
-from dayjob.job import id_key
-from dayjob.signals import notes_topic
+from dayjob.model.job import id_key
+from dayjob.runtime.signals import documents_topic
 from tests.conformance.arrange import claim_one
 from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Server, client
 
-FIRST = NoteWrite("k", "a", None, b"1")
+FIRST = DocumentWrite("k", "a", None, b"1")
 
 
 def insertion(broker: Broker, **options: Any) -> Insertion:
-    return broker._intake.insertion(NewJob("q", **options))
+    return broker._validator.insertion(NewJob("q", **options))
 
 
 async def values(broker: Broker, kind: str = "k") -> dict[str, bytes]:
-    return {note.name: note.value for note in (await broker._engine.notes(kind))[1]}
+    return {note.name: note.value for note in (await broker._engine.documents(kind))[1]}
 
 
 # Lost answers.
@@ -38,11 +38,11 @@ async def test_a_write_whose_answer_is_lost_acts_once_and_is_known_to_be_written
 ) -> None:
     engine = through._engine
     proxy.losing = times
-    assert await within(engine.write_notes([FIRST], [insertion(through)]))
+    assert await within(engine.compare_and_set([FIRST], [insertion(through)]))
     assert (await through.stats("q")).pending == 1
-    for write in (NoteWrite("k", "a", b"1", b"2"), NoteWrite("k", "a", b"2", None)):
+    for write in (DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "a", b"2", None)):
         proxy.losing = times
-        assert await within(engine.write_notes([write]))
+        assert await within(engine.compare_and_set([write]))
     assert await values(through) == {}
     assert proxy.lost == 3 * times
 
@@ -50,9 +50,9 @@ async def test_a_write_whose_answer_is_lost_acts_once_and_is_known_to_be_written
 async def test_a_write_that_was_refused_stays_so_when_its_answer_is_lost(
     through: Broker, proxy: Proxy
 ) -> None:
-    await through._engine.write_notes([FIRST])
+    await through._engine.compare_and_set([FIRST])
     proxy.losing = 1
-    assert not await within(through._engine.write_notes([FIRST], [insertion(through)]))
+    assert not await within(through._engine.compare_and_set([FIRST], [insertion(through)]))
     assert proxy.lost == 1
     assert await through.jobs() == []
 
@@ -62,11 +62,11 @@ async def test_a_write_that_was_undone_meanwhile_is_not_repeated(
 ) -> None:
     """The answer is lost, somebody removes the note, and only then is the call repeated."""
     proxy.losing = 1
-    with broker._engine.signals.listen([notes_topic("k")]) as heard:
-        await broker._engine.notes("k")
-        writing = asyncio.create_task(through._engine.write_notes([FIRST], announce=True))
+    with broker._engine.signals.listen([documents_topic("k")]) as heard:
+        await broker._engine.documents("k")
+        writing = asyncio.create_task(through._engine.compare_and_set([FIRST], announce=True))
         await within(heard.wait())
-        assert await broker._engine.write_notes([NoteWrite("k", "a", b"1", None)])
+        assert await broker._engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
     assert await within(writing)
     assert await values(broker) == {}
 
@@ -75,7 +75,7 @@ async def test_reclaimed_claims_are_counted_once(through: Broker, proxy: Proxy) 
     await through.enqueue_many([NewJob("q"), NewJob("q")])
     await through.claim("q", limit=2, worker="gone")
     proxy.losing = 1
-    assert await within(through._engine.reclaim(["gone"], 10, through._policies.keeps)) == 2
+    assert await within(through._engine.reclaim(["gone"], 10, through._policies.retention)) == 2
     assert proxy.lost == 1
     assert [len(job.errors) for job in await through.jobs()] == [1, 1]
 
@@ -87,19 +87,21 @@ async def test_a_full_server_lets_workers_come_and_go_and_takes_no_jobs(
     server: Server, broker: Broker
 ) -> None:
     engine = broker._engine
-    await engine.write_notes([NoteWrite("k", "old", None, b"1")])
+    await engine.compare_and_set([DocumentWrite("k", "old", None, b"1")])
     await broker.enqueue("q")
     await claim_one(broker)
     with client(server.url) as connection:
         connection.config_set("maxmemory", 1)
         async with Broker(server.url, config=QUIET) as other:
-            assert await other._engine.write_notes([NoteWrite("k", "new", None, b"1")])
-            assert await other._engine.write_notes([NoteWrite("k", "new", b"1", b"22")])
-            assert await other._engine.write_notes([NoteWrite("k", "old", b"1", None)], announce=True)
+            assert await other._engine.compare_and_set([DocumentWrite("k", "new", None, b"1")])
+            assert await other._engine.compare_and_set([DocumentWrite("k", "new", b"1", b"22")])
+            assert await other._engine.compare_and_set([DocumentWrite("k", "old", b"1", None)], announce=True)
         with pytest.raises(EngineUnavailable, match="memory is full"):
-            await within(engine.write_notes([NoteWrite("k", "new", b"22", None)], [insertion(broker)]))
+            await within(
+                engine.compare_and_set([DocumentWrite("k", "new", b"22", None)], [insertion(broker)])
+            )
         assert await values(broker) == {"new": b"22"}
-        assert await engine.reclaim(["w"], 10, broker._policies.keeps) == 1
+        assert await engine.reclaim(["w"], 10, broker._policies.retention) == 1
         connection.config_set("maxmemory", 0)
     stats = await broker.stats("q")
     assert (stats.pending, stats.running) == (1, 0)
@@ -115,14 +117,16 @@ async def test_only_an_announced_write_is_told_of(server: Server, broker: Broker
         heard.subscribe("{dayjob}:news", "{dayjob}:ends")
         for _ in range(2):
             assert heard.get_message(timeout=5)["type"] == "subscribe"
-        await engine.write_notes([FIRST])
-        assert not await engine.write_notes([FIRST], [insertion(broker)], announce=True)
-        await engine.write_notes([], announce=True)
-        await engine.write_notes(
-            [NoteWrite("k", "b", None, b""), NoteWrite("k", "c", None, b"")], announce=True
+        await engine.compare_and_set([FIRST])
+        assert not await engine.compare_and_set([FIRST], [insertion(broker)], announce=True)
+        await engine.compare_and_set([], announce=True)
+        await engine.compare_and_set(
+            [DocumentWrite("k", "b", None, b""), DocumentWrite("k", "c", None, b"")], announce=True
         )
         assert heard.get_message(timeout=5)["data"] == b"\1k"
-        await engine.write_notes([NoteWrite("cd", "d", None, b"")], [insertion(broker)], announce=True)
+        await engine.compare_and_set(
+            [DocumentWrite("cd", "d", None, b"")], [insertion(broker)], announce=True
+        )
         assert heard.get_message(timeout=5)["data"] == b"\0q"
         assert heard.get_message(timeout=5)["data"] == b"\1cd"
         heard.close()
@@ -132,10 +136,10 @@ async def test_without_subscriptions_notes_are_looked_for(server: Server) -> Non
     with client(server.url) as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
     async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
-        with broker._engine.signals.listen([notes_topic("k")]) as event:
-            await broker._engine.notes("k")
+        with broker._engine.signals.listen([documents_topic("k")]) as event:
+            await broker._engine.documents("k")
             event.clear()
-            await other._engine.write_notes([FIRST], announce=True)
+            await other._engine.compare_and_set([FIRST], announce=True)
             await within(event.wait())
 
 
@@ -147,12 +151,12 @@ async def test_reclaiming_passes_over_any_number_of_others_claims(server: Server
     for worker, jobs in (("alive", 700), ("gone", 600), ("alive", 700), ("", 100)):
         await broker.enqueue_many([NewJob("q") for _ in range(jobs)])
         assert len(await broker.claim("q", limit=jobs, worker=worker or None)) == jobs
-    keeps = broker._policies.keeps
+    retention = broker._policies.retention
     with client(server.url) as connection:
         connection.config_resetstat()
-        assert await broker._engine.reclaim(["unknown", ""], 10, keeps) == 0
+        assert await broker._engine.reclaim(["unknown", ""], 10, retention) == 0
         assert connection.info("commandstats")["cmdstat_zscan"]["calls"] > 5
-    assert [await broker._engine.reclaim(["gone"], 350, keeps) for _ in range(3)] == [350, 250, 0]
+    assert [await broker._engine.reclaim(["gone"], 350, retention) for _ in range(3)] == [350, 250, 0]
     stats = await broker.stats("q")
     assert (stats.pending, stats.running) == (600, 1500)
 
@@ -167,7 +171,7 @@ async def test_a_damaged_record_does_not_stop_reclaiming(server: Server, broker:
         connection.hset(jobs, other.key, b"\x09" + record[1:])
         connection.zrem(Keys("dayjob").leases, lost.key)
         connection.zadd(Keys("dayjob").leases, {lost.key: 0, b"x" * 16: 0})
-    assert await broker._engine.reclaim(["gone"], 10, broker._policies.keeps) == 3
+    assert await broker._engine.reclaim(["gone"], 10, broker._policies.retention) == 3
     await broker.reap()
     assert len(await broker.jobs()) == 4
 
@@ -177,8 +181,8 @@ async def test_counting_who_is_ahead_walks_over_none(server: Server, broker: Bro
     last = await broker.enqueue("q")
     with client(server.url) as connection:
         connection.config_resetstat()
-        assert await broker._engine.ahead(id_key(last.id), 10_000) == 2000
-        assert await broker._engine.ahead(id_key(last.id), 100) == 100
+        assert await broker._engine.position(id_key(last.id), 10_000) == 2000
+        assert await broker._engine.position(id_key(last.id), 100) == 100
         commands = {name for name, _ in connection.info("commandstats").items()}
     assert "cmdstat_zlexcount" in commands
     assert not any("zrange" in name for name in commands)

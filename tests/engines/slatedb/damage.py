@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 from slatedb import uniffi
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.registry import parse
 from dayjob.engines.slatedb import create, keys, sharing
 from dayjob.engines.slatedb.core import Core
-from dayjob.job import JobState
+from dayjob.model.job import JobState
+from dayjob.runtime.clock import SYSTEM
 
 BODIES = {
     "no body": b"",

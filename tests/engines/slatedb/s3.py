@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http.client import HTTPConnection
 
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "testing",

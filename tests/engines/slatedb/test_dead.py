@@ -16,7 +16,7 @@ from dayjob import Broker, Job, JobState, NewJob, QueueStats, Retention, Settlem
 from dayjob.engines.slatedb import keys, loading
 from dayjob.engines.slatedb.binding import Row
 from dayjob.engines.slatedb.database import Source
-from dayjob.job import id_key
+from dayjob.model.job import id_key
 from tests.conformance.arrange import dead, quiet, running
 from tests.conformance.observe import check_counters, ids
 from tests.engines.slatedb.conftest import QUIET
@@ -67,7 +67,7 @@ async def test_the_index_holds_the_dead_and_no_others(url: str) -> None:
         await broker.nack(await running(broker, "b", max_attempts=1), "boom")
         await broker.enqueue("c", max_attempts=1)
         await broker.claim("c", worker="gone")
-        assert await broker._engine.reclaim(["gone"], 10, broker._policies.keeps) == 1
+        assert await broker._engine.reclaim(["gone"], 10, broker._policies.retention) == 1
         damaged = await broker.enqueue("d", b"data")
         damage_job(url, id_key(damaged.id), "no body")
         assert await broker.claim("d") == []

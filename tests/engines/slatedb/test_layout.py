@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dayjob import Broker, JobState, NewJob, Retention
-from dayjob.engines.base import Insertion, NoteWrite
+from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.core import Core
 from dayjob.engines.slatedb.values import Corrupt
@@ -148,10 +148,10 @@ async def test_the_writes_of_each_transition(url: str, count: Callable[[], Write
         assert await writes.of(broker.ack(last)) == 2, "the claim's last job"
         assert await writes.of(broker.stats("q")) == 0
         assert await writes.of(broker.jobs("q")) == 0
-        note = NoteWrite("k", "a", None, b"1")
-        assert await writes.of(broker._engine.write_notes([note])) == 1
-        assert await writes.of(broker._engine.write_notes([note])) == 0, "it is not as expected"
-        assert await writes.of(broker._engine.notes("k")) == 0
+        note = DocumentWrite("k", "a", None, b"1")
+        assert await writes.of(broker._engine.compare_and_set([note])) == 1
+        assert await writes.of(broker._engine.compare_and_set([note])) == 0, "it is not as expected"
+        assert await writes.of(broker._engine.documents("k")) == 0
         assert await writes.of(broker.promote()) == await writes.of(broker.reap()) == 0
 
 

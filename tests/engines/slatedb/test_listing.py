@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dayjob import JobState
 from dayjob.engines import order
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.live import Live
@@ -19,7 +19,7 @@ LIVE = (JobState.PENDING, JobState.SCHEDULED, JobState.RUNNING)
 
 kinds = st.tuples(st.sampled_from("ab"), st.sampled_from(LIVE))
 asked = st.builds(
-    Listing,
+    JobQuery,
     limit=st.just(50),
     queue=st.sampled_from([None, "a", "b"]),
     state=st.sampled_from([None, *LIVE]),
@@ -42,7 +42,7 @@ def filled(jobs: dict[bytes, tuple[str, JobState]]) -> Live:
 
 @given(st.dictionaries(st.binary(min_size=1, max_size=1), kinds, max_size=30), asked, st.integers(1, 5))
 def test_walking_and_picking_find_the_same(
-    jobs: dict[bytes, tuple[str, JobState]], listing: Listing, walk: int
+    jobs: dict[bytes, tuple[str, JobState]], listing: JobQuery, walk: int
 ) -> None:
     wanted = [
         key
@@ -60,5 +60,5 @@ def test_what_is_soon_found_is_not_picked_out_of_all(monkeypatch: pytest.MonkeyP
     live = filled({number.to_bytes(2, "big"): ("a", JobState.PENDING) for number in range(1000)})
     monkeypatch.setattr(order, "_WALK", 100)
     monkeypatch.setattr(live, "pool", pytest.fail)
-    walked = listings._matching(live, Listing(50, state=JobState.PENDING))
+    walked = listings._matching(live, JobQuery(50, state=JobState.PENDING))
     assert len(list(islice(walked, 100))) == 100, "the others are not looked at"

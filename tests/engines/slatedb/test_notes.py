@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dayjob import Broker, ConfigError, EngineUnavailable, InvalidState, NewJob, QueueStats
-from dayjob.broker.intake import Intake
-from dayjob.engines.base import Engine, Insertion, NoteWrite
+from dayjob.broker.validation import Validator
+from dayjob.engines.base import DocumentWrite, Engine, Insertion
 from dayjob.engines.order import Line
-from dayjob.engines.slatedb import core, keys, notes, values
+from dayjob.engines.slatedb import core, documents, keys, values
 from dayjob.engines.slatedb.live import Place
-from dayjob.job import id_key
-from dayjob.signals import notes_topic
+from dayjob.model.job import id_key
+from dayjob.runtime.signals import documents_topic
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import make_database, open_core, write_database
 from tests.engines.slatedb.test_opening import rewrite
 
-WRITE = NoteWrite("k", "a", None, b"1")
+WRITE = DocumentWrite("k", "a", None, b"1")
 KEY = UUID(int=5).bytes
 
 
@@ -42,7 +42,7 @@ def first_layout() -> dict[bytes, bytes]:
 
 
 async def values_of(engine: Engine) -> dict[str, bytes]:
-    return {note.name: note.value for note in (await engine.notes("k"))[1]}
+    return {note.name: note.value for note in (await engine.documents("k"))[1]}
 
 
 async def stored_layout(url: str) -> object:
@@ -63,7 +63,7 @@ async def test_a_database_of_the_first_layout_is_brought_to_this_one(url: str, p
         assert await values_of(reader._engine) == {}
     async with Broker(url, config=QUIET) as broker:
         assert await stored_layout(url) == 2
-        assert await broker._engine.write_notes([WRITE])
+        assert await broker._engine.compare_and_set([WRITE])
     async with Broker(url, config=QUIET) as broker:
         assert await values_of(broker._engine) == {"a": b"1"}
         assert await broker.kv_get(b"key") == b"value"
@@ -101,13 +101,13 @@ async def test_a_migration_between_the_look_and_the_opening_is_noticed(
 
 async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
-        await broker._engine.write_notes([WRITE, NoteWrite("k", "b", None, b"2")])
+        await broker._engine.compare_and_set([WRITE, DocumentWrite("k", "b", None, b"2")])
         await rewrite(url, lambda opened: opened._ledger.put(keys.note("k", "a"), b"garbage"))
     async with Broker(url, config=QUIET) as broker:
         async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
             assert await values_of(reader._engine) == {"b": b"2"}
         assert await values_of(broker._engine) == {"b": b"2"}
-        assert await broker._engine.write_notes([WRITE])
+        assert await broker._engine.compare_and_set([WRITE])
     async with Broker(url, config=QUIET) as broker:
         assert await values_of(broker._engine) == {"a": b"1", "b": b"2"}
 
@@ -116,17 +116,17 @@ async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
 
 
 def insertion(broker: Broker) -> Insertion:
-    intake: Intake = broker._intake
-    return intake.insertion(NewJob("q"))
+    validator: Validator = broker._validator
+    return validator.insertion(NewJob("q"))
 
 
-async def lose(url: str, engine: Engine, writes: list[NoteWrite], jobs: list[Insertion]) -> None:
+async def lose(url: str, engine: Engine, writes: list[DocumentWrite], jobs: list[Insertion]) -> None:
     """Write the notes, but hear that it took too long: the flush before was just now, so this one waits."""
     opened = open_core(url)
     patient = opened.place
     opened.place = replace(patient, patience=0)
     with pytest.raises(EngineUnavailable, match="may be repeated"):
-        await engine.write_notes(writes, jobs, announce=True)
+        await engine.compare_and_set(writes, jobs, announce=True)
     opened.place = patient
 
 
@@ -139,14 +139,14 @@ async def test_a_repetition_gets_the_answer_that_was_lost(slow_url: str) -> None
     async with Broker(slow_url, config=QUIET) as broker:
         engine, job = broker._engine, insertion(broker)
         await broker.kv_put(b"k", b"v")
-        with engine.signals.listen([notes_topic("k")]) as heard:
+        with engine.signals.listen([documents_topic("k")]) as heard:
             await lose(slow_url, engine, [WRITE], [job])
-            assert not await engine.write_notes([NoteWrite("k", "a", None, b"2")], [job]), "another's"
-            assert not await engine.write_notes([WRITE], [insertion(broker)]), "another's"
-            assert await engine.write_notes([WRITE], [job])
+            assert not await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], [job]), "another's"
+            assert not await engine.compare_and_set([WRITE], [insertion(broker)]), "another's"
+            assert await engine.compare_and_set([WRITE], [job])
             async with asyncio.timeout(20):
                 await heard.wait()
-        assert not await engine.write_notes([WRITE], [job]), "it was told once"
+        assert not await engine.compare_and_set([WRITE], [job]), "it was told once"
         assert await values_of(engine) == {"a": b"1"}
         assert (await broker.stats("q")).pending == 1
 
@@ -156,8 +156,8 @@ async def test_the_answer_is_there_after_others_wrote(slow_url: str) -> None:
         engine = broker._engine
         await broker.kv_put(b"k", b"v")
         await lose(slow_url, engine, [WRITE], [])
-        assert await engine.write_notes([NoteWrite("k", "a", b"1", b"2")])
-        assert await engine.write_notes([WRITE])
+        assert await engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")])
+        assert await engine.compare_and_set([WRITE])
         assert await values_of(engine) == {"a": b"2"}
 
 
@@ -166,17 +166,17 @@ async def test_a_write_that_nobody_repeats_is_not_anothers_success(slow_url: str
         engine = broker._engine
         await broker.kv_put(b"k", b"v")
         await lose(slow_url, engine, [WRITE], [])
-        assert await engine.write_notes([NoteWrite("k", "a", b"1", None)])
-        assert await engine.write_notes([WRITE]), "it is as expected, so it is written"
+        assert await engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
+        assert await engine.compare_and_set([WRITE]), "it is as expected, so it is written"
         assert await values_of(engine) == {"a": b"1"}
-        assert not await engine.write_notes([WRITE])
+        assert not await engine.compare_and_set([WRITE])
 
 
 async def test_writes_that_nobody_asks_for_again_are_forgotten(
     broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notes, "REMEMBERED", 2)
-    kept = notes.Notes(open_core(url)._ledger)
+    monkeypatch.setattr(documents, "REMEMBERED", 2)
+    kept = documents.Documents(open_core(url)._ledger)
     writes = [[replace(WRITE, name=name)] for name in "abc"]
     for some in writes:
         kept.remember(some, [])
@@ -188,15 +188,15 @@ async def test_writes_that_nobody_asks_for_again_are_forgotten(
 
 async def test_a_reader_sees_notes_and_who_goes_first(url: str, broker: Broker) -> None:
     first, second = await broker.enqueue_many([NewJob("q"), NewJob("q")])
-    await broker._engine.write_notes([WRITE, NoteWrite("kk", "a", None, b"2")], now=5)
+    await broker._engine.compare_and_set([WRITE, DocumentWrite("kk", "a", None, b"2")], now=5)
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
         engine = reader._engine
-        now, (note,) = await engine.notes("k", now=7)
+        now, (note,) = await engine.documents("k", now=7)
         assert (now, note.name, note.value, note.written_us) == (7, "a", b"1", 5)
-        assert (await engine.notes("k"))[0] > 7
-        assert await engine.ahead(id_key(second.id), 10) == 1
-        assert await engine.ahead(id_key(first.id), 10) == 0
-        await broker._engine.write_notes([NoteWrite("k", "a", b"1", None)])
+        assert (await engine.documents("k"))[0] > 7
+        assert await engine.position(id_key(second.id), 10) == 1
+        assert await engine.position(id_key(first.id), 10) == 0
+        await broker._engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
         assert await values_of(engine) == {}
 
 
@@ -205,8 +205,8 @@ async def test_a_reader_writes_none_and_reclaims_nothing(url: str, broker: Broke
     await broker.claim("q", worker="w")
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
         with pytest.raises(InvalidState, match="readonly=1"):
-            await reader._engine.write_notes([WRITE])
-        assert await reader._engine.reclaim(["w"], 10, broker._policies.keeps) == 0
+            await reader._engine.compare_and_set([WRITE])
+        assert await reader._engine.reclaim(["w"], 10, broker._policies.retention) == 0
     assert (await broker.stats("q")).running == 1
 
 
@@ -221,9 +221,9 @@ async def test_claims_of_an_earlier_opening_are_reclaimed(url: str) -> None:
         await broker.claim("q", worker="here")
         await broker.renew(renewed, 3600)
     async with Broker(url, config=QUIET) as broker:
-        keeps = broker._policies.keeps
-        assert await broker._engine.reclaim(["gone"], 10, keeps) == 2
-        assert await broker._engine.reclaim(["gone"], 10, keeps) == 0
+        retention = broker._policies.retention
+        assert await broker._engine.reclaim(["gone"], 10, retention) == 2
+        assert await broker._engine.reclaim(["gone"], 10, retention) == 0
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=2, running=1)
         assert {job.last_error for job in await broker.claim("q", limit=2)} == {"worker gone"}

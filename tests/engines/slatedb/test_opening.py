@@ -12,7 +12,7 @@ import pytest
 from dayjob import Broker, EngineUnavailable, JobState, NewJob, QueueStats
 from dayjob.engines.slatedb import bodies, keys, store, values
 from dayjob.engines.slatedb.core import Core
-from dayjob.job import id_key
+from dayjob.model.job import id_key
 from tests.conformance.arrange import KEEP_ALL, quiet
 from tests.conformance.observe import check_counters, ids
 from tests.engines.slatedb.conftest import QUIET

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, EngineFenced, EngineUnavailable, InvalidState, JobState, NewJob
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.loading import BEATS_MISSED, is_alive
 from dayjob.engines.slatedb.values import Owner
-from dayjob.process import Process, this_process
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.process import Process, this_process
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_core
 from tests.engines.slatedb.roles import (

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
 from dayjob.duties import Sample
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from tests.conformance.arrange import KEEP_ALL, quiet
 from tests.conformance.observe import check_counters, everything
 from tests.engines.slatedb.conftest import QUIET
@@ -144,12 +144,12 @@ async def test_after_too_long_an_outage_a_repetition_gets_the_answer_that_was_lo
         (job,) = await broker.claim("q")
         proxy.failing = b"503 Slow Down"
         id = "00000000-0000-7000-8000-000000000001"
-        note = NoteWrite("k", "a", None, b"1")
+        note = DocumentWrite("k", "a", None, b"1")
         attempts = await asyncio.gather(
             broker.ack(job),
             broker.enqueue("r", id=id),
             broker.claim("q"),
-            broker._engine.write_notes([note]),
+            broker._engine.compare_and_set([note]),
             return_exceptions=True,
         )
         assert [type(attempt) for attempt in attempts] == [EngineUnavailable] * 4
@@ -167,8 +167,8 @@ async def test_after_too_long_an_outage_a_repetition_gets_the_answer_that_was_lo
         await broker.ack(job)
         assert (await broker.enqueue("r", id=id)).created, "as it was told the first time, had it been told"
         assert not (await broker.enqueue("r", id=id)).created
-        assert await broker._engine.write_notes([note])
-        assert not await broker._engine.write_notes([note])
+        assert await broker._engine.compare_and_set([note])
+        assert not await broker._engine.compare_and_set([note])
         assert (await broker.stats("r")).pending == 1
         assert (await broker.stats("q")).done == 1
         (claimed,) = await broker.claim("q")

@@ -8,9 +8,9 @@ import pytest
 from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineFenced, EngineUnavailable
-from dayjob.clock import SYSTEM
 from dayjob.engines.registry import create_engine
 from dayjob.engines.slatedb.place import Place
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
 
 

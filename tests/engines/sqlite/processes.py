@@ -18,7 +18,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any, TypeVar
 
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 
 Role = Callable[..., Awaitable[None]]
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 from dayjob import Broker, BrokerConfig, Closed, DayjobError, NewJob
-from dayjob.clock import SYSTEM
-from dayjob.engines.base import NoteWrite
-from dayjob.job import DedupUntil
+from dayjob.engines.base import DocumentWrite
+from dayjob.model.job import DedupUntil
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import die, pause, say, told
 
 QUIET = BrokerConfig(duties=False)
@@ -63,11 +63,11 @@ async def count_up(url: str, times: int) -> None:
         await told()
         counted = lost = 0
         while counted < times:
-            found = (await engine.notes("k"))[1]
+            found = (await engine.documents("k"))[1]
             expected = found[0].value if found else None
             value = str(int(expected or b"0") + 1).encode()
-            job = broker._intake.insertion(NewJob("q", value))
-            if await engine.write_notes([NoteWrite("k", "count", expected, value)], [job]):
+            job = broker._validator.insertion(NewJob("q", value))
+            if await engine.compare_and_set([DocumentWrite("k", "count", expected, value)], [job]):
                 counted += 1
             else:
                 lost += 1

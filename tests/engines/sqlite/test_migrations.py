@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
 from dayjob.engines.sqlite.statements import migrations
@@ -55,8 +55,8 @@ def layout(path: Path) -> tuple[int, list[tuple[str, ...]]]:
 
 
 async def write_a_note(broker: Broker) -> None:
-    assert await broker._engine.write_notes([NoteWrite("k", "a", None, b"1")])
-    assert [note.name for note in (await broker._engine.notes("k"))[1]] == ["a"]
+    assert await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+    assert [note.name for note in (await broker._engine.documents("k"))[1]] == ["a"]
 
 
 @pytest.mark.parametrize("number", OLDER)

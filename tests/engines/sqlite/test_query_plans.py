@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Job, JobState
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.sqlite.statements import statement
 from dayjob.engines.sqlite.store import Store
 
@@ -215,17 +215,17 @@ CURSOR = b"%016d" % (JOBS // 2)
 @pytest.mark.parametrize(
     "listing",
     [
-        Listing(5),
-        Listing(5, queue="small"),
-        Listing(5, task="task 1"),
-        Listing(5, queue="big", task="task 1"),
-        Listing(5, state=JobState.PENDING, task="task 1"),
-        Listing(5, queue="big", state=JobState.PENDING, task="task 1"),
-        Listing(50_001, queue="big", state=JobState.PENDING),
+        JobQuery(5),
+        JobQuery(5, queue="small"),
+        JobQuery(5, task="task 1"),
+        JobQuery(5, queue="big", task="task 1"),
+        JobQuery(5, state=JobState.PENDING, task="task 1"),
+        JobQuery(5, queue="big", state=JobState.PENDING, task="task 1"),
+        JobQuery(50_001, queue="big", state=JobState.PENDING),
     ],
 )
 def test_a_listing_walks_the_ids_in_order_and_sorts_nothing(
-    connection: sqlite3.Connection, listing: Listing, after: bytes | None, newest_first: bool
+    connection: sqlite3.Connection, listing: JobQuery, after: bytes | None, newest_first: bool
 ) -> None:
     listing = replace(listing, after=after, newest_first=newest_first)
     walk = ("SCAN", "", set()) if after is None else BY_ID
@@ -239,7 +239,7 @@ def test_a_listing_walks_the_ids_in_order_and_sorts_nothing(
 def test_a_listing_of_a_state_gets_the_records_of_its_page_only(
     connection: sqlite3.Connection, state: str, queue: str | None, after: bytes | None, newest_first: bool
 ) -> None:
-    listing = Listing(5, queue, JobState(state), None, after, newest_first)
+    listing = JobQuery(5, queue, JobState(state), None, after, newest_first)
     assert looked(connection, lambda store: store.find(listing)) == [[BY_ID]] * 5
 
 

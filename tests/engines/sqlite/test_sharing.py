@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker
-from dayjob.job import DedupUntil
+from dayjob.model.job import DedupUntil
 from tests.engines.sqlite.processes import Spawn, said_by_all, together
 from tests.engines.sqlite.roles import enqueue_keys, hammer, open_new
 

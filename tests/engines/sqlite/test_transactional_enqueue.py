@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import pause
 
 QUIET = BrokerConfig(duties=False)

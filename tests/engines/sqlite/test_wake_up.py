@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, Retention
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import BOUND, Spawn, pause
 from tests.engines.sqlite.roles import claim_and_ack, idle, run_until_cancelled
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from dayjob import Job
-from dayjob.durations import SECOND, to_instant
-from dayjob.recurring import DUE_HEADER, SCHEDULE_HEADER, Schedule
+from dayjob.model.durations import SECOND, to_instant
+from dayjob.model.recurring import DUE_HEADER, SCHEDULE_HEADER, Schedule
 
 
 def fired(jobs: Iterable[Job]) -> dict[str, list[int]]:

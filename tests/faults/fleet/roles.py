@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dayjob import App, BrokerConfig, Context, Retention, Worker, process
+from dayjob import App, BrokerConfig, Context, Retention, Worker
 from dayjob.broker import schedules
-from dayjob.clock import block
 from dayjob.events import Event
+from dayjob.runtime import process
+from dayjob.runtime.clock import block
 from tests.engines.sqlite.processes import pause, say
 
 HOUR = 3600.0

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dayjob import Broker, BrokerConfig, Job, JobState
-from dayjob.broker.leadership import KIND, Holder
+from dayjob.broker.leader_election import KIND, Holder
 from tests.engines.sqlite.processes import Child, Spawn, pause, until
 from tests.faults.fleet.roles import build, work
 
@@ -70,8 +70,8 @@ class Scene:
         found: list[Member] = []
 
         async def leads() -> bool:
-            _, notes = await self.broker._engine.notes(KIND, None)
-            holders = [msgspec.msgpack.decode(note.value, type=Holder) for note in notes]
+            _, documents = await self.broker._engine.documents(KIND, None)
+            holders = [msgspec.msgpack.decode(note.value, type=Holder) for note in documents]
             found.extend(member for member in members for holder in holders if holder.pid == member.pid)
             return bool(found)
 
@@ -101,7 +101,7 @@ class Scene:
         """Wait until others have marked it: one that has only been silent for long may still come back."""
 
         async def marked() -> bool:
-            _, members = await self.broker._roster._read()
+            _, members = await self.broker._worker_registry._read()
             return all(seen.member.id != member.id or seen.member.gone for seen in members)
 
         await until(marked, BOUND)
@@ -141,7 +141,7 @@ class Scene:
 
     async def now(self) -> int:
         """The storage's time, in microseconds."""
-        now, _ = await self.broker._engine.notes(KIND, None)
+        now, _ = await self.broker._engine.documents(KIND, None)
         return now
 
     def end(self, task: str) -> None:

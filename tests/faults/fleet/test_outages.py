@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import JobState
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import Spawn, pause
 from tests.faults.fleet.scene import Scene
 from tests.servers.private import Stop, private_server

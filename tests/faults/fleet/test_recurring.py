@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 from dayjob import JobState, Recurring
-from dayjob.durations import SECOND
+from dayjob.model.durations import SECOND
 from tests.conformance.engines import EngineUnderTest
 from tests.engines.sqlite.processes import pause, until
 from tests.faults.fleet.firing import fired, lateness, not_exactly_once

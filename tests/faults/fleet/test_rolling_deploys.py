@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.processes import Spawn, pause, until
 from tests.faults.fleet.scene import BOUND, Scene
 

@@ -27,8 +27,8 @@ from dayjob import (
     Retry,
     Worker,
 )
-from dayjob.clock import SYSTEM
-from dayjob.durations import to_datetime
+from dayjob.model.durations import to_datetime
+from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from tests.conformance.observe import check_counters, every_job
 from tests.worker.crew import BOUND, KEEP_ALL, pause, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import App, Context, Worker
-from dayjob.clock import SystemClock
+from dayjob.runtime.clock import SystemClock
 from tests.engines.sqlite.processes import say, told
 from tests.faults.postgres.load import CONFIG
 

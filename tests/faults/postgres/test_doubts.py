@@ -10,8 +10,8 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob, Settlement
 from dayjob.engines.postgres.statements import Statements
-from dayjob.ids import new_key
-from dayjob.job import id_text
+from dayjob.model.job import id_text
+from dayjob.runtime.ids import new_key
 from tests.conformance.arrange import KEEP_ALL, record, running
 from tests.conformance.observe import check_counters, every_job
 from tests.faults.postgres.load import again

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, JobState, NewJob
-from dayjob.clock import SYSTEM
-from dayjob.durations import to_datetime
+from dayjob.model.durations import to_datetime
+from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from tests.conformance.observe import check_counters, every_job
 from tests.engines.sqlite.processes import Spawn, pause, say, until

@@ -13,7 +13,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, NewJob
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from tests.conformance.arrange import KEEP_ALL, claim_one
 from tests.servers.postgres import schema_of, server_url
 from tests.servers.wire import Proxy

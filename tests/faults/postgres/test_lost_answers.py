@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob, QueueConfig, Retry, Settlement
-from dayjob.clock import SYSTEM
-from dayjob.durations import to_datetime
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres.statements import Statements
+from dayjob.model.durations import to_datetime
+from dayjob.runtime.clock import SYSTEM
 from tests.conformance.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.conformance.observe import check_counters, every_job, ids
 from tests.conformance.waiting import until
@@ -251,32 +251,34 @@ async def test_the_duties(broker: Broker, lose: Lose) -> None:
 async def test_notes(broker: Broker, lose: Lose, names: list[str]) -> None:
     engine = broker._engine
     loss = lose("write_notes")
-    assert await engine.write_notes([NoteWrite("k", name, None, b"1") for name in names])
+    assert await engine.compare_and_set([DocumentWrite("k", name, None, b"1") for name in names])
     assert loss.has_happened
     loss = lose("write_notes")
-    assert await engine.write_notes([NoteWrite("k", name, b"1", b"2") for name in names])
+    assert await engine.compare_and_set([DocumentWrite("k", name, b"1", b"2") for name in names])
     assert loss.has_happened
-    assert [(note.name, note.value) for note in (await engine.notes("k"))[1]] == [(n, b"2") for n in names]
+    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [
+        (n, b"2") for n in names
+    ]
     for expected in (None, b"1"):
         loss = lose("write_notes")
-        assert not await engine.write_notes([NoteWrite("k", name, expected, b"3") for name in names])
+        assert not await engine.compare_and_set([DocumentWrite("k", name, expected, b"3") for name in names])
         assert loss.has_happened
     loss = lose("write_notes")
-    assert await engine.write_notes([NoteWrite("k", name, b"2", None) for name in names])
+    assert await engine.compare_and_set([DocumentWrite("k", name, b"2", None) for name in names])
     assert loss.has_happened
-    assert (await engine.notes("k"))[1] == []
+    assert (await engine.documents("k"))[1] == []
 
 
 async def test_notes_that_come_with_jobs(broker: Broker, lose: Lose) -> None:
     engine = broker._engine
-    jobs = [broker._intake.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
+    jobs = [broker._validator.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
     loss = lose("write_notes")
-    assert await engine.write_notes([NoteWrite("k", "a", None, b"1")], jobs)
+    assert await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], jobs)
     assert loss.has_happened
-    assert [(note.name, note.value) for note in (await engine.notes("k"))[1]] == [("a", b"1")]
+    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [("a", b"1")]
     assert [job.payload for job in await every_job(broker)] == [b"0"]
     loss = lose("write_notes")
-    assert not await engine.write_notes([NoteWrite("k", "a", None, b"2")], jobs)
+    assert not await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], jobs)
     assert loss.has_happened
     assert (await broker.stats("q")).pending == 1
 
@@ -284,7 +286,7 @@ async def test_notes_that_come_with_jobs(broker: Broker, lose: Lose) -> None:
 async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("reclaim")
-    await broker._engine.reclaim(["w"], 10, broker._policies.keeps)
+    await broker._engine.reclaim(["w"], 10, broker._policies.retention)
     assert loss.has_happened
     found = await record(broker, job.id)
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable
-from dayjob.entropy import fraction
+from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
 from tests.servers.postgres import with_options
 from tests.servers.wire import Proxy

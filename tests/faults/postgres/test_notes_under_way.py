@@ -9,7 +9,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig
-from dayjob.engines.base import NoteWrite
+from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres import pool
 from tests.servers.postgres import schema_of, server_url
 from tests.servers.wire import Proxy
@@ -47,8 +47,8 @@ async def test_what_the_first_try_wrote_is_not_refused_to_the_second(
             return bool(await found.fetchall())
 
         for expected, value in ((None, b"1"), (b"1", b"2")):
-            writing = asyncio.create_task(engine.write_notes([NoteWrite("k", "a", expected, value)]))
+            writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", expected, value)]))
             await until(it_sleeps)
             wire.cut()
             assert await writing
-            assert [note.value for note in (await other._engine.notes("k"))[1]] == [value]
+            assert [note.value for note in (await other._engine.documents("k"))[1]] == [value]

@@ -10,7 +10,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable
-from dayjob.entropy import fraction
+from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
 from tests.servers.postgres import with_options
 from tests.servers.private import PrivateServer, Stop, private_server

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dayjob import Broker, BrokerConfig, Job, JobState
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import SYSTEM
 from tests.conformance.arrange import record, running, state
 from tests.conformance.observe import check_counters
 from tests.engines.sqlite.processes import Spawn

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, Context, JobState
-from dayjob.lifecycle import Event
-from dayjob.stopping import Stop
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.processes import ProcessPool
 from tests.worker import process_tasks as tasks
 from tests.worker.crew import record, run_until_idle, until, within, working
@@ -140,7 +140,7 @@ async def pool_of_one(app: App) -> AsyncIterator[ProcessPool]:
 async def claimed(app: App, task: Any) -> Context:
     await task.aenqueue()
     [job] = await (await app.opened()).claim(["default"])
-    return Context(job, shutting_down=Stop())
+    return Context(job, shutting_down=StopSignal())
 
 
 async def test_a_child_may_die_at_any_moment_between_two_jobs(app: App) -> None:
@@ -155,7 +155,7 @@ async def test_a_child_may_die_at_any_moment_between_two_jobs(app: App) -> None:
                 step = loop.create_future()
                 loop.call_soon(step.set_result, None)
                 await step
-        assert (await within(pool.run(tasks.pid, context))).event is Event.ACK
+        assert (await within(pool.run(tasks.pid, context))).transition is Transition.ACK
 
 
 async def test_a_cancel_during_the_wait_for_a_child_reaches_the_handler(app: App) -> None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import App, Context, JobState
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.processes import ProcessPool
 from tests.worker import process_tasks as tasks
 from tests.worker.crew import record, run_until_idle

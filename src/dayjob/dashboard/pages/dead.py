@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from dayjob.dashboard.desk import PATIENCE, desk_of
 from dayjob.dashboard.rendering import asked, page
-from dayjob.inspect import alike
+from dayjob.inspect.inspector import alike
 
 SHOWN = 50
 GROUPS_SHOWN = 200

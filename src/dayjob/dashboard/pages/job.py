@@ -11,10 +11,10 @@ from starlette.responses import Response
 from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.live import job_shape, job_values
 from dayjob.dashboard.rendering import page, problem
-from dayjob.durations import SECOND
-from dayjob.fields import span
-from dayjob.inspect import Inspector, alike
-from dayjob.job import Job, JobState
+from dayjob.inspect.inspector import Inspector, alike
+from dayjob.inspect.json_fields import span
+from dayjob.model.durations import SECOND
+from dayjob.model.job import Job, JobState
 
 
 class Moment(Struct, frozen=True):

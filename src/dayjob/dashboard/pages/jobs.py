@@ -8,8 +8,8 @@ from starlette.responses import Response
 from dayjob.dashboard.desk import PATIENCE, desk_of
 from dayjob.dashboard.live import STATES
 from dayjob.dashboard.rendering import asked, page
-from dayjob.inspect import Filter, alike, total
-from dayjob.job import Job, JobState
+from dayjob.inspect.inspector import Filter, alike, total
+from dayjob.model.job import Job, JobState
 
 SHOWN = 50
 

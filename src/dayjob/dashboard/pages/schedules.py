@@ -9,8 +9,8 @@ from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.live import schedules_shape
 from dayjob.dashboard.rendering import page
 from dayjob.errors import ConfigError
-from dayjob.fields import when
-from dayjob.recurring import Schedule
+from dayjob.inspect.json_fields import when
+from dayjob.model.recurring import Schedule
 
 NEXT_SHOWN = 3
 SHOWN = 500

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dayjob.clock import Clock
 from dayjob.engines.memory.engine import MemoryEngine
 from dayjob.engines.memory.store import Store
 from dayjob.engines.registry import Location
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import Clock
 
 _shared: dict[str, Store] = {}
 

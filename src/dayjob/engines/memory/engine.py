@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from dayjob.clock import Clock
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
-    Remark,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
 )
 from dayjob.engines.memory.store import Store
 from dayjob.errors import ConfigError
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
-from dayjob.signals import Signals
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals
 
 
 class MemoryEngine:
@@ -54,7 +54,7 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.insert(jobs, self._now(now))
 
-    async def insert_within(
+    async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         raise ConfigError(
@@ -74,27 +74,27 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.insert(jobs, at), [store.claim(request, at) for request in requests]
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
-            return [store.settle(verdict, at) for verdict in verdicts]
+            return [store.settle(op, at) for op in ops]
 
     async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.renew(renewal, at) for renewal in renewals]
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         with self._store.commit(self.signals) as store:
             for report in reports:
-                store.report(report)
+                store.record_progress(report)
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
-            return [store.cancel(key, keeps, at) for key in keys]
+            return [store.cancel(key, retention, at) for key in keys]
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         with self._store.commit(self.signals) as store:
@@ -104,7 +104,7 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return [entry.to_job() if (entry := store.jobs.get(key)) else None for key in keys]
 
-    async def find(self, listing: Listing) -> list[Job]:
+    async def find(self, listing: JobQuery) -> list[Job]:
         with self._store.commit(self.signals) as store:
             return store.find(listing)
 
@@ -139,9 +139,9 @@ class MemoryEngine:
             wanted = sorted(store.stats if queues is None else set(queues) & set(store.stats))
             return {queue: copy(store.stats[queue]) for queue in wanted}
 
-    async def ahead(self, key: bytes, limit: int) -> int:
+    async def position(self, key: bytes, limit: int) -> int:
         with self._store.commit(self.signals) as store:
-            return store.ahead(key, limit)
+            return store.position(key, limit)
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         with self._store.commit(self.signals) as store:
@@ -163,21 +163,25 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return set(store.paused)
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
         with self._store.commit(self.signals) as store:
-            return store.promote(limit, keeps, self._now(now))
+            return store.promote(limit, retention, self._now(now))
 
     async def next_due(self, now: int | None = None) -> int | None:
         with self._store.commit(self.signals) as store:
             return store.next_due(self._now(now))
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
         with self._store.commit(self.signals) as store:
-            return store.reap(limit, keeps, self._now(now))
+            return store.reap(limit, retention, self._now(now))
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
         with self._store.commit(self.signals) as store:
-            return store.reclaim(set(workers), limit, keeps, self._now(now))
+            return store.reclaim(set(workers), limit, retention, self._now(now))
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
         with self._store.commit(self.signals) as store:
@@ -189,23 +193,23 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.sweep_finished(state, age, after, limit, self._now(now))
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         with self._store.commit(self.signals) as store:
-            return self._now(now), store.notes_of(kind)
+            return self._now(now), store.documents_of(kind)
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
     ) -> bool:
         with self._store.commit(self.signals) as store:
-            return store.write_notes(writes, jobs, announce, self._now(now))
+            return store.compare_and_set(writes, jobs, announce, self._now(now))
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         return [
-            Remark(
+            Diagnostic(
                 "durability", "warning", "jobs are kept in memory only", "use sqlite:/// to keep them on disk"
             )
         ]

@@ -20,22 +20,22 @@ from msgspec import Struct
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     ClaimRequest,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
 )
 from dayjob.engines.order import Line, SortedKeys, fitting
 from dayjob.engines.record import Record
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.lifecycle import WORKER_GONE
-from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, notes_topic, queue_topic
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.lifecycle import WORKER_GONE
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, job_topic, queue_topic
 
 Place = tuple[int, bytes]
 """Where a job stands in a line: its priority or time, then its id."""
@@ -64,7 +64,7 @@ class Store:
         self.kv: dict[bytes, bytes] = {}
         self.stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
         self.paused: set[str] = set()
-        self._notes: dict[tuple[str, str], Note] = {}
+        self._notes: dict[tuple[str, str], Document] = {}
         self._keys = SortedKeys(self.jobs.__contains__)
         self._pending: dict[str, Line[Place]] = {}
         self._due: Line[Place] = Line(self._is_due, self.jobs)
@@ -247,14 +247,14 @@ class Store:
             line.push(item)
         return claimed
 
-    def settle(self, verdict: Verdict, now: int) -> JobState | None:
-        entry = self.jobs.get(verdict.key)
-        if entry is None or not records.settle(entry.record, verdict, now):
+    def settle(self, op: SettleOp, now: int) -> JobState | None:
+        entry = self.jobs.get(op.key)
+        if entry is None or not records.settle(entry.record, op, now):
             return None
         self._file(entry, JobState.RUNNING)
-        self.insert(verdict.insert, now)
-        if verdict.kv:
-            self.kv.update(verdict.kv)
+        self.insert(op.insert, now)
+        if op.kv:
+            self.kv.update(op.kv)
         return entry.record.state
 
     def renew(self, renewal: Renewal, now: int) -> Renewed:
@@ -265,17 +265,17 @@ class Store:
         self._leases.push((entry.record.lease_us, renewal.key))
         return Renewed(entry.record.lease_us, entry.record.cancel_requested)
 
-    def report(self, report: Progress) -> None:
+    def record_progress(self, report: Progress) -> None:
         entry = self.jobs.get(report.key)
         if entry is not None and records.is_current(entry.record, report.epoch):
             entry.record.progress = (report.fraction, report.message)
 
-    def cancel(self, key: bytes, keeps: Keeps, now: int) -> CancelOutcome:
+    def cancel(self, key: bytes, retention: RetentionByQueue, now: int) -> CancelOutcome:
         entry = self.jobs.get(key)
         if entry is None:
             return CancelOutcome.NOT_FOUND
         before = entry.record.state
-        outcome = records.cancel(entry.record, keeps.of(entry.record.queue), now)
+        outcome = records.cancel(entry.record, retention.of(entry.record.queue), now)
         if outcome is CancelOutcome.REMOVED:
             self._file(entry, before)
         elif outcome is CancelOutcome.REQUESTED:
@@ -289,7 +289,7 @@ class Store:
         self._flagged = {entry.record.key for entry in entries if entry.record.cancel_requested}
         return [(record.key, record.epoch) for record in running if record.cancel_requested]
 
-    def find(self, listing: Listing) -> list[Job]:
+    def find(self, listing: JobQuery) -> list[Job]:
         queue, state, task = listing.queue, listing.state, listing.task
 
         def fits(key: bytes) -> bool:
@@ -341,7 +341,7 @@ class Store:
     def dead(self, queue: str | None, limit: int) -> list[bytes]:
         if queue is not None and not (queue in self.stats and self.stats[queue].dead):
             return []
-        return [job.key for job in self.find(Listing(limit, queue=queue, state=JobState.DEAD))]
+        return [job.key for job in self.find(JobQuery(limit, queue=queue, state=JobState.DEAD))]
 
     def requeue_dead(self, queue: str, limit: int, now: int) -> int:
         return sum(self.requeue(key, now) for key in self.dead(queue, limit))
@@ -371,11 +371,11 @@ class Store:
             self.paused.discard(queue)
             self._topics.add(queue_topic(queue))
 
-    def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
+    def promote(self, limit: int, retention: RetentionByQueue, now: int) -> tuple[int, int]:
         expired = self._take(self._expiries, limit, now)
         for entry in expired:
             before = entry.record.state
-            records.expire(entry.record, keeps.of(entry.record.queue), now)
+            records.expire(entry.record, retention.of(entry.record.queue), now)
             self._file(entry, before)
         due = self._take(self._due, limit, now)
         for entry in due:
@@ -387,18 +387,18 @@ class Store:
         firsts = [item[0] for item in (self._due.peek(), self._expiries.peek()) if item is not None]
         return max(min(firsts) - now, 0) if firsts else None
 
-    def reap(self, limit: int, keeps: Keeps, now: int) -> int:
+    def reap(self, limit: int, retention: RetentionByQueue, now: int) -> int:
         expired = self._take(self._leases, limit, now)
         for entry in expired:
-            records.lapse(entry.record, keeps.of(entry.record.queue), now)
+            records.lapse(entry.record, retention.of(entry.record.queue), now)
             self._file(entry, JobState.RUNNING)
         return len(expired)
 
-    def reclaim(self, workers: set[str], limit: int, keeps: Keeps, now: int) -> int:
+    def reclaim(self, workers: set[str], limit: int, retention: RetentionByQueue, now: int) -> int:
         held = (entry for entry in self.jobs.values() if entry.record.worker in workers)
         lost = list(islice((entry for entry in held if entry.record.state is JobState.RUNNING), limit))
         for entry in lost:
-            records.lapse(entry.record, keeps.of(entry.record.queue), now, WORKER_GONE)
+            records.lapse(entry.record, retention.of(entry.record.queue), now, WORKER_GONE)
             self._file(entry, JobState.RUNNING)
         return len(lost)
 
@@ -411,13 +411,13 @@ class Store:
     def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, now: int
     ) -> tuple[int, bytes | None]:
-        examined = self.find(Listing(limit, state=state, after=after))
+        examined = self.find(JobQuery(limit, state=state, after=after))
         old = [job.key for job in examined if job.finished_us is not None and job.finished_us <= now - age]
         for key in old:
             self._drop(key)
         return len(old), examined[-1].key if len(examined) == limit else None
 
-    def ahead(self, key: bytes, limit: int) -> int:
+    def position(self, key: bytes, limit: int) -> int:
         entry = self.jobs.get(key)
         if entry is None or entry.record.state is not JobState.PENDING:
             return 0
@@ -426,11 +426,11 @@ class Store:
 
     # Notes.
 
-    def notes_of(self, kind: str) -> list[Note]:
+    def documents_of(self, kind: str) -> list[Document]:
         return [self._notes[place] for place in sorted(self._notes) if place[0] == kind]
 
-    def write_notes(
-        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    def compare_and_set(
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool, now: int
     ) -> bool:
         for write in writes:
             found = self._notes.get((write.kind, write.name))
@@ -440,9 +440,9 @@ class Store:
             if write.value is None:
                 self._notes.pop((write.kind, write.name), None)
             else:
-                self._notes[write.kind, write.name] = Note(write.name, write.value, now)
+                self._notes[write.kind, write.name] = Document(write.name, write.value, now)
             if announce:
-                self._topics.add(notes_topic(write.kind))
+                self._topics.add(documents_topic(write.kind))
         self.insert(jobs, now)
         return True
 

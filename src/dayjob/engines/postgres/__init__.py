@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dayjob.clock import Clock
 from dayjob.engines.postgres.engine import PostgresEngine
 from dayjob.engines.postgres.migrate import PostgresLayout
 from dayjob.engines.postgres.place import read
 from dayjob.engines.registry import Location
+from dayjob.runtime.clock import Clock
 
 __all__ = ["create", "layout"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob import ids
-from dayjob.clock import SYSTEM
 from dayjob.engines.base import ClaimRequest
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.courier import Courier
@@ -14,7 +12,9 @@ from dayjob.engines.postgres.cursors import Cursors
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import EngineUnavailable
-from dayjob.job import Job
+from dayjob.model.job import Job
+from dayjob.runtime import ids
+from dayjob.runtime.clock import SYSTEM
 
 _MOST_LOST = 100
 
@@ -101,10 +101,10 @@ class Claiming:
     async def _set_aside(self, corrupt: Sequence[tuple[bytes, int, str]], now: int | None) -> None:
         keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
 
-        async def set_aside(connection: Connection) -> None:
+        async def quarantine(connection: Connection) -> None:
             await connection.execute(self._statements["set_aside"], now, keys, epochs, errors)
 
-        await self._courier.carry(set_aside)
+        await self._courier.carry(quarantine)
 
 
 def _decoded(found: Found, worker: str | None) -> tuple[list[Job], list[tuple[bytes, int, str]]]:

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from dayjob import entropy
-from dayjob.clock import SYSTEM
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import SET_LOCAL, Connection, Pool
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.troubles import described, is_passing, is_uncertain
 from dayjob.errors import Closed, DayjobError
+from dayjob.runtime import entropy
+from dayjob.runtime.clock import SYSTEM
 
 Answer = TypeVar("Answer")
 Work = Callable[[Connection], Awaitable[Answer]]

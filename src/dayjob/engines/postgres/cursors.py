@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM
 
 Position = tuple[int, bytes]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dayjob.engines.base import Remark
+from dayjob.engines.base import Diagnostic
 from dayjob.engines.postgres.migrate import layout_version
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
@@ -25,51 +25,55 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 """
 
 
-async def diagnose(connection: Connection, place: Place) -> list[Remark]:
+async def diagnose(connection: Connection, place: Place) -> list[Diagnostic]:
     layout = await layout_version(connection, place)
     found = await connection.fetchrow(_SETTINGS)
     return [
-        Remark("layout", "ok", f"version {layout} in schema {place.schema!r}"),
+        Diagnostic("layout", "ok", f"version {layout} in schema {place.schema!r}"),
         *_settings(dict(found)),
     ]
 
 
-def _settings(found: Mapping[str, Any]) -> Iterator[Remark]:
+def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """What each setting means for the jobs."""
     old = found["version"] < OLDEST
-    yield Remark(
+    yield Diagnostic(
         "version", "error" if old else "ok", f"PostgreSQL {found['shown']}",
         "dayjob is written for PostgreSQL 14 and later" if old else None,
     )  # fmt: skip
     if found["standby"]:
-        yield Remark("role", "error", "this server is a standby and takes no jobs", "connect to the primary")
+        yield Diagnostic(
+            "role", "error", "this server is a standby and takes no jobs", "connect to the primary"
+        )
     unsafe = [
         f"{name} = {found[name]}"
         for name in ("fsync", "synchronous_commit", "full_page_writes")
         if found[name] == "off"
     ]
     if unsafe:
-        yield Remark(
+        yield Diagnostic(
             "durability", "error" if "fsync = off" in unsafe else "warning",
             f"a crash of the server may lose jobs that were accepted ({', '.join(unsafe)})",
             "set them to on for this database",
         )  # fmt: skip
     else:
-        yield Remark("durability", "ok", "what is committed is on disk")
+        yield Diagnostic("durability", "ok", "what is committed is on disk")
     if found["autovacuum"] == "off":
-        yield Remark("vacuum", "error", "autovacuum is off, so tables will only grow", "set autovacuum = on")
+        yield Diagnostic(
+            "vacuum", "error", "autovacuum is off, so tables will only grow", "set autovacuum = on"
+        )
     elif found["oldest"] > LONG:
-        yield Remark(
+        yield Diagnostic(
             "vacuum", "warning", f"a transaction has been open for {found['oldest'] / 60:.0f} minutes",
             "it keeps the server from cleaning up: find it in pg_stat_activity",
         )  # fmt: skip
     else:
-        yield Remark("vacuum", "ok", "nothing is in its way")
+        yield Diagnostic("vacuum", "ok", "nothing is in its way")
     used, allowed = found["connections"], found["max_connections"]
     if used > 0.9 * allowed:
-        yield Remark(
+        yield Diagnostic(
             "connections", "warning", f"{used} of {allowed} are in use",
             "raise max_connections, or put PgBouncer in between (?pgbouncer=1)",
         )  # fmt: skip
     else:
-        yield Remark("connections", "ok", f"{used} of {allowed} are in use")
+        yield Diagnostic("connections", "ok", f"{used} of {allowed} are in use")

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob import ids
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keep,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
-    Remark,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    RetentionTimes,
+    SettleOp,
 )
 from dayjob.engines.postgres import diagnosis, listing, noting, rows
 from dayjob.engines.postgres.claiming import Claiming
@@ -37,9 +36,10 @@ from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.tidying import Tidying
 from dayjob.engines.postgres.within import fetch_within
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
-from dayjob.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Event
-from dayjob.signals import CANCEL, DUE, Signals, Topic, notes_topic, queue_topic
+from dayjob.model.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Transition
+from dayjob.runtime import ids
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
 
 class PostgresEngine:
@@ -128,7 +128,7 @@ class PostgresEngine:
         self._exchange.arrived(jobs)
         return answers
 
-    async def insert_within(
+    async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         topics: set[Topic] = {queue_topic(job.queue) for job in jobs} | {DUE}
@@ -156,7 +156,9 @@ class PostgresEngine:
     async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
         await self._exchange.ready()
         if lost := await self._claiming.lost():
-            await self.settle([Verdict(key, epoch, Event.RELEASE, Keep()) for key, epoch in lost], now)
+            await self.settle(
+                [SettleOp(key, epoch, Transition.RELEASE, RetentionTimes()) for key, epoch in lost], now
+            )
         claimed: list[list[Job]] = []
         for request in requests:
             try:
@@ -181,21 +183,21 @@ class PostgresEngine:
         self._exchange.arrived(jobs)
         return answers, claimed
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
-        settled = await self._settling.settle(verdicts, now)
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+        settled = await self._settling.settle(ops, now)
         exchange = self._exchange
         if settled is None:
-            exchange.finished([verdict.key for verdict in verdicts])
-            return [JobState.DONE] * len(verdicts)
+            exchange.finished([op.key for op in ops])
+            return [JobState.DONE] * len(ops)
         exchange.finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
         if any(state not in FINISHED for state, _ in settled.values()):
             exchange.returned({queue for state, queue in settled.values() if state is JobState.PENDING})
             if any(state is JobState.SCHEDULED for state, _ in settled.values()):
                 exchange.happened(DUE)
-        for verdict in verdicts:
-            if verdict.insert:
-                exchange.arrived(verdict.insert)
-        return states(verdicts, settled)
+        for op in ops:
+            if op.insert:
+                exchange.arrived(op.insert)
+        return states(ops, settled)
 
     async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
         found = await self._fetch(
@@ -207,7 +209,7 @@ class PostgresEngine:
         renewed = {(row[0], row[1]): Renewed(row[2], row[3]) for row in found}
         return [renewed.get((renewal.key, renewal.epoch), Renewed(None)) for renewal in renewals]
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         latest = {(report.key, report.epoch): report for report in reports}
         await self._fetch(
             "report",
@@ -219,12 +221,12 @@ class PostgresEngine:
     # From outside.
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
         exchange = self._exchange
         answer = await self._change(
             "cancel", now, exchange.channel, exchange.message([CANCEL]), list(dict.fromkeys(keys)),
-            *rows.keep_columns(keeps, JobState.CANCELLED),
+            *rows.keep_columns(retention, JobState.CANCELLED),
         )  # fmt: skip
         before = {id_key(text[:36]): JobState(text[37:]) for text in answer}
         outcomes: list[CancelOutcome] = []
@@ -254,7 +256,7 @@ class PostgresEngine:
         found = await self._courier.carry(look)
         return [found.get(key) for key in keys]
 
-    async def find(self, wanted: Listing) -> list[Job]:
+    async def find(self, wanted: JobQuery) -> list[Job]:
         async def look(connection: Connection) -> list[Job]:
             return await listing.find(connection, self._statements, wanted)
 
@@ -312,7 +314,7 @@ class PostgresEngine:
         self._tidying.seen(sum(row[7] for row in found) - len(found))
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
-    async def ahead(self, key: bytes, limit: int) -> int:
+    async def position(self, key: bytes, limit: int) -> int:
         found: int = (await self._fetch("ahead", key, limit))[0][0]
         return found
 
@@ -348,9 +350,11 @@ class PostgresEngine:
 
     # Duties.
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
         expired = await self._fetch(
-            "expire", now, limit, *rows.keep_columns(keeps, JobState.CANCELLED), EXPIRED
+            "expire", now, limit, *rows.keep_columns(retention, JobState.CANCELLED), EXPIRED
         )
         ended = expired[0][0] or []
         self._exchange.finished(ended)
@@ -363,13 +367,15 @@ class PostgresEngine:
         found = (await self._fetch("next_due", now))[0][0]
         return None if found is None else max(found, 0)
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
         return self._ended(
-            await self._fetch("reap", now, limit, *rows.keep_columns(keeps, JobState.DEAD), LEASE_EXPIRED)
+            await self._fetch("reap", now, limit, *rows.keep_columns(retention, JobState.DEAD), LEASE_EXPIRED)
         )
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
-        keep_columns = rows.keep_columns(keeps, JobState.DEAD)
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
+        keep_columns = rows.keep_columns(retention, JobState.DEAD)
         return self._ended(
             await self._fetch("reclaim", now, limit, *keep_columns, WORKER_GONE, list(workers))
         )
@@ -394,12 +400,12 @@ class PostgresEngine:
 
     # Notes.
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         return noting.told(await self._fetch("notes", now, kind))
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
@@ -408,11 +414,11 @@ class PostgresEngine:
         if written:
             self._exchange.arrived(jobs)
             if announce:
-                self.signals.publish({notes_topic(write.kind) for write in writes})
+                self.signals.publish({documents_topic(write.kind) for write in writes})
         return written
 
-    async def diagnose(self) -> list[Remark]:
-        async def look(connection: Connection) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
+        async def look(connection: Connection) -> list[Diagnostic]:
             return await diagnosis.diagnose(connection, self._place)
 
         return await self._courier.carry(look)

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.base import Insertion
 from dayjob.engines.postgres import news
 from dayjob.engines.postgres.courier import Courier
@@ -22,7 +21,8 @@ from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import DayjobError
-from dayjob.signals import DUE, Signals, Topic, job_topic, queue_topic
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import DUE, Signals, Topic, job_topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 

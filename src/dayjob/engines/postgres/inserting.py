@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from dayjob import ids
 from dayjob.engines.base import Insertion
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.exchange import Exchange, news_of
@@ -18,7 +17,8 @@ from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import insertion_columns
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.tidying import Tidying
-from dayjob.job import Enqueued, id_text
+from dayjob.model.job import Enqueued, id_text
+from dayjob.runtime import ids
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement with its parameters on a connection of whichever kind, and gives its rows."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection, connect
-from dayjob.signals import Signals
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import Signals
 
 _log = logging.getLogger("dayjob.engines.postgres")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import full_job
 from dayjob.engines.postgres.statements import Statements
-from dayjob.job import FINISHED, Job, JobState
+from dayjob.model.job import FINISHED, Job, JobState
 
 _FIRST, _LAST = bytes(16), b"\xff" * 16
 _NO_TIME_LATER = 2**63 - 1
@@ -26,7 +26,7 @@ async def get(connection: Connection, statements: Statements, keys: Sequence[byt
     return {row[0]: full_job(row) for row in found}
 
 
-async def find(connection: Connection, statements: Statements, listing: Listing) -> list[Job]:
+async def find(connection: Connection, statements: Statements, listing: JobQuery) -> list[Job]:
     if listing.state is not None and listing.task is None:
         keys = await _keys(connection, statements, listing, listing.state)
         if keys is not None:
@@ -51,7 +51,7 @@ async def find(connection: Connection, statements: Statements, listing: Listing)
 
 
 async def _keys(
-    connection: Connection, statements: Statements, listing: Listing, state: JobState
+    connection: Connection, statements: Statements, listing: JobQuery, state: JobState
 ) -> list[bytes] | None:
     """Ids of the jobs in a state, by the state's own index; None if walking the ids is the better way."""
     queue, after, limit = listing.queue, listing.after, listing.limit

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from dayjob import ids
-from dayjob.clock import SYSTEM
-from dayjob.signals import Topic
+from dayjob.runtime import ids
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import Topic
 
 WINDOW = 0.005
 _LONGEST = 7_500

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dayjob import ids
-from dayjob.engines.base import Insertion, Note, NoteWrite
+from dayjob.engines.base import Document, DocumentWrite, Insertion
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.exchange import Exchange, news_of
 from dayjob.engines.postgres.inserting import insert, is_plain
@@ -18,7 +17,8 @@ from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import Row
 from dayjob.engines.postgres.statements import Statements
 from dayjob.engines.postgres.tidying import Tidying
-from dayjob.signals import notes_topic
+from dayjob.runtime import ids
+from dayjob.runtime.signals import documents_topic
 
 _NO = ["false"]
 
@@ -39,16 +39,16 @@ class Noting:
         self._tidying = tidying
 
     async def write(
-        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int | None
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool, now: int | None
     ) -> bool:
         statements, exchange, token = self._statements, self._exchange, ids.new_key()
         kinds = dict.fromkeys(write.kind for write in writes)
-        news = exchange.message([notes_topic(kind) for kind in kinds]) if announce and kinds else None
+        news = exchange.message([documents_topic(kind) for kind in kinds]) if announce and kinds else None
         new = [write for write in writes if write.expected is None]
-        passing = [NoteWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
+        passing = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
 
         async def write_some(
-            connection: Connection, some: Sequence[NoteWrite], token: bytes | None, news: str | None
+            connection: Connection, some: Sequence[DocumentWrite], token: bytes | None, news: str | None
         ) -> bool:
             written: bool = await connection.fetchval(
                 statements["write_notes"], now, token, exchange.channel, news,
@@ -85,7 +85,7 @@ class Noting:
             )
 
 
-def told(rows: Sequence[Row]) -> tuple[int, list[Note]]:
+def told(rows: Sequence[Row]) -> tuple[int, list[Document]]:
     """What ``notes.sql`` answers."""
-    notes = [Note(name, value, written) for _, name, value, written in rows if name is not None]
-    return rows[0][0], notes
+    documents = [Document(name, value, written) for _, name, value, written in rows if name is not None]
+    return rows[0][0], documents

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dayjob.engines.base import Insertion, Keep, Keeps, Verdict
-from dayjob.job import DedupUntil, Failure, Job, JobState, id_text
+from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.model.job import DedupUntil, Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
 
@@ -49,40 +49,44 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     ]
 
 
-def claim_columns(verdicts: Sequence[Verdict]) -> tuple[str, str, int]:
+def claim_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
     """The parameters of ``succeed.sql`` from the second on; the driver would encode an array item by item."""
-    keys = b"".join([verdict.key for verdict in verdicts]).hex(",", 16)
-    epochs = ",".join([str(verdict.epoch) for verdict in verdicts])
-    return f"{{{keys}}}", f"{{{epochs}}}", len(verdicts)
+    keys = b"".join([op.key for op in ops]).hex(",", 16)
+    epochs = ",".join([str(op.epoch) for op in ops])
+    return f"{{{keys}}}", f"{{{epochs}}}", len(ops)
 
 
-def verdict_columns(verdicts: Sequence[Verdict]) -> list[list[Any]]:
+def verdict_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
     """The parameters of ``settle.sql`` from the third on."""
     return [
-        [verdict.key for verdict in verdicts],
-        [verdict.epoch for verdict in verdicts],
-        [verdict.event._value_ for verdict in verdicts],
-        [verdict.error for verdict in verdicts],
-        [verdict.delay for verdict in verdicts],
-        [verdict.result for verdict in verdicts],
-        [json_text(verdict.progress) if verdict.progress else None for verdict in verdicts],
-        [kept(verdict.keep.done) for verdict in verdicts],
-        [kept(verdict.keep.dead) for verdict in verdicts],
-        [kept(verdict.keep.cancelled) for verdict in verdicts],
+        [op.key for op in ops],
+        [op.epoch for op in ops],
+        [op.transition._value_ for op in ops],
+        [op.error for op in ops],
+        [op.delay for op in ops],
+        [op.result for op in ops],
+        [json_text(op.progress) if op.progress else None for op in ops],
+        [kept(op.retention.done) for op in ops],
+        [kept(op.retention.dead) for op in ops],
+        [kept(op.retention.cancelled) for op in ops],
     ]
 
 
-def kept(keep: int | None) -> int:
-    return FOREVER if keep is None else keep
+def kept(retention: int | None) -> int:
+    return FOREVER if retention is None else retention
 
 
-def keep_columns(keeps: Keeps, state: JobState) -> tuple[list[str], list[int], int]:
+def keep_columns(retention: RetentionByQueue, state: JobState) -> tuple[list[str], list[int], int]:
     """Which queues have a keep of their own for jobs that end in the state, and the keep of the others."""
 
-    def of(keep: Keep) -> int:
-        return kept(keep.of(state))
+    def of(retention: RetentionTimes) -> int:
+        return kept(retention.of(state))
 
-    return list(keeps.queues), [of(keep) for keep in keeps.queues.values()], of(keeps.default)
+    return (
+        list(retention.queues),
+        [of(retention) for retention in retention.queues.values()],
+        of(retention.default),
+    )
 
 
 def claimed_job(row: Row, worker: str | None) -> Job:

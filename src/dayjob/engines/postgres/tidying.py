@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dayjob.durations import SECOND
 from dayjob.engines.postgres.courier import Courier
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import EngineUnavailable
+from dayjob.model.durations import SECOND
 
 FEW = 2000
 """Rows of counters that are let stand."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from dayjob.engines.connections import started
+from dayjob.engines.caller_connection import started
 from dayjob.engines.postgres.inserting import Fetch
 from dayjob.errors import InvalidState
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dayjob.clock import Clock
 from dayjob.engines.redis.engine import RedisEngine
 from dayjob.engines.redis.place import place_of
 from dayjob.engines.registry import Location
+from dayjob.runtime.clock import Clock
 
 
 def create(location: Location, clock: Clock) -> RedisEngine:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct as Layout
 
-from dayjob.engines.base import ClaimRequest, Insertion, Keeps, NoteWrite, Verdict
+from dayjob.engines.base import ClaimRequest, DocumentWrite, Insertion, RetentionByQueue, SettleOp
 from dayjob.engines.redis import record
 from dayjob.engines.redis.record import NONE
-from dayjob.lifecycle import Event
+from dayjob.model.lifecycle import Transition
 
 Arguments = list[bytes | str | int]
 
-_VERDICT = Layout(">IBBIqqqq")
-_EVENTS = {
-    Event.ACK: 1, Event.NACK: 2, Event.DEAD_LETTER: 3, Event.RELEASE: 4, Event.SNOOZE: 5,
-    Event.MARK_CANCELLED: 6,
+_SETTLE_OP = Layout(">IBBIqqqq")
+_TRANSITIONS = {
+    Transition.ACK: 1, Transition.NACK: 2, Transition.DEAD_LETTER: 3, Transition.RELEASE: 4,
+    Transition.SNOOZE: 5, Transition.MARK_CANCELLED: 6,
 }  # fmt: skip
 _ERROR, _RESULT, _PROGRESS, _JOBS = 1, 2, 4, 8
 _EXPECTED, _VALUE = 1, 2
@@ -40,54 +40,53 @@ def requests(claims: Sequence[ClaimRequest], client: bytes | None = None) -> Arg
     """See ``lua/shared/6_claiming.lua``. Without a client nobody takes a seat."""
     arguments: Arguments = [len(claims)]
     for claim in claims:
-        seat = b"" if client is None or claim.seat is None else client + claim.seat.name
-        arguments += (claim.limit, claim.worker or b"", seat, len(claim.queues))
+        waiting = b"" if client is None or claim.waiting is None else client + claim.waiting.name
+        arguments += (claim.limit, claim.worker or b"", waiting, len(claim.queues))
         for pair in claim.queues:
             arguments += pair
     return arguments
 
 
-def verdicts(settlements: Sequence[Verdict]) -> Arguments:
+def ops(settlements: Sequence[SettleOp]) -> Arguments:
     """See ``lua/settle.lua``."""
     numbers: list[bytes] = []
     given: Arguments = []
-    for verdict in settlements:
-        keep = verdict.keep
+    for op in settlements:
+        kept_for = (op.retention.done, op.retention.dead, op.retention.cancelled)
         flags = 0
-        if verdict.error is not None:
+        if op.error is not None:
             flags |= _ERROR
-            given.append(verdict.error)
-        if verdict.result is not None:
+            given.append(op.error)
+        if op.result is not None:
             flags |= _RESULT
-            given.append(verdict.result)
-        if verdict.progress is not None:
+            given.append(op.result)
+        if op.progress is not None:
             flags |= _PROGRESS
-            given.append(record.progress(*verdict.progress))
-        if verdict.insert:
+            given.append(record.progress(*op.progress))
+        if op.insert:
             flags |= _JOBS
-            given += jobs(verdict.insert)
-        if verdict.kv:
-            for pair in verdict.kv.items():
+            given += jobs(op.insert)
+        if op.kv:
+            for pair in op.kv.items():
                 given += pair
         numbers.append(
-            _VERDICT.pack(
-                verdict.epoch, _EVENTS[verdict.event], flags, len(verdict.kv) if verdict.kv else 0,
-                verdict.delay, NONE if keep.done is None else keep.done,
-                NONE if keep.dead is None else keep.dead, NONE if keep.cancelled is None else keep.cancelled,
+            _SETTLE_OP.pack(
+                op.epoch, _TRANSITIONS[op.transition], flags, len(op.kv) if op.kv else 0,
+                op.delay, *(NONE if each is None else each for each in kept_for),
             )
         )  # fmt: skip
-    return [ids([verdict.key for verdict in settlements]), b"".join(numbers), *given]
+    return [ids([op.key for op in settlements]), b"".join(numbers), *given]
 
 
-def keeps(keeps: Keeps) -> Arguments:
+def retention(retention: RetentionByQueue) -> Arguments:
     """See ``take_keeps`` in ``lua/shared/4_rules.lua``."""
-    arguments: Arguments = [record.keep(keeps.default), len(keeps.queues)]
-    for queue, keep in keeps.queues.items():
-        arguments += (queue, record.keep(keep))
+    arguments: Arguments = [record.retention(retention.default), len(retention.queues)]
+    for queue, times in retention.queues.items():
+        arguments += (queue, record.retention(times))
     return arguments
 
 
-def notes(writes: Sequence[NoteWrite]) -> Arguments:
+def documents(writes: Sequence[DocumentWrite]) -> Arguments:
     """See ``lua/write_notes.lua``."""
     arguments: Arguments = [len(writes)]
     for write in writes:

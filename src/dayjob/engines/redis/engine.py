@@ -10,25 +10,24 @@ from typing import Any
 
 from msgspec import Struct
 
-from dayjob.clock import SYSTEM, Clock
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
-    Remark,
     Renewal,
     Renewed,
     Reschedule,
-    Seat,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
+    WaitingClaim,
 )
 from dayjob.engines.doubts import Doubts, Named, named
-from dayjob.engines.redis import arguments, listing, notes, record
+from dayjob.engines.redis import arguments, documents, listing, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.diagnosis import diagnose
 from dayjob.engines.redis.lanes import Lanes, Ticket
@@ -39,8 +38,9 @@ from dayjob.engines.redis.place import Place
 from dayjob.engines.redis.record import CODES, NONE, STATES, TIME
 from dayjob.engines.redis.seats import Seats
 from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.signals import Signals
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import Signals
 
 _log = logging.getLogger("dayjob.redis")
 
@@ -60,7 +60,7 @@ class Batch(Struct, frozen=True, eq=False):
     """Verdicts as they were sent."""
 
     ticket: Ticket
-    verdicts: Sequence[Verdict]
+    ops: Sequence[SettleOp]
     now: int | None
     arguments: Arguments
 
@@ -134,7 +134,7 @@ class RedisEngine:
     async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
         return _enqueued(jobs, await self._run("insert", now, *arguments.jobs(jobs)))
 
-    async def insert_within(
+    async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         raise ConfigError(
@@ -183,20 +183,20 @@ class RedisEngine:
                 jobs += (await self.claim([again], now))[0]
         return claimed
 
-    def _confirm(self, seat: Seat, job: Job, doubted: bool) -> None:
+    def _confirm(self, waiting: WaitingClaim, job: Job, doubted: bool) -> None:
         """Tell the server that a job that it sent has come, on the wire before the job can begin to run.
 
         If it is in doubt, only the answer says whether the claim still holds.
         """
         confirmed = self._link.begin(("ZREM", self._keys.handed, job.key + job.epoch.to_bytes(4)))
         if not doubted:
-            seat.hand(job)
-        task = asyncio.get_running_loop().create_task(self._confirmed(confirmed, seat, job, doubted))
+            waiting.hand(job)
+        task = asyncio.get_running_loop().create_task(self._confirmed(confirmed, waiting, job, doubted))
         self._confirming.add(task)
         task.add_done_callback(self._confirming.discard)
 
     async def _confirmed(
-        self, confirmed: Coroutine[Any, Any, list[Any]], seat: Seat, job: Job, doubted: bool
+        self, confirmed: Coroutine[Any, Any, list[Any]], waiting: WaitingClaim, job: Job, doubted: bool
     ) -> None:
         if not doubted:
             await SYSTEM.wait(asyncio.Event(), _AFTER_THE_START)
@@ -206,29 +206,29 @@ class RedisEngine:
             _log.warning("a job that was handed over may be given to others: %s", error)
         else:
             if doubted and held:
-                seat.hand(job)
+                waiting.hand(job)
             elif doubted:
-                seat.give_back([job])  # To no effect, unless the first answer was lost.
+                waiting.give_back([job])  # To no effect, unless the first answer was lost.
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
         known: dict[Named, JobState | None] = {}
-        for batch in self._doubts.about(verdicts):
+        for batch in self._doubts.about(ops):
             answer = await self._send(batch.ticket, "settle", batch.now, batch.arguments)
-            for verdict, state in zip(batch.verdicts, _states(answer), strict=True):
-                known.setdefault(named(verdict), state)  # Of two on one claim, the first was applied.
+            for op, state in zip(batch.ops, _states(answer), strict=True):
+                known.setdefault(named(op), state)  # Of two on one claim, the first was applied.
             self._doubts.remove(batch)
             self._lanes.give_back(batch.ticket)
-        new = [verdict for verdict in verdicts if named(verdict) not in known]
+        new = [op for op in ops if named(op) not in known]
         states = iter(await self._settle(new, now) if new else [])
-        return [known[name] if (name := named(verdict)) in known else next(states) for verdict in verdicts]
+        return [known[name] if (name := named(op)) in known else next(states) for op in ops]
 
-    async def _settle(self, verdicts: Sequence[Verdict], now: int | None) -> list[JobState | None]:
+    async def _settle(self, ops: Sequence[SettleOp], now: int | None) -> list[JobState | None]:
         ticket = self._lanes.take()
-        given = arguments.verdicts(verdicts)
+        given = arguments.ops(ops)
         try:
             answer = await self._send(ticket, "settle", now, given)
         except EngineUnavailable:
-            self._doubts.add(verdicts, Batch(ticket, verdicts, now, given))
+            self._doubts.add(ops, Batch(ticket, ops, now, given))
             raise
         except BaseException:
             self._lanes.give_back(ticket)
@@ -247,7 +247,7 @@ class RedisEngine:
             renewed.append(Renewed(None if lease == NONE else lease, answer[start + 8] == 1))
         return renewed
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
             given += (report.epoch, record.progress(report.fraction, report.message))
@@ -256,9 +256,9 @@ class RedisEngine:
     # From outside the claim.
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
-        answer = await self._run("cancel", now, arguments.ids(keys), *arguments.keeps(keeps))
+        answer = await self._run("cancel", now, arguments.ids(keys), *arguments.retention(retention))
         return [_OUTCOMES[code] for code in answer]
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
@@ -277,7 +277,7 @@ class RedisEngine:
         await self._listen()
         return await listing.get(self._link, keys)
 
-    async def find(self, listing_: Listing) -> list[Job]:
+    async def find(self, listing_: JobQuery) -> list[Job]:
         return await listing.find(self._link, listing_)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
@@ -315,8 +315,8 @@ class RedisEngine:
         found = await listing.stats(self._link)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
-    async def ahead(self, key: bytes, limit: int) -> int:
-        return await listing.ahead(self._link, key, limit)
+    async def position(self, key: bytes, limit: int) -> int:
+        return await listing.position(self._link, key, limit)
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
@@ -338,13 +338,15 @@ class RedisEngine:
         (names,) = await self._link.ask(("SMEMBERS", self._keys.paused))
         return {name.decode() for name in names}
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         return await diagnose(self._link)
 
     # Duties.
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
-        promoted, expired = await self._run("promote", now, limit, *arguments.keeps(keeps))
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
+        promoted, expired = await self._run("promote", now, limit, *arguments.retention(retention))
         return promoted, expired
 
     async def next_due(self, now: int | None = None) -> int | None:
@@ -360,12 +362,14 @@ class RedisEngine:
         times = [int(float(end[1])) for end in ends if end]
         return max(min(times) - at, 0) if times else None
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
-        ended: int = await self._run("reap", now, limit, *arguments.keeps(keeps))
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+        ended: int = await self._run("reap", now, limit, *arguments.retention(retention))
         return ended
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
-        given = (len(workers), *workers, *arguments.keeps(keeps))
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
+        given = (len(workers), *workers, *arguments.retention(retention))
         cursor, ended = b"0", 0
         while ended < limit:
             cursor, more = await self._run("reclaim", now, cursor, _EXAMINED, limit - ended, *given)
@@ -386,19 +390,19 @@ class RedisEngine:
 
     # Notes.
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         await self._listen()
-        time, found = await notes.read(self._link, kind)
+        time, found = await documents.read(self._link, kind)
         return time if now is None else now, found
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
     ) -> bool:
-        given = (int(announce), *arguments.notes(writes), *arguments.jobs(jobs))
+        given = (int(announce), *arguments.documents(writes), *arguments.jobs(jobs))
         written: int = await self._run("write_notes", now, *given)
         return written == 1
 

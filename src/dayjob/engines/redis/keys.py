@@ -68,7 +68,7 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.flagged, self.dedup, self.kv, self.counts, self.queues, self.paused,
-            self.notes, self.deaths, self.seats, self.handed,
+            self.documents, self.deaths, self.seats, self.handed,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.news = self.named("news")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from dayjob.engines.redis.keys import Keys
-from dayjob.ids import new_key
+from dayjob.runtime.ids import new_key
 
 
 class Ticket(Struct, frozen=True):

@@ -28,11 +28,11 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnection
 
-from dayjob import entropy
-from dayjob.clock import SYSTEM
 from dayjob.engines.redis.place import Place
 from dayjob.engines.redis.scripts import script
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
+from dayjob.runtime import entropy
+from dayjob.runtime.clock import SYSTEM
 
 _LONGEST_TRY = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0

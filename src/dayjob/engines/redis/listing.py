@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from heapq import merge
 from itertools import groupby, islice
 
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.redis import record
 from dayjob.engines.redis.link import Command, Link
 from dayjob.engines.redis.record import CODES, TIME
-from dayjob.job import FINISHED, Job, JobState, QueueStats
+from dayjob.model.job import FINISHED, Job, JobState, QueueStats
 
 SPARSE = 50_000
 """Up to this many jobs in a state, listing them sorts the state's own set; above, it walks the ids."""
@@ -69,7 +69,7 @@ async def get(link: Link, keys: Sequence[bytes], *, mended: bool = False) -> lis
     return found
 
 
-async def ahead(link: Link, key: bytes, limit: int) -> int:
+async def position(link: Link, key: bytes, limit: int) -> int:
     """How many jobs go before a pending one; the server counts them without walking over them."""
     (job,) = await get(link, [key])
     if job is None or job.state is not JobState.PENDING:
@@ -80,7 +80,7 @@ async def ahead(link: Link, key: bytes, limit: int) -> int:
     return min(count, limit)
 
 
-async def find(link: Link, listing: Listing) -> list[Job]:
+async def find(link: Link, listing: JobQuery) -> list[Job]:
     found: list[Job] = []
     if listing.limit > 0:
         async for page in _pages(link, listing):
@@ -120,7 +120,7 @@ def _time_of(death: bytes) -> int:
     return time
 
 
-def _fits(job: Job, listing: Listing) -> bool:
+def _fits(job: Job, listing: JobQuery) -> bool:
     return (
         listing.queue in (None, job.queue)
         and listing.state in (None, job.state)
@@ -128,7 +128,7 @@ def _fits(job: Job, listing: Listing) -> bool:
     )
 
 
-async def _pages(link: Link, listing: Listing) -> AsyncIterator[list[bytes]]:
+async def _pages(link: Link, listing: JobQuery) -> AsyncIterator[list[bytes]]:
     """Ids in the order of the listing, page by page: all that fit are among them."""
     size = PAGE if listing.task is not None else min(PAGE, listing.limit)
     if listing.state in FINISHED:
@@ -161,7 +161,7 @@ async def _pages(link: Link, listing: Listing) -> AsyncIterator[list[bytes]]:
         yield page
 
 
-async def _sparse_keys(link: Link, listing: Listing) -> list[bytes]:
+async def _sparse_keys(link: Link, listing: JobQuery) -> list[bytes]:
     """The ids of the jobs in a state that few are in, sorted."""
     names = link.place.keys
     by_state = {
@@ -176,7 +176,7 @@ async def _sparse_keys(link: Link, listing: Listing) -> list[bytes]:
     return [key for key in keys if (key < after if listing.newest_first else key > after)]
 
 
-async def _all_keys(link: Link, listing: Listing, size: int) -> AsyncIterator[list[bytes]]:
+async def _all_keys(link: Link, listing: JobQuery, size: int) -> AsyncIterator[list[bytes]]:
     """All ids, or all of the listing's queue."""
     queue = None if listing.queue is None else listing.queue.encode()
     after = (

@@ -17,9 +17,9 @@ from contextlib import suppress
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.redis.link import Link, drop
-from dayjob.signals import CANCEL, DUE, Signals, Topic, job_topic, notes_topic, queue_topic
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, job_topic, queue_topic
 
 _log = logging.getLogger("dayjob.redis")
 
@@ -126,7 +126,7 @@ class News:
         heads, *queues = message.split(b"\0")
         heads, *kinds = heads.split(b"\1")
         topics = [queue_topic(queue.decode()) for queue in queues if queue]
-        topics += [notes_topic(kind.decode()) for kind in kinds]
+        topics += [documents_topic(kind.decode()) for kind in kinds]
         if b"d" in heads:
             topics.append(DUE)
         if b"c" in heads:

@@ -11,8 +11,8 @@ from struct import error as LayoutError
 
 import msgspec
 
-from dayjob.engines.base import Insertion, Keep
-from dayjob.job import Failure, Job, JobState
+from dayjob.engines.base import Insertion, RetentionTimes
+from dayjob.model.job import Failure, Job, JobState
 
 NONE = -(2**63)
 
@@ -76,9 +76,11 @@ def numbers(job: Insertion) -> bytes:
     return NUMBERS.pack(flags, job.priority, job.max_attempts, len(job.kv) if job.kv else 0, run, expires)
 
 
-def keep(keep: Keep) -> bytes:
+def retention(retention: RetentionTimes) -> bytes:
     """How long finished jobs are kept, for ``keep_of`` in ``lua/shared/4_rules.lua``."""
-    return KEEP.pack(*(NONE if time is None else time for time in (keep.done, keep.dead, keep.cancelled)))
+    return KEEP.pack(
+        *(NONE if time is None else time for time in (retention.done, retention.dead, retention.cancelled))
+    )
 
 
 def progress(fraction: float, message: str) -> bytes:

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
-from dayjob.engines.base import ClaimRequest, Seat
+from dayjob.engines.base import ClaimRequest, WaitingClaim
 from dayjob.engines.redis.record import TIME, Corrupt, claimed_job
-from dayjob.ids import new_key
-from dayjob.job import Job
+from dayjob.model.durations import SECOND
+from dayjob.model.job import Job
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.ids import new_key
 
 LATEST = 1.0
 """Seconds after which a job that was sent may be in doubt; the server takes it back after three."""
 
 
 class _Taken(Struct):
-    seat: Seat
+    waiting: WaitingClaim
     asked: float
     member: bytes | None = None
     """What stands for it on the server; it may be gone there."""
@@ -32,7 +32,7 @@ class _Taken(Struct):
 class Seats:
     """``confirm`` gets the seat, the job that came for it, and whether that is in doubt."""
 
-    def __init__(self, confirm: Callable[[Seat, Job, bool], None]) -> None:
+    def __init__(self, confirm: Callable[[WaitingClaim, Job, bool], None]) -> None:
         self.client = new_key()
         self._confirm = confirm
         self._taken: dict[bytes, _Taken] = {}
@@ -44,16 +44,16 @@ class Seats:
         asked = SYSTEM.elapsed()
         removed: list[bytes] = []
         for request in requests:
-            seat = request.seat
-            if seat is not None:
-                taken = self._taken.get(seat.name)
+            waiting = request.waiting
+            if waiting is not None:
+                taken = self._taken.get(waiting.name)
                 if taken is None:
-                    self._taken[seat.name] = _Taken(seat, asked)
+                    self._taken[waiting.name] = _Taken(waiting, asked)
                 else:
                     taken.asked = asked
                     if taken.member is not None:
                         removed.append(taken.member)
-        for name in [name for name, taken in self._taken.items() if taken.seat.left]:
+        for name in [name for name, taken in self._taken.items() if taken.waiting.left]:
             member = self._taken.pop(name).member
             if member is not None:
                 removed.append(member)
@@ -63,8 +63,8 @@ class Seats:
         """The jobs of an answer that may be a seat instead."""
         if not isinstance(answer, bytes):
             return answer
-        assert request.seat is not None
-        taken = self._taken.setdefault(request.seat.name, _Taken(request.seat, SYSTEM.elapsed()))
+        assert request.waiting is not None
+        taken = self._taken.setdefault(request.waiting.name, _Taken(request.waiting, SYSTEM.elapsed()))
         taken.member = answer
         (stamp,) = TIME.unpack_from(answer, answer.index(b"\0") + 1)
         self._offset = stamp / SECOND - taken.asked
@@ -80,7 +80,7 @@ class Seats:
         except Corrupt:
             return
         sent = taken.asked if self._offset is None else (job.claimed_us or 0) / SECOND - self._offset
-        self._confirm(taken.seat, job, SYSTEM.elapsed() - sent > LATEST)
+        self._confirm(taken.waiting, job, SYSTEM.elapsed() - sent > LATEST)
 
     def close(self) -> list[bytes]:
         """What to remove on the server when nobody looks any more."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote
 
-from dayjob.clock import Clock
 from dayjob.engines.base import Engine
 from dayjob.engines.registry import Location
 from dayjob.engines.slatedb.engine import SlateEngine
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.reading import SlateReader
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import Clock
 
 _KNOWN = "flush_ms, takeover, readonly, patience and beat, and for buckets region and endpoint"
 

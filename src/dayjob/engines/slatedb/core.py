@@ -23,7 +23,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from slatedb import uniffi
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Database
 from dayjob.engines.slatedb.ledger import Ledger
@@ -32,7 +31,8 @@ from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.engines.slatedb.values import Owner
 from dayjob.errors import Closed, DayjobError, EngineFenced, EngineUnavailable
-from dayjob.signals import Signals, Topic
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import Signals, Topic
 
 _log = logging.getLogger("dayjob.engines.slatedb")
 

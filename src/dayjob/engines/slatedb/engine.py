@@ -6,22 +6,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dayjob.clock import Clock
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keep,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
-    Remark,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    RetentionTimes,
+    SettleOp,
 )
 from dayjob.engines.slatedb import keys, sharing
 from dayjob.engines.slatedb import listing as listings
@@ -30,9 +29,10 @@ from dayjob.engines.slatedb.diagnosis import diagnose
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.errors import Closed, ConfigError
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
-from dayjob.lifecycle import Event
-from dayjob.signals import Signals
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals
 
 CAPABILITIES = Capabilities(
     persistent=True, multi_process=False, transactional_enqueue=False, knows_orphans=True
@@ -88,7 +88,7 @@ class SlateEngine:
         )
         return answer
 
-    async def insert_within(
+    async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         raise ConfigError(
@@ -119,21 +119,25 @@ class SlateEngine:
 
     def _give_back(self, store: Store, claimed: list[list[Job]]) -> None:
         """Nobody has learned of these claims: release them."""
-        verdicts = [Verdict(job.key, job.epoch, Event.RELEASE, Keep()) for jobs in claimed for job in jobs]
-        store.later(lambda: store.settle(verdicts, self._now(None)))
+        ops = [
+            SettleOp(job.key, job.epoch, Transition.RELEASE, RetentionTimes())
+            for jobs in claimed
+            for job in jobs
+        ]
+        store.later(lambda: store.settle(ops, self._now(None)))
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
         def unanswered(store: Store, states: list[JobState | None]) -> None:
             store.remember(
                 settled=[
-                    ((verdict.key, verdict.epoch), state)
-                    for verdict, state in zip(verdicts, states, strict=True)
+                    ((op.key, op.epoch), state)
+                    for op, state in zip(ops, states, strict=True)
                     if state is not None
                 ]
             )
 
         answer: list[JobState | None] = await self._do(
-            lambda store: store.settle(verdicts, self._now(now)), unanswered
+            lambda store: store.settle(ops, self._now(now)), unanswered
         )
         return answer
 
@@ -145,17 +149,19 @@ class SlateEngine:
         answer: list[Renewed] = await self._do(work)
         return answer
 
-    async def report(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
         def work(store: Store) -> None:
             for report in reports:
-                store.report(report)
+                store.record_progress(report)
 
         await self._do(work)
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
-        answer: list[CancelOutcome] = await self._do(lambda store: store.cancel(keys, keeps, self._now(now)))
+        answer: list[CancelOutcome] = await self._do(
+            lambda store: store.cancel(keys, retention, self._now(now))
+        )
         return answer
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
@@ -166,7 +172,7 @@ class SlateEngine:
         answer: list[Job | None] = await self._do(lambda store: listings.get(store, keys))
         return answer
 
-    async def find(self, listing: Listing) -> list[Job]:
+    async def find(self, listing: JobQuery) -> list[Job]:
         answer: list[Job] = await self._do(lambda store: listings.find(store, listing))
         return answer
 
@@ -202,8 +208,8 @@ class SlateEngine:
         answer: dict[str, QueueStats] = await self._do(lambda store: store.stats(queues))
         return answer
 
-    async def ahead(self, key: bytes, limit: int) -> int:
-        answer: int = await self._do(lambda store: store.live.ahead(key, limit))
+    async def position(self, key: bytes, limit: int) -> int:
+        answer: int = await self._do(lambda store: store.live.position(key, limit))
         return answer
 
     async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
@@ -222,20 +228,26 @@ class SlateEngine:
         answer: set[str] = await self._do(lambda store: set(store.ledger.paused))
         return answer
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
-        answer: tuple[int, int] = await self._do(lambda store: store.promote(limit, keeps, self._now(now)))
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
+        answer: tuple[int, int] = await self._do(
+            lambda store: store.promote(limit, retention, self._now(now))
+        )
         return answer
 
     async def next_due(self, now: int | None = None) -> int | None:
         answer: int | None = await self._do(lambda store: store.next_due(self._now(now)))
         return answer
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
-        answer: int = await self._do(lambda store: store.reap(limit, keeps, self._now(now)))
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+        answer: int = await self._do(lambda store: store.reap(limit, retention, self._now(now)))
         return answer
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
-        answer: int = await self._do(lambda store: store.reclaim(workers, limit, keeps, self._now(now)))
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
+        answer: int = await self._do(lambda store: store.reclaim(workers, limit, retention, self._now(now)))
         return answer
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
@@ -250,27 +262,29 @@ class SlateEngine:
         )
         return answer
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
-        answer: tuple[int, list[Note]] = await self._do(lambda store: (self._now(now), store.notes.of(kind)))
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+        answer: tuple[int, list[Document]] = await self._do(
+            lambda store: (self._now(now), store.documents.of(kind))
+        )
         return answer
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
     ) -> bool:
         def unanswered(store: Store, written: bool) -> None:
             if written:
-                store.notes.remember(writes, jobs)
+                store.documents.remember(writes, jobs)
 
         answer: bool = await self._do(
-            lambda store: store.write_notes(writes, jobs, announce, self._now(now)), unanswered
+            lambda store: store.compare_and_set(writes, jobs, announce, self._now(now)), unanswered
         )
         return answer
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self._place)
 
 

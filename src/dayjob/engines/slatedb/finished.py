@@ -10,7 +10,7 @@ from dayjob.engines.slatedb.binding import Row
 from dayjob.engines.slatedb.keys import FINISHED_STATES
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.values import Finished
-from dayjob.job import JobState
+from dayjob.model.job import JobState
 
 _NEVER = 2**63
 _FEW = 20

@@ -45,7 +45,7 @@ Counters add one write for each queue that a commit touches, however many jobs i
 
 from __future__ import annotations
 
-from dayjob.job import JobState
+from dayjob.model.job import JobState
 
 VERSION = 2
 LAYOUT_KEY = b"\x00dayjob"
@@ -129,13 +129,13 @@ def kv(key: bytes) -> bytes:
     return KV + key
 
 
-def notes(kind: str) -> bytes:
+def documents(kind: str) -> bytes:
     """What the notes of the kind begin with."""
     return NOTE + kind.encode() + b"\0"
 
 
 def note(kind: str, name: str) -> bytes:
-    return notes(kind) + name.encode()
+    return documents(kind) + name.encode()
 
 
 def note_parts(stored: bytes) -> tuple[str, str]:

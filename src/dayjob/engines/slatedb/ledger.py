@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.database import Source
-from dayjob.job import JobState, QueueStats
-from dayjob.signals import Topic
+from dayjob.model.job import JobState, QueueStats
+from dayjob.runtime.signals import Topic
 
 
 class Ledger:

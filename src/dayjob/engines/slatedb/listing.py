@@ -7,14 +7,14 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.order import fitting
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import values
 from dayjob.engines.slatedb.keys import FINISHED_STATES
 from dayjob.engines.slatedb.live import Live
 from dayjob.engines.slatedb.store import Store
-from dayjob.job import Job
+from dayjob.model.job import Job
 
 _CHUNK = 500
 
@@ -29,7 +29,7 @@ async def get(store: Store, wanted: Sequence[bytes]) -> list[Job | None]:
     ]
 
 
-async def find(store: Store, listing: Listing) -> list[Job]:
+async def find(store: Store, listing: JobQuery) -> list[Job]:
     """Full records in id order."""
     found: list[list[Job]] = []
     if listing.limit > 0 and (
@@ -59,7 +59,7 @@ async def find_dead(
     return [one.to_job() for one in await store.archive.latest_dead(queue, before, limit)]
 
 
-async def _find_live(store: Store, listing: Listing) -> list[Job]:
+async def _find_live(store: Store, listing: JobQuery) -> list[Job]:
     matching = map(store.live.jobs.__getitem__, _matching(store.live, listing))
     found: list[Job] = []
     chunk = _CHUNK if listing.task is not None else listing.limit
@@ -69,7 +69,7 @@ async def _find_live(store: Store, listing: Listing) -> list[Job]:
     return found[: listing.limit]
 
 
-def _matching(live: Live, listing: Listing) -> Iterator[bytes]:
+def _matching(live: Live, listing: JobQuery) -> Iterator[bytes]:
     """Those that fit, in id order."""
     queue, state = listing.queue, listing.state
     ordered = live.keys.after(listing.after, listing.newest_first)
@@ -83,7 +83,7 @@ def _matching(live: Live, listing: Listing) -> Iterator[bytes]:
     return fitting(ordered, fits, partial(live.pool, queue, state), listing.newest_first)
 
 
-def _fits(record: Record, listing: Listing) -> bool:
+def _fits(record: Record, listing: JobQuery) -> bool:
     return listing.queue in (None, record.queue) and listing.state in (None, record.state)
 
 

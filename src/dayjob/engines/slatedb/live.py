@@ -15,7 +15,7 @@ from msgspec import Struct
 from dayjob.engines.order import Line, SortedKeys
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb.values import Claimed
-from dayjob.job import JobState
+from dayjob.model.job import JobState
 
 Place = tuple[int, bytes]
 """Where a job stands in a line: its priority or time, then its id."""
@@ -148,7 +148,7 @@ class Live:
             line.push(item)
         return picked
 
-    def ahead(self, key: bytes, limit: int) -> int:
+    def position(self, key: bytes, limit: int) -> int:
         """How many pending jobs go before a pending one."""
         record = self.jobs.get(key)
         if record is None or record.state is not JobState.PENDING:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
 from dayjob.engines import record as records
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
@@ -17,8 +15,10 @@ from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
 from dayjob.errors import ConfigError, EngineUnavailable
-from dayjob.job import JobState, QueueStats
-from dayjob.process import Process, is_gone, this_process
+from dayjob.model.durations import SECOND
+from dayjob.model.job import JobState, QueueStats
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.process import Process, is_gone, this_process
 
 _log = logging.getLogger("dayjob.engines.slatedb")
 
@@ -129,7 +129,7 @@ async def load(ledger: Ledger, session: int) -> Store:
     await _load_changes(store, unreadable)
     await _load_claims(store)
     await store.archive.load()
-    await store.notes.load()
+    await store.documents.load()
     _put_in_line(store)
     store.live.newest = max(store.live.newest, store.archive.newest)
     store.orphans = [
@@ -138,7 +138,7 @@ async def load(ledger: Ledger, session: int) -> Store:
     _recount(store)
     for key, (record, what) in unreadable.items():
         await store.bodies.need([key])
-        store.set_aside(record, what, SYSTEM.now())
+        store.quarantine(record, what, SYSTEM.now())
     return store
 
 

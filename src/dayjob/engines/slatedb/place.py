@@ -14,8 +14,8 @@ from typing import TypeVar
 from msgspec import Struct
 from slatedb import uniffi
 
-from dayjob.clock import SYSTEM
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
+from dayjob.runtime.clock import SYSTEM
 
 Answer = TypeVar("Answer")
 

@@ -14,21 +14,21 @@ from contextlib import asynccontextmanager
 from heapq import nlargest
 from typing import Any, NoReturn, TypeVar
 
-from dayjob.clock import Clock
-from dayjob.engines.base import Keeps, Listing, Note, Remark
+from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.database import Source
 from dayjob.engines.slatedb.diagnosis import diagnose
+from dayjob.engines.slatedb.documents import stored_notes
 from dayjob.engines.slatedb.engine import CAPABILITIES
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.loading import check_layout, load, load_queues
-from dayjob.engines.slatedb.notes import stored_notes
 from dayjob.engines.slatedb.place import Place
 from dayjob.engines.slatedb.store import Store
 from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
-from dayjob.job import Job, JobState, QueueStats
-from dayjob.signals import Signals
+from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals
 
 Answer = TypeVar("Answer")
 
@@ -97,9 +97,9 @@ class SlateReader:
             "open it without, in the one process that writes"
         )
 
-    insert = insert_within = claim = insert_and_claim = settle = renew = report = _refuse
+    insert = insert_tx = claim = insert_and_claim = settle = renew = record_progress = _refuse
     cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
-    sweep_finished = write_notes = _refuse
+    sweep_finished = compare_and_set = _refuse
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         return []
@@ -107,7 +107,7 @@ class SlateReader:
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
         return await self._look(lambda store: listings.get(store, wanted))
 
-    async def find(self, listing: Listing) -> list[Job]:
+    async def find(self, listing: JobQuery) -> list[Job]:
         whole = listing.state not in keys.FINISHED_STATES
         return await self._look(lambda store: listings.find(store, listing), whole=whole)
 
@@ -137,32 +137,36 @@ class SlateReader:
         async with self._looking() as source:
             return await source.get_all([keys.kv(key) for key in wanted])
 
-    async def ahead(self, key: bytes, limit: int) -> int:
+    async def position(self, key: bytes, limit: int) -> int:
         async def count(store: Store) -> int:
-            return store.live.ahead(key, limit)
+            return store.live.position(key, limit)
 
         return await self._look(count)
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         async with self._looking() as source:
-            found = [note async for _, note in stored_notes(source, keys.notes(kind))]
+            found = [note async for _, note in stored_notes(source, keys.documents(kind))]
         return self._clock.now() if now is None else now, found
 
     # The duties are those of the process that writes.
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self._place)
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
         return 0, 0
 
     async def next_due(self, now: int | None = None) -> int | None:
         return None
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
         return 0
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
         return 0
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
@@ -178,7 +182,7 @@ async def _sorted_dead(
     store: Store, queue: str | None, before: tuple[int, bytes] | None, limit: int
 ) -> list[Job]:
     """Without the index, which the first process that writes will make: all of them are read."""
-    dead = await listings.find(store, Listing(sys.maxsize, queue=queue, state=JobState.DEAD))
+    dead = await listings.find(store, JobQuery(sys.maxsize, queue=queue, state=JobState.DEAD))
     places = {job.key: (job.finished_us or 0, job.key) for job in dead}
     seen = (job for job in dead if before is None or places[job.key] < before)
     return nlargest(limit, seen, key=lambda job: places[job.key])

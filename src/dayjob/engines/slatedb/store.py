@@ -15,27 +15,27 @@ from typing import Any, TypeVar
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     ClaimRequest,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    NoteWrite,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
 )
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.bodies import Bodies
+from dayjob.engines.slatedb.documents import Documents
 from dayjob.engines.slatedb.finished import Archive
 from dayjob.engines.slatedb.ledger import Ledger
 from dayjob.engines.slatedb.live import Live
-from dayjob.engines.slatedb.notes import Notes
 from dayjob.engines.slatedb.values import Claimed, Corrupt
 from dayjob.errors import EngineUnavailable
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
-from dayjob.signals import CANCEL, DUE, job_topic, queue_topic
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.runtime.signals import CANCEL, DUE, job_topic, queue_topic
 
 Key = TypeVar("Key")
 
@@ -51,7 +51,7 @@ class Store:
         self.live = Live()
         self.archive = Archive(ledger)
         self.bodies = Bodies(ledger, self.live.jobs.__contains__)
-        self.notes = Notes(ledger)
+        self.documents = Documents(ledger)
         self.orphans: list[tuple[bytes, int]] = []
         """The claims of earlier processes: whoever writes here is the only one, so those are gone."""
         self.lost_answers: dict[tuple[bytes, int], JobState] = {}
@@ -229,7 +229,7 @@ class Store:
                 head, part = values.job_parts(self.bodies[key])
                 body = values.body_of(part)
             except Corrupt as error:
-                self.set_aside(record, str(error), now)
+                self.quarantine(record, str(error), now)
                 continue
             records.claim(record, now, lease, worker)
             live.let_go(record)
@@ -252,33 +252,33 @@ class Store:
             stats.running += len(jobs)
         return jobs
 
-    def set_aside(self, record: Record, what: str, now: int) -> None:
+    def quarantine(self, record: Record, what: str, now: int) -> None:
         """End a job that can't be decoded as dead."""
         before = record.state
-        records.set_aside(record, values.corrupt_text(what), now)
+        records.quarantine(record, values.corrupt_text(what), now)
         self._changed(record, before)
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int) -> list[JobState | None]:
-        kept = [verdict.key for verdict in verdicts if not verdict.plain and self._is_current(verdict)]
+    async def settle(self, ops: Sequence[SettleOp], now: int) -> list[JobState | None]:
+        kept = [op.key for op in ops if not op.plain and self._is_current(op)]
         known: set[bytes] = set()
         if kept:
             await self.bodies.need(kept)
-            known = await self.known(job for verdict in verdicts for job in verdict.insert)
-        return [self._settle(verdict, now, known) for verdict in verdicts]
+            known = await self.known(job for op in ops for job in op.insert)
+        return [self._settle(op, now, known) for op in ops]
 
-    def _is_current(self, verdict: Verdict) -> bool:
-        record = self.live.jobs.get(verdict.key)
-        return record is not None and records.is_current(record, verdict.epoch)
+    def _is_current(self, op: SettleOp) -> bool:
+        record = self.live.jobs.get(op.key)
+        return record is not None and records.is_current(record, op.epoch)
 
-    def _settle(self, verdict: Verdict, now: int, known: set[bytes]) -> JobState | None:
-        record = self.live.jobs.get(verdict.key)
-        if record is None or not records.settle(record, verdict, now):
-            return self.lost_answers.pop((verdict.key, verdict.epoch), None)
+    def _settle(self, op: SettleOp, now: int, known: set[bytes]) -> JobState | None:
+        record = self.live.jobs.get(op.key)
+        if record is None or not records.settle(record, op, now):
+            return self.lost_answers.pop((op.key, op.epoch), None)
         self._changed(record, JobState.RUNNING)
-        for job in verdict.insert:
+        for job in op.insert:
             self._insert(job, now, known)
-        if verdict.kv:
-            self._put(verdict.kv.items())
+        if op.kv:
+            self._put(op.kv.items())
         return record.state
 
     def renew(self, renewal: Renewal, now: int) -> Renewed:
@@ -290,7 +290,7 @@ class Store:
         self._save(record)
         return Renewed(record.lease_us, record.cancel_requested)
 
-    def report(self, report: Progress) -> None:
+    def record_progress(self, report: Progress) -> None:
         record = self.live.jobs.get(report.key)
         if record is not None and records.is_current(record, report.epoch):
             record.progress = (report.fraction, report.message)
@@ -298,16 +298,18 @@ class Store:
 
     # From outside.
 
-    async def cancel(self, wanted: Sequence[bytes], keeps: Keeps, now: int) -> list[CancelOutcome]:
+    async def cancel(
+        self, wanted: Sequence[bytes], retention: RetentionByQueue, now: int
+    ) -> list[CancelOutcome]:
         await self.bodies.need([key for key in wanted if key in self.live.jobs])
-        return [self._cancel(key, keeps, now) for key in wanted]
+        return [self._cancel(key, retention, now) for key in wanted]
 
-    def _cancel(self, key: bytes, keeps: Keeps, now: int) -> CancelOutcome:
+    def _cancel(self, key: bytes, retention: RetentionByQueue, now: int) -> CancelOutcome:
         record = self.live.jobs.get(key)
         if record is None:
             return CancelOutcome.NOT_FOUND
         before = record.state
-        outcome = records.cancel(record, keeps.of(record.queue), now)
+        outcome = records.cancel(record, retention.of(record.queue), now)
         if outcome is CancelOutcome.REMOVED:
             self._changed(record, before)
         else:
@@ -396,27 +398,27 @@ class Store:
         for key, value in items:
             self.ledger.put(keys.kv(key), value)
 
-    async def write_notes(
-        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    async def compare_and_set(
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool, now: int
     ) -> bool:
-        lost = self.notes.recall(writes, jobs)
-        if not self.notes.as_expected(writes):
+        lost = self.documents.recall(writes, jobs)
+        if not self.documents.as_expected(writes):
             return lost
         known = await self.known(jobs)
-        self.notes.write(writes, announce, now)
+        self.documents.write(writes, announce, now)
         for job in jobs:
             self._insert(job, now, known)
         return True
 
     # Duties.
 
-    async def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
+    async def promote(self, limit: int, retention: RetentionByQueue, now: int) -> tuple[int, int]:
         live = self.live
         expired = live.take(live.expiries, limit, now)
         await self._need(expired)
         for record in expired:
             before = record.state
-            records.expire(record, keeps.of(record.queue), now)
+            records.expire(record, retention.of(record.queue), now)
             self._changed(record, before)
         due = live.take(live.due, limit, now)
         for record in due:
@@ -438,7 +440,7 @@ class Store:
         firsts = [item[0] for item in items if item is not None]
         return max(min(firsts) - now, 0) if firsts else None
 
-    async def reap(self, limit: int, keeps: Keeps, now: int) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int) -> int:
         live = self.live
         ended = {record.key: record for record in live.take(live.leases, limit, now)}
         orphans, left = self.orphans[: limit - len(ended)], self.orphans[limit - len(ended) :]
@@ -448,18 +450,18 @@ class Store:
                 ended[key] = record
         await self._need(list(ended.values()))
         self.orphans = left
-        self._lapse(ended.values(), keeps, now, LEASE_EXPIRED)
+        self._lapse(ended.values(), retention, now, LEASE_EXPIRED)
         return len(ended)
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int) -> int:
+    async def reclaim(self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int) -> int:
         ended = self.live.running_under({*workers}, limit)
         await self.bodies.need([record.key for record in ended])
-        self._lapse(ended, keeps, now, WORKER_GONE)
+        self._lapse(ended, retention, now, WORKER_GONE)
         return len(ended)
 
-    def _lapse(self, ended: Iterable[Record], keeps: Keeps, now: int, reason: str) -> None:
+    def _lapse(self, ended: Iterable[Record], retention: RetentionByQueue, now: int, reason: str) -> None:
         for record in ended:
-            records.lapse(record, keeps.of(record.queue), now, reason)
+            records.lapse(record, retention.of(record.queue), now, reason)
             self._changed(record, JobState.RUNNING)
 
     async def sweep_finished(

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Record
-from dayjob.job import DedupUntil, Failure, Job, JobState, QueueStats
-from dayjob.process import Process
+from dayjob.model.job import DedupUntil, Failure, Job, JobState, QueueStats
+from dayjob.runtime.process import Process
 
 VERSION = 1
 UNREADABLE = "unreadable"

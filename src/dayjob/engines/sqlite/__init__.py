@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote
 
-from dayjob.clock import Clock
 from dayjob.engines.registry import Location
 from dayjob.engines.sqlite.database import Place, SqliteLayout
 from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import Clock
 
 _SYNCHRONOUS = ("full", "normal")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite.rows import Row, record_row
-from dayjob.job import FINISHED, JobState
-from dayjob.signals import DUE, Topic, job_topic, queue_topic
+from dayjob.model.job import FINISHED, JobState
+from dayjob.runtime.signals import DUE, Topic, job_topic, queue_topic
 
 
 class Changes:

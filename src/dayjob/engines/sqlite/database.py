@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from dayjob import entropy
-from dayjob.clock import SYSTEM, block
 from dayjob.engines.sqlite.statements import migrations
 from dayjob.errors import ConfigError, EngineUnavailable
+from dayjob.runtime import entropy
+from dayjob.runtime.clock import SYSTEM, block
 
 Answer = TypeVar("Answer")
 

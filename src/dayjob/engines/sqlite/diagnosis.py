@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 
-from dayjob.engines.base import Remark
+from dayjob.engines.base import Diagnostic
 from dayjob.engines.sqlite.database import Place
 
 LITTLE = 2**30
@@ -15,30 +15,30 @@ LITTLE = 2**30
 _MEBIBYTE = 2**20
 
 
-def diagnose(connection: sqlite3.Connection, place: Place) -> list[Remark]:
+def diagnose(connection: sqlite3.Connection, place: Place) -> list[Diagnostic]:
     return list(_remarks(connection, place))
 
 
-def _remarks(connection: sqlite3.Connection, place: Place) -> Iterator[Remark]:
+def _remarks(connection: sqlite3.Connection, place: Place) -> Iterator[Diagnostic]:
     (layout,) = connection.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchone()
     size = place.path.stat().st_size / _MEBIBYTE
-    yield Remark("layout", "ok", f"version {layout} in {place.path} ({size:,.1f} MiB)")
+    yield Diagnostic("layout", "ok", f"version {layout} in {place.path} ({size:,.1f} MiB)")
     (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
     if journal != "wal":
-        yield Remark(
+        yield Diagnostic(
             "journal", "warning", f"the file is in {journal} mode: readers and writers wait for each other",
             "the file system may not allow WAL: keep the file on a local disk",
         )  # fmt: skip
     if place.synchronous == "FULL":
-        yield Remark("durability", "ok", "what is committed is on disk (synchronous=full)")
+        yield Diagnostic("durability", "ok", "what is committed is on disk (synchronous=full)")
     else:
-        yield Remark(
+        yield Diagnostic(
             "durability", "warning", "a power cut may lose the last commits (synchronous=normal)",
             "leave ?synchronous= out of the URL",
         )  # fmt: skip
     free = shutil.disk_usage(place.path.parent).free
     few = free < LITTLE
-    yield Remark(
+    yield Diagnostic(
         "space", "warning" if few else "ok", f"{free / _MEBIBYTE:,.0f} MiB free",
         "make room: a full disk refuses new jobs" if few else None,
     )  # fmt: skip

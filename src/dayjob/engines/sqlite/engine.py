@@ -8,32 +8,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dayjob.clock import Clock
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
-    Remark,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
 )
-from dayjob.engines.connections import started
+from dayjob.engines.caller_connection import started
 from dayjob.engines.sqlite.database import Place
 from dayjob.engines.sqlite.diagnosis import diagnose
 from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.store import Store
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.errors import Closed, ConfigError, InvalidState
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
-from dayjob.process import Process, this_process
-from dayjob.signals import Signals
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.process import Process, this_process
+from dayjob.runtime.signals import Signals
 
 Answer = TypeVar("Answer")
 
@@ -103,7 +103,7 @@ class SqliteEngine:
     async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
         return await self._write(lambda store: store.insert(jobs, self._now(now)))
 
-    async def insert_within(
+    async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         given, connection = connection, await started(connection)
@@ -152,19 +152,19 @@ class SqliteEngine:
 
         return await self._write(work)
 
-    async def settle(self, verdicts: Sequence[Verdict], now: int | None = None) -> list[JobState | None]:
-        return await self._write(lambda store: store.settle(verdicts, self._now(now)))
+    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+        return await self._write(lambda store: store.settle(ops, self._now(now)))
 
     async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
         return await self._write(lambda store: [store.renew(renewal, self._now(now)) for renewal in renewals])
 
-    async def report(self, reports: Sequence[Progress]) -> None:
-        await self._write(lambda store: store.report(reports))
+    async def record_progress(self, reports: Sequence[Progress]) -> None:
+        await self._write(lambda store: store.record_progress(reports))
 
     async def cancel(
-        self, keys: Sequence[bytes], keeps: Keeps, now: int | None = None
+        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
     ) -> list[CancelOutcome]:
-        return await self._write(lambda store: store.cancel(keys, keeps, self._now(now)))
+        return await self._write(lambda store: store.cancel(keys, retention, self._now(now)))
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
         return await self._read(Store.cancel_requests)
@@ -172,7 +172,7 @@ class SqliteEngine:
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
         return await self._read(lambda store: store.get(keys))
 
-    async def find(self, listing: Listing) -> list[Job]:
+    async def find(self, listing: JobQuery) -> list[Job]:
         return await self._read(lambda store: store.find(listing))
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
@@ -197,8 +197,8 @@ class SqliteEngine:
         found = await self._read(Store.stats)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
-    async def ahead(self, key: bytes, limit: int) -> int:
-        return await self._read(lambda store: store.ahead(key, limit))
+    async def position(self, key: bytes, limit: int) -> int:
+        return await self._read(lambda store: store.position(key, limit))
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._read(lambda store: store.kv_get(keys))
@@ -212,25 +212,29 @@ class SqliteEngine:
     async def paused(self) -> set[str]:
         return await self._read(Store.paused)
 
-    async def promote(self, limit: int, keeps: Keeps, now: int | None = None) -> tuple[int, int]:
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> tuple[int, int]:
         if await self.next_due(now) != 0:
             return 0, 0
-        return await self._write(lambda store: store.promote(limit, keeps, self._now(now)))
+        return await self._write(lambda store: store.promote(limit, retention, self._now(now)))
 
     async def next_due(self, now: int | None = None) -> int | None:
         return await self._read(lambda store: store.next_due(self._now(now)))
 
-    async def reap(self, limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
         here = self._process
         assert here is not None
         if not await self._read(lambda store: store.must_reap(here, self._now(now))):
             return 0
-        return await self._write(lambda store: store.reap(here, limit, keeps, self._now(now)))
+        return await self._write(lambda store: store.reap(here, limit, retention, self._now(now)))
 
-    async def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int | None = None) -> int:
+    async def reclaim(
+        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    ) -> int:
         if not await self._read(lambda store: store.must_reclaim(workers)):
             return 0
-        return await self._write(lambda store: store.reclaim(workers, limit, keeps, self._now(now)))
+        return await self._write(lambda store: store.reclaim(workers, limit, retention, self._now(now)))
 
     async def sweep(self, limit: int, now: int | None = None) -> int:
         if not await self._read(lambda store: store.must_sweep(self._now(now))):
@@ -242,18 +246,18 @@ class SqliteEngine:
     ) -> tuple[int, bytes | None]:
         return await self._write(lambda store: store.sweep_finished(state, age, after, limit, self._now(now)))
 
-    async def notes(self, kind: str, now: int | None = None) -> tuple[int, list[Note]]:
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
         """The time is asked first, so that whoever is held up after it takes no note for older than it is."""
-        return await self._read(lambda store: (self._now(now), store.notes(kind)))
+        return await self._read(lambda store: (self._now(now), store.documents(kind)))
 
-    async def write_notes(
+    async def compare_and_set(
         self,
-        writes: Sequence[NoteWrite],
+        writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
     ) -> bool:
-        return await self._write(lambda store: store.write_notes(writes, jobs, announce, self._now(now)))
+        return await self._write(lambda store: store.compare_and_set(writes, jobs, announce, self._now(now)))
 
-    async def diagnose(self) -> list[Remark]:
+    async def diagnose(self) -> list[Diagnostic]:
         return await self._read(lambda store: diagnose(store.connection, self._place))

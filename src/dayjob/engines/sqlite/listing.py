@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
 
-from dayjob.engines.base import Listing
+from dayjob.engines.base import JobQuery
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queues import Queues
 from dayjob.engines.sqlite.statements import Statements, statement
-from dayjob.job import FINISHED, Job, JobState
+from dayjob.model.job import FINISHED, Job, JobState
 
 _INDEX_OF = {
     JobState.PENDING: "dayjob_pending",
@@ -45,7 +45,7 @@ class Lister:
             answers.append(None if row is None else rows.full_job(row))
         return answers
 
-    def find(self, listing: Listing) -> list[Job]:
+    def find(self, listing: JobQuery) -> list[Job]:
         queue_id = None if listing.queue is None else self._queues.id_of(listing.queue)
         if listing.queue is not None and queue_id is None:
             return []
@@ -97,7 +97,7 @@ class Lister:
     def _present(self, keys: Sequence[bytes]) -> list[Job]:
         return [job for job in self.get(keys) if job is not None]
 
-    def _listing_index(self, listing: Listing) -> str:
+    def _listing_index(self, listing: JobQuery) -> str:
         """The index to list by: that of the state if few jobs are in it, else the ids themselves."""
         if listing.state not in _INDEX_OF:
             return _BY_ID
@@ -115,7 +115,7 @@ class Lister:
         ]
         return list(islice(merge(*runs, reverse=newest_first), limit))
 
-    def _pending_keys(self, listing: Listing) -> list[bytes] | None:
+    def _pending_keys(self, listing: JobQuery) -> list[bytes] | None:
         """Ids of pending jobs in id order, merged from the run of each queue and priority; None if many."""
         places: list[tuple[int, int]] = []
         for queue_id in self._queue_ids(listing.queue):

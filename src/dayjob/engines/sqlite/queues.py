@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dayjob.engines.record import Tally
 from dayjob.engines.sqlite.statements import Statements
-from dayjob.job import JobState, QueueStats
+from dayjob.model.job import JobState, QueueStats
 
 _COUNTED = tuple(JobState(name) for name in ("pending", "scheduled", "running", "done", "dead", "cancelled"))
 

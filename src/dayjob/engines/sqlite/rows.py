@@ -8,7 +8,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion, Progress
 from dayjob.engines.record import Record, waiting_state
-from dayjob.job import NORMAL, DedupUntil, Failure, Job, JobState
+from dayjob.model.job import NORMAL, DedupUntil, Failure, Job, JobState
 
 Row = tuple[Any, ...]
 

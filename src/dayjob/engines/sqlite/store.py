@@ -14,22 +14,22 @@ from typing import TypeVar
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     ClaimRequest,
+    Document,
+    DocumentWrite,
     Insertion,
-    Keeps,
-    Listing,
-    Note,
-    NoteWrite,
+    JobQuery,
     Progress,
     Renewal,
     Renewed,
     Reschedule,
-    Verdict,
+    RetentionByQueue,
+    SettleOp,
 )
 from dayjob.engines.record import Record, Tally
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.changes import Changes
+from dayjob.engines.sqlite.documents import Documents
 from dayjob.engines.sqlite.listing import Lister
-from dayjob.engines.sqlite.notes import Notes
 from dayjob.engines.sqlite.queues import Queues
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import (
@@ -40,10 +40,10 @@ from dayjob.engines.sqlite.statements import (
     keyed,
     statement,
 )
-from dayjob.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
-from dayjob.lifecycle import LEASE_EXPIRED, WORKER_GONE
-from dayjob.process import Process, is_gone
-from dayjob.signals import CANCEL, DUE, Topic, notes_topic, queue_topic
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.runtime.process import Process, is_gone
+from dayjob.runtime.signals import CANCEL, DUE, Topic, documents_topic, queue_topic
 
 Answer = TypeVar("Answer")
 
@@ -60,7 +60,7 @@ class Store:
         self._statements = statements = Statements(self._cursor)
         self._queues = Queues(statements)
         self._lister = Lister(statements, self._queues)
-        self._notes = Notes(statements)
+        self._notes = Documents(statements)
         self.topics: set[Topic] = set()
 
     def forget(self) -> None:
@@ -176,45 +176,45 @@ class Store:
                 return jobs
             changes = Changes()
             for record in self._load(list(corrupt)):
-                records.set_aside(record, corrupt[record.key], now)
+                records.quarantine(record, corrupt[record.key], now)
                 changes.add(record, JobState.PENDING)
             self._store(changes)
 
-    def settle(self, verdicts: Sequence[Verdict], now: int) -> list[JobState | None]:
-        if all(verdict.plain for verdict in verdicts):
-            return self._settle_plain(verdicts)
-        found = {record.key: record for record in self._load([verdict.key for verdict in verdicts])}
+    def settle(self, ops: Sequence[SettleOp], now: int) -> list[JobState | None]:
+        if all(op.plain for op in ops):
+            return self._settle_plain(ops)
+        found = {record.key: record for record in self._load([op.key for op in ops])}
         changes = Changes()
         states: list[JobState | None] = []
-        for verdict in verdicts:
-            record = found.get(verdict.key)
-            if record is None or not records.settle(record, verdict, now):
+        for op in ops:
+            record = found.get(op.key)
+            if record is None or not records.settle(record, op, now):
                 states.append(None)
                 continue
             changes.add(record, JobState.RUNNING)
             states.append(record.state)
-            if verdict.insert:
+            if op.insert:
                 changes = self._store(changes)
-                self.insert(verdict.insert, now)
-            if verdict.kv:
-                self._put(verdict.kv.items())
+                self.insert(op.insert, now)
+            if op.kv:
+                self._put(op.kv.items())
         self._store(changes)
         return states
 
-    def _settle_plain(self, verdicts: Sequence[Verdict]) -> list[JobState | None]:
+    def _settle_plain(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
         """Successes that leave nothing behind, which are most: they need no more than the fence."""
         found: dict[bytes, Row] = {}
-        for width, keys in key_chunks([verdict.key for verdict in verdicts]):
+        for width, keys in key_chunks([op.key for op in ops]):
             for row in self._cursor.execute(keyed("fence", width), keys).fetchall():
                 found[row[0]] = row
         changes = Changes()
         states: list[JobState | None] = []
-        for verdict in verdicts:
-            row = found.pop(verdict.key, None)
-            if row is None or not records.current(row[2], row[3], verdict.epoch):
+        for op in ops:
+            row = found.pop(op.key, None)
+            if row is None or not records.current(row[2], row[3], op.epoch):
                 states.append(None)
                 continue
-            changes.succeed(verdict.key, self._queues.name_of(row[1]))
+            changes.succeed(op.key, self._queues.name_of(row[1]))
             states.append(JobState.DONE)
         self._store(changes)
         return states
@@ -226,7 +226,7 @@ class Store:
         (record,) = self._load([renewal.key])
         return Renewed(lease, record.cancel_requested)
 
-    def report(self, reports: Sequence[Progress]) -> None:
+    def record_progress(self, reports: Sequence[Progress]) -> None:
         self._cursor.executemany(statement("report"), map(rows.report_row, reports))
 
     # Records.
@@ -269,9 +269,11 @@ class Store:
         self._store(changes)
         return answers
 
-    def cancel(self, keys: Sequence[bytes], keeps: Keeps, now: int) -> list[CancelOutcome]:
+    def cancel(self, keys: Sequence[bytes], retention: RetentionByQueue, now: int) -> list[CancelOutcome]:
         outcomes = self._change(
-            keys, lambda record: records.cancel(record, keeps.of(record.queue), now), CancelOutcome.NOT_FOUND
+            keys,
+            lambda record: records.cancel(record, retention.of(record.queue), now),
+            CancelOutcome.NOT_FOUND,
         )
         if CancelOutcome.REQUESTED in outcomes:
             self.topics.add(CANCEL)
@@ -290,12 +292,12 @@ class Store:
 
     # Duties.
 
-    def promote(self, limit: int, keeps: Keeps, now: int) -> tuple[int, int]:
+    def promote(self, limit: int, retention: RetentionByQueue, now: int) -> tuple[int, int]:
         changes = Changes()
         expired = self._load(self._statements.keys("expired", now, limit))
         for record in expired:
             before = record.state
-            records.expire(record, keeps.of(record.queue), now)
+            records.expire(record, retention.of(record.queue), now)
             changes.add(record, before)
         changes = self._store(changes)
         due = self._load(self._statements.keys("due", now, limit))
@@ -314,12 +316,12 @@ class Store:
         """Whether there is anything to reap, told without writing."""
         return bool(self._statements.keys("lapsed", now, 1)) or bool(self._gone(here))
 
-    def reap(self, here: Process, limit: int, keeps: Keeps, now: int) -> int:
+    def reap(self, here: Process, limit: int, retention: RetentionByQueue, now: int) -> int:
         keys = self._statements.keys("lapsed", now, limit)
         gone = self._gone(here)
         for owner in gone:
             keys += self._statements.keys("orphans", owner, limit)
-        ended = self._lapse(list(dict.fromkeys(keys))[:limit], keeps, now, LEASE_EXPIRED)
+        ended = self._lapse(list(dict.fromkeys(keys))[:limit], retention, now, LEASE_EXPIRED)
         for owner in gone:
             self.remove_owner(owner)
         return ended
@@ -328,8 +330,8 @@ class Store:
         """Whether any of the workers has a claim, told without writing."""
         return bool(self._claims_of(workers, 1))
 
-    def reclaim(self, workers: Sequence[str], limit: int, keeps: Keeps, now: int) -> int:
-        return self._lapse(self._claims_of(workers, limit), keeps, now, WORKER_GONE)
+    def reclaim(self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int) -> int:
+        return self._lapse(self._claims_of(workers, limit), retention, now, WORKER_GONE)
 
     def _claims_of(self, workers: Sequence[str], limit: int) -> list[bytes]:
         found: list[bytes] = []
@@ -338,12 +340,12 @@ class Store:
             found += [row[0] for row in held.fetchall()]
         return found
 
-    def _lapse(self, keys: Sequence[bytes], keeps: Keeps, now: int, reason: str) -> int:
+    def _lapse(self, keys: Sequence[bytes], retention: RetentionByQueue, now: int, reason: str) -> int:
         """End claims without their workers."""
         changes = Changes()
         ended = self._load(keys)
         for record in ended:
-            records.lapse(record, keeps.of(record.queue), now, reason)
+            records.lapse(record, retention.of(record.queue), now, reason)
             changes.add(record, JobState.RUNNING)
         self._store(changes)
         return len(ended)
@@ -406,13 +408,13 @@ class Store:
     def cancel_requests(self) -> list[tuple[bytes, int]]:
         return self._statements.execute("cancel_requests").fetchall()
 
-    def find(self, listing: Listing) -> list[Job]:
+    def find(self, listing: JobQuery) -> list[Job]:
         return self._lister.find(listing)
 
     def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return self._lister.find_dead(queue, before, limit)
 
-    def ahead(self, key: bytes, limit: int) -> int:
+    def position(self, key: bytes, limit: int) -> int:
         row = self._statements.one("ahead", key, limit)
         assert row is not None
         ahead: int = row[0]
@@ -420,18 +422,18 @@ class Store:
 
     # Notes.
 
-    def notes(self, kind: str) -> list[Note]:
+    def documents(self, kind: str) -> list[Document]:
         return self._notes.of(kind)
 
-    def write_notes(
-        self, writes: Sequence[NoteWrite], jobs: Sequence[Insertion], announce: bool, now: int
+    def compare_and_set(
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool, now: int
     ) -> bool:
         if not self._notes.are_as_expected(writes):
             return False
         self._notes.write(writes, now)
         self.insert(jobs, now)
         if announce:
-            self.topics.update(notes_topic(write.kind) for write in writes)
+            self.topics.update(documents_topic(write.kind) for write in writes)
         return True
 
     # Values.

@@ -22,7 +22,7 @@ from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Store
 from dayjob.errors import Closed, DayjobError
-from dayjob.signals import Signals, Topic
+from dayjob.runtime.signals import Signals, Topic
 
 Answer = TypeVar("Answer")
 Work = Callable[[Store], Any]

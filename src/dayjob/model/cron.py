@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from dayjob.durations import EPOCH, SECOND, to_datetime
 from dayjob.errors import ConfigError
+from dayjob.model.durations import EPOCH, SECOND, to_datetime
 
 _NAMED = {
     "@yearly": "0 0 1 1 *",

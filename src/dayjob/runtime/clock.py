@@ -50,7 +50,7 @@ class SystemClock:
 SYSTEM = SystemClock()
 
 
-async def give_way() -> None:
+async def yield_to_loop() -> None:
     """Let what is ready on the event loop have its turn first."""
     await asyncio.sleep(0)
 

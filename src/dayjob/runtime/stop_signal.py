@@ -13,7 +13,7 @@ from msgspec import Struct
 Reason = Literal["cancel", "shutdown", "lost", "timeout"]
 
 
-class Stop(Struct, eq=False):
+class StopSignal(Struct, eq=False):
     """Set once; the first reason stays. Costs next to nothing until somebody waits."""
 
     _guard: ClassVar = threading.Lock()
@@ -35,7 +35,7 @@ class Stop(Struct, eq=False):
 
     def set(self, reason: Reason) -> None:
         """Set it, from any thread."""
-        with Stop._guard:
+        with StopSignal._guard:
             if self._reason is not None:
                 return
             self._reason = reason
@@ -48,7 +48,7 @@ class Stop(Struct, eq=False):
 
     def when_set(self, callback: Callable[[], None]) -> None:
         """Call back when it is set, in the thread that sets it; at once if it is."""
-        with Stop._guard:
+        with StopSignal._guard:
             if self._reason is None:
                 if self._callbacks is None:
                     self._callbacks = []
@@ -57,7 +57,7 @@ class Stop(Struct, eq=False):
         callback()
 
     def _forget(self, callback: Callable[[], None]) -> None:
-        with Stop._guard:
+        with StopSignal._guard:
             if self._callbacks is not None:
                 self._callbacks.remove(callback)
 
@@ -80,7 +80,7 @@ class Stop(Struct, eq=False):
 
     def wait_in_thread(self, timeout: float | None = None) -> bool:
         """Wait for it in a thread; false if the seconds passed first."""
-        with Stop._guard:
+        with StopSignal._guard:
             if self._reason is not None:
                 return True
             if self._thread_event is None:
@@ -89,4 +89,4 @@ class Stop(Struct, eq=False):
         return event.wait(timeout)
 
     def __repr__(self) -> str:
-        return f"Stop(reason={self._reason!r})"
+        return f"StopSignal(reason={self._reason!r})"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from dayjob import entropy
-from dayjob.broker.policy import Policies, Policy, to_keep
-from dayjob.config import check_max_attempts, check_priority
-from dayjob.durations import SECOND, to_instant, to_micros
-from dayjob.engines.base import Insertion, Keep, Verdict
+from dayjob.broker.policy import Policies, Policy, retention_times
+from dayjob.engines.base import Insertion, RetentionTimes, SettleOp
 from dayjob.errors import PayloadTooLarge
-from dayjob.ids import new_key
-from dayjob.job import NewJob, id_key
-from dayjob.lifecycle import SETTLEMENTS, Event
-from dayjob.names import KEY_BYTES, check_headers, check_kv, check_name, check_text, clean_error, shown
-from dayjob.settlement import Settlement
+from dayjob.model.config import check_max_attempts, check_priority
+from dayjob.model.durations import SECOND, to_instant, to_micros
+from dayjob.model.job import NewJob, id_key
+from dayjob.model.lifecycle import SETTLEMENTS, Transition
+from dayjob.model.names import KEY_BYTES, check_headers, check_kv, check_name, check_text, clean_error, shown
+from dayjob.model.settlement import Settlement
+from dayjob.runtime import entropy
+from dayjob.runtime.ids import new_key
 
 _NO_HEADERS: dict[str, str] = {}
 
 
-class Intake:
+class Validator:
     """Turns new jobs into insertions and settlements into verdicts, or says what is wrong with them."""
 
     def __init__(self, policies: Policies, max_payload: int) -> None:
@@ -69,35 +69,37 @@ class Intake:
         _set_times(insertion, job)
         return insertion
 
-    def verdict(self, settlement: Settlement) -> Verdict:
-        job, event = settlement.job, settlement.event
+    def settle_op(self, settlement: Settlement) -> SettleOp:
+        job, event = settlement.job, settlement.transition
         policy = self._policies.of(job.queue)
-        keep = policy.keep if settlement.retention is None else to_keep(settlement.retention)
-        verdict = Verdict(job.key, job.epoch, event, keep, progress=settlement.progress)
-        if event is Event.ACK:
+        retention = (
+            policy.retention if settlement.retention is None else retention_times(settlement.retention)
+        )
+        op = SettleOp(job.key, job.epoch, event, retention, progress=settlement.progress)
+        if event is Transition.ACK:
             if settlement.result is not None:
-                verdict.result = self._bytes(settlement.result, "result")
+                op.result = self._bytes(settlement.result, "result")
             if settlement.enqueue:
-                verdict.insert = tuple(self.insertion(new) for new in settlement.enqueue)
+                op.insert = tuple(self.insertion(new) for new in settlement.enqueue)
             if settlement.kv is not None:
-                verdict.kv = check_kv(settlement.kv)
-        elif event is Event.NACK:
-            _set_backoff(verdict, settlement, policy)
-        elif event is Event.DEAD_LETTER:
-            verdict.error = error_text(settlement.error)
-        elif event is Event.SNOOZE:
+                op.kv = check_kv(settlement.kv)
+        elif event is Transition.NACK:
+            _set_backoff(op, settlement, policy)
+        elif event is Transition.DEAD_LETTER:
+            op.error = error_text(settlement.error)
+        elif event is Transition.SNOOZE:
             if settlement.delay is None:
                 raise ValueError("delay=None: a snooze needs a delay in seconds")
-            verdict.delay = to_micros(settlement.delay, "delay")
+            op.delay = to_micros(settlement.delay, "delay")
             if settlement.error is not None:
-                verdict.error = error_text(settlement.error)
+                op.error = error_text(settlement.error)
         elif event not in SETTLEMENTS:
             known = ", ".join(sorted(SETTLEMENTS))
             raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
-        return verdict
+        return op
 
-    def keep(self, queue: str) -> Keep:
-        return self._policies.of(queue).keep
+    def retention(self, queue: str) -> RetentionTimes:
+        return self._policies.of(queue).retention
 
     def _bytes(self, value: object, what: str) -> bytes:
         if type(value) is bytes:
@@ -134,16 +136,16 @@ def _set_times(insertion: Insertion, job: NewJob) -> None:
         insertion.expires_in = to_micros(job.expires, "expires")
 
 
-def _set_backoff(verdict: Verdict, settlement: Settlement, policy: Policy) -> None:
+def _set_backoff(op: SettleOp, settlement: Settlement, policy: Policy) -> None:
     """The delay before the next run; a policy that gives up makes it a dead letter."""
-    verdict.error = error_text(settlement.error)
+    op.error = error_text(settlement.error)
     if settlement.delay is not None:
-        verdict.delay = to_micros(settlement.delay, "delay")
+        op.delay = to_micros(settlement.delay, "delay")
         return
     error = settlement.error
     failure = error if isinstance(error, BaseException) else Exception(error)
     seconds = policy.retry.after(max(settlement.job.attempts, 1), failure, entropy.fraction())
     if seconds is None:
-        verdict.event = Event.DEAD_LETTER
+        op.transition = Transition.DEAD_LETTER
     else:
-        verdict.delay = round(seconds * SECOND)
+        op.delay = round(seconds * SECOND)

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dayjob.durations import SECOND, to_datetime
-from dayjob.job import Job, JobState
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.job import Job, JobState
 
 COUNTED_AHEAD = 10_000
 """How many jobs ahead are counted; beyond that there are just many."""

@@ -18,13 +18,13 @@ from msgspec import Struct, to_builtins
 
 from dayjob.broker import Broker
 from dayjob.broker.history import MINUTE, Sample
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND, to_datetime
 from dayjob.errors import DayjobError
-from dayjob.fleet import Explanation, WorkerInfo
-from dayjob.job import FINISHED, Job, JobState, QueueStats, known_key
-from dayjob.recurring import Schedule
-from dayjob.redaction import Redaction
+from dayjob.inspect.redaction import Redaction
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.explanation import Explanation, WorkerInfo
+from dayjob.model.job import FINISHED, Job, JobState, QueueStats, known_key
+from dayjob.model.recurring import Schedule
+from dayjob.runtime.clock import SYSTEM
 
 EXAMINED = 10_000
 """How many records one page of a search looks at."""

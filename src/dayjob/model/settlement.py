@@ -7,17 +7,17 @@ from typing import Self
 
 from msgspec import Struct
 
-from dayjob.config import Retention
-from dayjob.durations import Duration
-from dayjob.job import Job, JobState, NewJob, id_text
-from dayjob.lifecycle import Event
+from dayjob.model.config import Retention
+from dayjob.model.durations import Duration
+from dayjob.model.job import Job, JobState, NewJob, id_text
+from dayjob.model.lifecycle import Transition
 
 
 class Settlement(Struct, frozen=True):
     """One claim's end, for ``Broker.settle_many``."""
 
     job: Job
-    event: Event
+    transition: Transition
     error: str | BaseException | None = None
     delay: Duration | None = None
     result: bytes | None = None
@@ -38,32 +38,32 @@ class Settlement(Struct, frozen=True):
         kv: Mapping[bytes, bytes] | None = None,
     ) -> Self:
         """Success; follow-up jobs and kv writes commit with it, or not at all."""
-        return cls(job, Event.ACK, result=result, enqueue=enqueue, kv=kv)
+        return cls(job, Transition.ACK, result=result, enqueue=enqueue, kv=kv)
 
     @classmethod
     def nack(cls, job: Job, error: str | BaseException, *, delay: Duration | None = None) -> Self:
         """Failure; it is retried after ``delay``, or the queue's backoff, while attempts are left."""
-        return cls(job, Event.NACK, error=error, delay=delay)
+        return cls(job, Transition.NACK, error=error, delay=delay)
 
     @classmethod
     def dead_letter(cls, job: Job, reason: str | BaseException) -> Self:
         """Failure for good, whatever the attempts."""
-        return cls(job, Event.DEAD_LETTER, error=reason)
+        return cls(job, Transition.DEAD_LETTER, error=reason)
 
     @classmethod
     def release(cls, job: Job) -> Self:
         """Back to the queue at once, as if this run had not been."""
-        return cls(job, Event.RELEASE)
+        return cls(job, Transition.RELEASE)
 
     @classmethod
     def snooze(cls, job: Job, delay: Duration, *, reason: str | None = None) -> Self:
         """Back to the queue after ``delay``, as if this run had not been, with ``reason`` as last error."""
-        return cls(job, Event.SNOOZE, delay=delay, error=reason)
+        return cls(job, Transition.SNOOZE, delay=delay, error=reason)
 
     @classmethod
     def mark_cancelled(cls, job: Job) -> Self:
         """The handler gave up because of a cancel."""
-        return cls(job, Event.MARK_CANCELLED)
+        return cls(job, Transition.MARK_CANCELLED)
 
 
 class SettleResult(Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dayjob.durations import Duration, to_micros
+from dayjob.model.durations import Duration, to_micros
 
 
 class DeadLetter(Exception):

@@ -23,7 +23,7 @@ LEAD: Topic = ("lead", "")
 """This process has become the one that does the fleet's duties; told within the process only."""
 
 
-def notes_topic(kind: str) -> Topic:
+def documents_topic(kind: str) -> Topic:
     """Notes of this kind may have been written."""
     return ("notes", kind)
 

@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.clock import SYSTEM
-from dayjob.durations import SECOND
-from dayjob.engines.base import Engine, Note, NoteWrite
-from dayjob.fleet import WorkerInfo
-from dayjob.process import is_gone, this_process
+from dayjob.engines.base import Document, DocumentWrite, Engine
+from dayjob.model.durations import SECOND
+from dayjob.model.explanation import WorkerInfo
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.process import is_gone, this_process
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -51,7 +51,7 @@ class Member(Struct, frozen=True, omit_defaults=True):
 class Seen(Struct, frozen=True):
     """A member and the note that it comes from."""
 
-    note: Note
+    note: Document
     member: Member
 
     def silent(self, now: int) -> bool:
@@ -69,7 +69,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Member).decode
 
 
-class Roster:
+class WorkerRegistry:
     """Reads and writes the notes of the workers."""
 
     def __init__(self, engine: Engine, now: Callable[[], int | None]) -> None:
@@ -78,7 +78,7 @@ class Roster:
 
     async def join(self, member: Member) -> Member:
         """Register a worker that is not on the roster."""
-        now, _ = await self._engine.notes(KIND, self._now())
+        now, _ = await self._engine.documents(KIND, self._now())
         member = replace(member, started_us=now)
         await self._write(member.id, None, member)
         return member
@@ -129,7 +129,7 @@ class Roster:
             if await self._write(gone.id, seen.note.value, gone):
                 why = "was not seen in time" if silent else "has ended without a word"
                 _log.warning("worker %s %s: its jobs are taken back", gone.id, why)
-                marked.append(Seen(Note(gone.id, _encode(gone), now), gone))
+                marked.append(Seen(Document(gone.id, _encode(gone), now), gone))
         return marked
 
     async def remove(self, seen: Seen) -> None:
@@ -143,9 +143,9 @@ class Roster:
         return member.machine == here.host and is_gone(member.pid, member.process_started)
 
     async def _read(self) -> tuple[int, list[Seen]]:
-        now, notes = await self._engine.notes(KIND, self._now())
+        now, documents = await self._engine.documents(KIND, self._now())
         members = []
-        for note in notes:
+        for note in documents:
             try:
                 members.append(Seen(note, _decode(note.value)))
             except msgspec.MsgspecError as error:
@@ -155,4 +155,4 @@ class Roster:
 
     async def _write(self, id: str, expected: bytes | None, member: Member | None) -> bool:
         value = None if member is None else _encode(member)
-        return await self._engine.write_notes([NoteWrite(KIND, id, expected, value)], now=self._now())
+        return await self._engine.compare_and_set([DocumentWrite(KIND, id, expected, value)], now=self._now())

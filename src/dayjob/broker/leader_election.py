@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.clock import Clock
-from dayjob.durations import SECOND
-from dayjob.engines.base import Engine, Note, NoteWrite
+from dayjob.engines.base import Document, DocumentWrite, Engine
 from dayjob.errors import DayjobError
-from dayjob.ids import new_key
-from dayjob.process import is_gone, this_process
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.ids import new_key
+from dayjob.runtime.process import is_gone, this_process
 
 _log = logging.getLogger("dayjob.duties")
 
@@ -46,7 +46,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Holder).decode
 
 
-class Leadership:
+class LeaderElection:
     """One broker's part in it."""
 
     def __init__(self, engine: Engine, clock: Clock, now: Callable[[], int | None]) -> None:
@@ -72,8 +72,8 @@ class Leadership:
     async def seek(self) -> float:
         """Renew the lead or try to get it; seconds until that is wanted again."""
         asked = self._clock.elapsed()
-        now, notes = await self._engine.notes(KIND, self._now())
-        note = next((note for note in notes if note.name == _NAME), None)
+        now, documents = await self._engine.documents(KIND, self._now())
+        note = next((note for note in documents if note.name == _NAME), None)
         holder = None if note is None else _read(note)
         if note is not None and holder is not None and holder.id != self._me.id:
             here = holder.machine == self._me.machine
@@ -85,9 +85,9 @@ class Leadership:
                 self._step_down()
                 return min(left, _LOOK) if here else left
         mine = replace(self._me, renewed=self._me.renewed + 1)
-        write = NoteWrite(KIND, _NAME, None if note is None else note.value, _encode(mine))
+        write = DocumentWrite(KIND, _NAME, None if note is None else note.value, _encode(mine))
         self._sought = True
-        if not await self._engine.write_notes([write], now=self._now()):
+        if not await self._engine.compare_and_set([write], now=self._now()):
             self._step_down()
             return 0.0
         if not self.leads:
@@ -108,19 +108,19 @@ class Leadership:
 
     async def _remove(self) -> bool:
         """Remove our note; false if a renewal that was under way came in between."""
-        _, notes = await self._engine.notes(KIND, self._now())
-        for note in notes:
+        _, documents = await self._engine.documents(KIND, self._now())
+        for note in documents:
             holder = _read(note)
             if holder is not None and holder.id == self._me.id:
-                write = NoteWrite(KIND, note.name, note.value, None)
-                return await self._engine.write_notes([write], announce=True, now=self._now())
+                write = DocumentWrite(KIND, note.name, note.value, None)
+                return await self._engine.compare_and_set([write], announce=True, now=self._now())
         return True
 
     def _step_down(self) -> None:
         self._until = float("-inf")
 
 
-def _read(note: Note) -> Holder | None:
+def _read(note: Document) -> Holder | None:
     try:
         return _decode(note.value)
     except msgspec.MsgspecError:

@@ -12,8 +12,8 @@ import hashlib
 import os
 from threading import Lock
 
-from dayjob import entropy
-from dayjob.clock import SYSTEM, Clock
+from dayjob.runtime import entropy
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _TAIL_BITS = 74
 _LOW_BITS = 62

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.cron import Every, Timing, check_cron, cron, find_zone
-from dayjob.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
 from dayjob.errors import ConfigError
-from dayjob.job import DedupUntil, NewJob
-from dayjob.names import KEY_BYTES, check_name
+from dayjob.model.cron import Every, Timing, check_cron, cron, find_zone
+from dayjob.model.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
+from dayjob.model.job import DedupUntil, NewJob
+from dayjob.model.names import KEY_BYTES, check_name
 
 if TYPE_CHECKING:
     from dayjob.task import Task

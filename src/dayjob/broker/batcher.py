@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from dayjob.clock import SYSTEM
 from dayjob.engines.base import BATCH, Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
+from dayjob.runtime.clock import SYSTEM
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -27,7 +27,7 @@ PATIENCE = 5.0
 _PAUSE = 0.05
 
 
-class Group(Generic[Item, Answer]):
+class Batcher(Generic[Item, Answer]):
     """Collects the calls of one verb.
 
     ``weigh`` tells how many jobs an item stands for, to keep a batch within ``BATCH``. ``undelivered``

@@ -12,8 +12,8 @@ from typing import Literal, Self
 
 from msgspec import Struct
 
-from dayjob.durations import LONGEST, SECOND, Duration, to_micros
 from dayjob.errors import ConfigError
+from dayjob.model.durations import LONGEST, SECOND, Duration, to_micros
 
 Jitter = Literal["none", "full", "equal"]
 DelayFunction = Callable[[int, BaseException], float | None]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dayjob.context import Context
-from dayjob.job import Job, NewJob
+from dayjob.model.job import Job, NewJob
 
 
 class Meter(Protocol):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from weakref import ref
 
-from dayjob.job import Job
-from dayjob.stopping import Stop
+from dayjob.model.job import Job
+from dayjob.runtime.stop_signal import StopSignal
 
 _FEW = 10_000
 """Up to this many, claims whose holders dropped them without settling are let be."""
@@ -24,7 +24,7 @@ class CancelToken:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._stop = Stop()
+        self._stop = StopSignal()
 
     @property
     def cancelled(self) -> bool:
@@ -45,7 +45,7 @@ class CancelToken:
         return f"CancelToken(job={self._job.id!r}, cancelled={self.cancelled})"
 
 
-class Claims:
+class HeldClaims:
     """Which claims are held here. Used on the broker's event loop."""
 
     def __init__(self, find_requests: Callable[[], Awaitable[Iterable[tuple[bytes, int]]]]) -> None:

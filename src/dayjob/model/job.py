@@ -15,11 +15,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from dayjob.durations import Duration, to_datetime, to_datetime_or_none
 from dayjob.errors import InvalidState
+from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none
 
 if TYPE_CHECKING:
-    from dayjob.broker.claims import CancelToken
+    from dayjob.broker.held_claims import CancelToken
 
 HIGH = 100
 NORMAL = 1000

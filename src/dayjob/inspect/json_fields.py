@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from dayjob.durations import to_datetime
-from dayjob.fleet import Explanation, WorkerInfo
-from dayjob.inspect import DeadGroups, Health, Overview, Point
-from dayjob.recurring import Schedule
+from dayjob.inspect.inspector import DeadGroups, Health, Overview, Point
+from dayjob.model.durations import to_datetime
+from dayjob.model.explanation import Explanation, WorkerInfo
+from dayjob.model.recurring import Schedule
 
 
 def iso(micros: int | None) -> str | None:

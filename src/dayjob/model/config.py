@@ -9,11 +9,11 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from dayjob.durations import SECOND, Duration, to_micros
 from dayjob.errors import ConfigError
-from dayjob.job import MAX_PRIORITY, NORMAL
-from dayjob.names import check_queue
-from dayjob.retry import DelayFunction, Retry, as_retry
+from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.job import MAX_PRIORITY, NORMAL
+from dayjob.model.names import check_queue
+from dayjob.model.retry import DelayFunction, Retry, as_retry
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_ATTEMPTS = 2**31 - 1

@@ -1,0 +1,146 @@
+"""The life of a job as one table: which transition takes it from which state to which.
+
+Every engine applies exactly these rules. Those that run in Python ask ``next_state``; those whose
+rules are written in SQL or Lua are compared with it by the conformance and model-based tests.
+The first rule whose state, transition and condition fit decides.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+from msgspec import Struct
+
+from dayjob.model.job import JobState
+
+
+class Transition(StrEnum):
+    """What can happen to a job."""
+
+    CLAIM = "claim"
+    ACK = "ack"
+    NACK = "nack"
+    DEAD_LETTER = "dead_letter"
+    RELEASE = "release"
+    SNOOZE = "snooze"
+    MARK_CANCELLED = "mark_cancelled"
+    LEASE_EXPIRED = "lease_expired"
+    DUE = "due"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+    REQUEUE = "requeue"
+
+
+SETTLEMENTS = frozenset(
+    {
+        Transition.ACK,
+        Transition.NACK,
+        Transition.DEAD_LETTER,
+        Transition.RELEASE,
+        Transition.SNOOZE,
+        Transition.MARK_CANCELLED,
+    }
+)
+"""The events by which the holder of a claim ends it."""
+
+
+class When(Enum):
+    """The condition of a rule."""
+
+    ALWAYS = "always"
+    CANCEL_REQUESTED = "a cancel is requested"
+    EXHAUSTED = "no attempts are left"
+    DELAYED = "the delay is above zero"
+
+
+class Attempts(Enum):
+    """What a rule does to ``Job.attempts``."""
+
+    KEEP = "keep"
+    COUNT = "one more"
+    UNCOUNT = "one less: the run does not count"
+    RESET = "back to zero"
+
+
+class Rule(Struct, frozen=True):
+    source: JobState
+    transition: Transition
+    when: When
+    target: JobState
+    attempts: Attempts = Attempts.KEEP
+
+
+_S, _T, _W, _A = JobState, Transition, When, Attempts
+
+RULES: tuple[Rule, ...] = (
+    Rule(_S.SCHEDULED, _T.DUE, _W.ALWAYS, _S.PENDING),
+    Rule(_S.PENDING, _T.CLAIM, _W.ALWAYS, _S.RUNNING, _A.COUNT),
+    Rule(_S.RUNNING, _T.ACK, _W.ALWAYS, _S.DONE),
+    Rule(_S.RUNNING, _T.NACK, _W.CANCEL_REQUESTED, _S.CANCELLED),
+    Rule(_S.RUNNING, _T.NACK, _W.EXHAUSTED, _S.DEAD),
+    Rule(_S.RUNNING, _T.NACK, _W.DELAYED, _S.SCHEDULED),
+    Rule(_S.RUNNING, _T.NACK, _W.ALWAYS, _S.PENDING),
+    Rule(_S.RUNNING, _T.DEAD_LETTER, _W.ALWAYS, _S.DEAD),
+    Rule(_S.RUNNING, _T.RELEASE, _W.ALWAYS, _S.PENDING, _A.UNCOUNT),
+    Rule(_S.RUNNING, _T.SNOOZE, _W.CANCEL_REQUESTED, _S.CANCELLED),
+    Rule(_S.RUNNING, _T.SNOOZE, _W.ALWAYS, _S.SCHEDULED, _A.UNCOUNT),
+    Rule(_S.RUNNING, _T.MARK_CANCELLED, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.EXHAUSTED, _S.DEAD),
+    Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.ALWAYS, _S.PENDING),
+    Rule(_S.PENDING, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.SCHEDULED, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.PENDING, _T.EXPIRE, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.SCHEDULED, _T.EXPIRE, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.DEAD, _T.REQUEUE, _W.ALWAYS, _S.PENDING, _A.RESET),
+)
+
+_BY_TRANSITION: dict[tuple[JobState, Transition], tuple[Rule, ...]] = {
+    (state, transition): tuple(
+        rule for rule in RULES if rule.source is state and rule.transition is transition
+    )
+    for state in JobState
+    for transition in Transition
+}
+
+
+class Change(Struct, frozen=True, gc=False):
+    """The outcome of an transition: the new state and the new count of attempts."""
+
+    state: JobState
+    attempts: int
+
+
+def next_state(
+    state: JobState,
+    transition: Transition,
+    *,
+    attempts: int,
+    max_attempts: int,
+    cancel_requested: bool = False,
+    delay: int = 0,
+) -> Change | None:
+    """What the transition makes of a job, or None if the transition can't happen in that state."""
+    for rule in _BY_TRANSITION[state, transition]:
+        when = rule.when
+        if (
+            when is When.ALWAYS
+            or (when is When.CANCEL_REQUESTED and cancel_requested)
+            or (when is When.EXHAUSTED and attempts >= max_attempts)
+            or (when is When.DELAYED and delay > 0)
+        ):
+            effect = rule.attempts
+            return Change(rule.target, attempts if effect is Attempts.KEEP else _count(effect, attempts))
+    return None
+
+
+def _count(effect: Attempts, attempts: int) -> int:
+    if effect is Attempts.COUNT:
+        return attempts + 1
+    if effect is Attempts.UNCOUNT:
+        return max(attempts - 1, 0)
+    return 0
+
+
+LEASE_EXPIRED = "lease expired"
+WORKER_GONE = "worker gone"
+EXPIRED = "expired: not started in time"

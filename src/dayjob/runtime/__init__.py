@@ -1,0 +1,1 @@
+"""The process: clock, randomness, ids, signals, and the bridge between threads and event loops."""
