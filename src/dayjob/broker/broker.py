@@ -187,7 +187,7 @@ class Broker(Fleet):
         try:
             yield waiting
         finally:
-            waiting.leave()
+            waiting.close()
 
     # Settling.
 

@@ -1,17 +1,22 @@
 """The contract between the broker and a storage engine.
 
-Every verb takes many and does them in one round trip and one commit, all or nothing; a single
-operation is a batch of one. What a verb gets is validated already, so a verb fails only as a whole
-and only because of the storage: with ``EngineUnavailable`` (may be repeated), ``EngineFenced`` or
-``Closed``. Answers come in the order of the questions.
+Every verb takes a batch and applies it in one round trip and one commit, all or nothing. A single
+operation is a batch of one. The broker validates arguments before the call, so a verb fails only as a
+whole and only because of the storage: with ``Transient`` (the broker repeats the call), another
+``EngineUnavailable`` (final for this call), ``EngineFenced`` or ``Closed``. Replies come in the order of the
+arguments.
 
-``now`` is the time to act at, in microseconds since 1970; None means the engine's own clock, which
-decides about leases, due times and retention. Delays and leases are therefore relative.
+``now`` is the time to act at, in microseconds since 1970. None means the engine's own clock, which decides
+about leases, due times and retention. Delays and leases are therefore relative.
 
-An engine publishes to its ``signals``, on the loop that opened it, after the commit: ``queue_topic``
-when a job may have become claimable, ``job_topic`` when one may have finished, ``CANCEL`` when a
-running job was asked to stop, ``DUE`` when the next due time may have become earlier, ``notes_topic`` when
-notes were written that others are to hear of; or ``publish_all`` when it only knows that something changed.
+``token`` names a write. An engine across a network stores the reply with the token in the same commit. A
+repeated call with that token gets the stored reply and changes nothing, so a lost reply never applies a
+write twice. Engines without a network ignore it.
+
+An engine publishes to its ``signals`` after the commit, on the loop that opened it: ``queue_topic`` when a
+job may have become claimable, ``job_topic`` when one may have finished, ``CANCEL`` when a cancel was
+requested for a running job, ``DUE`` when the next due time may have become earlier, ``documents_topic`` when
+announced documents were written. It calls ``publish_all`` when it only knows that something changed.
 """
 
 from __future__ import annotations
@@ -28,15 +33,45 @@ from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
 BATCH = 10_000
-"""The most jobs that one commit takes in or hands out."""
+"""The largest number of jobs in one commit."""
+
+BATCH_BYTES = 8 * 1024 * 1024
+"""The largest number of payload, result and kv bytes in one commit, unless a single item is larger."""
+
+
+class Transient(EngineUnavailable):
+    """A try failed, and the next may succeed. The broker repeats the call with the same token.
+
+    ``commit_unknown``: the write may have been applied before the failure, so the repetition must ask
+    for the stored reply first.
+    """
+
+    def __init__(self, message: str, *, commit_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.commit_unknown = commit_unknown
 
 
 class Contended(EngineUnavailable):
-    """What was to be written is locked by somebody's open transaction; nothing was, and others may go on."""
+    """An open transaction of another client locks the rows to write. Nothing was changed."""
+
+
+class Token(Struct, frozen=True, gc=False):
+    """The name of one write, the same for each try of it.
+
+    ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
+    has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
+    is enough. ``repeated`` says that an earlier try may have been applied.
+    """
+
+    key: bytes
+    client: bytes
+    slot: int
+    number: int
+    repeated: bool = False
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine can do beyond the verbs; a missing one gives a clear error or a documented fallback."""
+    """What an engine can do beyond the verbs. A missing one gives a clear error or a documented fallback."""
 
     persistent: bool
     """Jobs outlive the process: they can be reopened, and are stored in encoded form."""
@@ -65,7 +100,7 @@ class RetentionTimes(Struct, frozen=True):
 
 
 class RetentionByQueue(Struct, frozen=True):
-    """``Keep`` by queue, for verbs that meet jobs of any queue."""
+    """``RetentionTimes`` by queue, for verbs that change jobs of any queue."""
 
     default: RetentionTimes
     queues: Mapping[str, RetentionTimes] = {}
@@ -75,7 +110,7 @@ class RetentionByQueue(Struct, frozen=True):
 
 
 class Insertion(Struct, gc=False):
-    """A validated job to be stored. At most one of each pair of times, absolute and relative, is set."""
+    """A validated job to store. Of each pair of times, absolute and relative, at most one is set."""
 
     key: bytes
     queue: str
@@ -94,36 +129,37 @@ class Insertion(Struct, gc=False):
     kv: Mapping[bytes, bytes] | None = None
 
     def times(self, now: int) -> tuple[int, int | None]:
-        """When the job runs and when it expires, as instants."""
+        """Return the due time and the expiry as instants."""
         run_at = now + (self.delay or 0) if self.run_at is None else self.run_at
         expires_at = self.expires_at if self.expires_in is None else now + self.expires_in
         return run_at, expires_at
 
 
 class WaitingClaim:
-    """Where jobs arrive that enqueues in other processes have claimed for a claim that waits.
+    """A claim that waits, and the jobs that were claimed for it meanwhile.
 
-    ``arrived`` is called with each; ``give_back`` gets those that come when nobody waits any more.
+    ``on_job`` is called for each delivered job. ``give_back`` releases the jobs that are delivered after the
+    claim was closed, or beyond its limit.
     """
 
-    __slots__ = ("_arrived", "_jobs", "give_back", "left", "name")
+    __slots__ = ("_jobs", "_on_job", "closed", "give_back", "name")
 
-    def __init__(self, arrived: Callable[[Job], None], give_back: Callable[[list[Job]], None]) -> None:
+    def __init__(self, on_job: Callable[[Job], None], give_back: Callable[[list[Job]], None]) -> None:
         self.name = new_key()
-        self.left = False
-        self._arrived = arrived
+        self.closed = False
+        self._on_job = on_job
         self.give_back = give_back
         self._jobs: list[Job] = []
 
-    def hand(self, job: Job) -> None:
-        if self.left:
+    def deliver(self, job: Job) -> None:
+        if self.closed:
             self.give_back([job])
         else:
             self._jobs.append(job)
-            self._arrived(job)
+            self._on_job(job)
 
     def take(self, others: list[Job], limit: int) -> list[Job]:
-        """What has arrived and the others, the limit at most."""
+        """Return the delivered jobs and the others, up to the limit."""
         if not self._jobs:
             return others
         jobs = self._jobs + others
@@ -131,17 +167,17 @@ class WaitingClaim:
         self.give_back(jobs[limit:])
         return jobs[:limit]
 
-    def leave(self) -> None:
-        self.left = True
+    def close(self) -> None:
+        self.closed = True
         self.give_back(self._jobs)
         self._jobs = []
 
 
 class ClaimRequest(Struct, frozen=True):
-    """At most ``limit`` jobs from the queues in the order given, each with the lease of its queue.
+    """Claim at most ``limit`` jobs from the queues in the order given, each with the lease of its queue.
 
-    With a ``seat``, whoever asks for one queue waits if there is nothing, and looks again when it is woken:
-    an engine may claim a job for it meanwhile, and put it there.
+    With ``waiting``, the caller waits if there is no job and claims again after a signal. An engine may
+    claim a job for it in between and deliver it there.
     """
 
     queues: tuple[tuple[str, int], ...]
@@ -153,8 +189,8 @@ class ClaimRequest(Struct, frozen=True):
 class SettleOp(Struct, gc=False):
     """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
 
-    ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are
-    written only if it is applied.
+    ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if the
+    settlement is applied.
     """
 
     key: bytes
@@ -170,7 +206,7 @@ class SettleOp(Struct, gc=False):
 
     @property
     def plain(self) -> bool:
-        """Whether it is a success that leaves nothing behind."""
+        """Whether this is an ack of a job that is not kept, without follow-up jobs or kv writes."""
         return (
             self.transition is Transition.ACK and self.retention.done == 0 and not self.insert and not self.kv
         )
@@ -192,7 +228,7 @@ class Renewed(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """How far the run of the claim ``(key, epoch)`` is."""
+    """The progress of the run of the claim ``(key, epoch)``."""
 
     key: bytes
     epoch: int
@@ -201,7 +237,7 @@ class Progress(Struct, frozen=True, gc=False):
 
 
 class JobQuery(Struct, frozen=True):
-    """Which jobs to list, in id order; ``after`` is an exclusive cursor in the direction of travel."""
+    """Which jobs to list, in id order. ``after`` is an exclusive cursor in the direction of travel."""
 
     limit: int
     queue: str | None = None
@@ -212,24 +248,26 @@ class JobQuery(Struct, frozen=True):
 
 
 class Reschedule(Struct, frozen=True):
+    """Set the due time or the priority of a waiting job; None leaves the value as it is."""
+
     key: bytes
     run_at: int | None
     priority: int | None
 
 
 class Document(Struct, frozen=True, gc=False):
-    """A small record of dayjob's own: a schedule, a worker, who has the duties."""
+    """A small record that the broker keeps: a schedule, a worker, the lead, a sample of counters."""
 
     name: str
     value: bytes
     written_us: int
-    """When it was written, by the engine's clock."""
+    """The time of the last write, by the engine's clock."""
 
 
 class DocumentWrite(Struct, frozen=True, gc=False):
-    """Replace what is noted under a kind and a name, if it is still as expected.
+    """A compare-and-set of the document with this kind and name. None stands for no document.
 
-    ``kind`` is one of the broker's own words, ``name`` any text without NUL. None stands for no such note.
+    ``kind`` is a constant of the broker, ``name`` any text without NUL.
     """
 
     kind: str
@@ -239,7 +277,7 @@ class DocumentWrite(Struct, frozen=True, gc=False):
 
 
 class Diagnostic(Struct, frozen=True):
-    """What ``dayjob doctor`` says of a storage: what was checked, and what to do if it is not well."""
+    """One finding of ``dayjob doctor`` about a storage, with the remedy if something is wrong."""
 
     check: str
     level: Literal["ok", "warning", "error"]
@@ -252,164 +290,203 @@ class Engine(Protocol):
 
     capabilities: Capabilities
     signals: Signals
+    timeout: float
+    """Seconds for which the broker repeats a call that fails with ``Transient``."""
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
         ...
 
     async def close(self) -> None:
-        """Finish what was begun and let go of the storage. Claims stay as they are."""
+        """Finish the calls under way and release the storage. Claims stay as they are."""
         ...
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         """Store the jobs with their kv writes.
 
-        A job whose id exists (answered with that id) or whose dedup key is held on its queue (answered
-        with the holder's id) is not stored and its kv is not written; within the batch as well.
+        A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
+        dedup key is held on its queue (the reply has the holder's id). Earlier jobs of the batch count.
         """
         ...
 
     def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> Coroutine[Any, Any, list[Enqueued]]:
-        """``insert`` inside the open transaction of the caller's connection, which decides its fate.
+        """``insert`` inside the open transaction of the caller's connection, which commits or rolls back.
 
         With a synchronous connection the coroutine ends without waiting, so that any thread can run it.
         """
         ...
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
-        """Hand out pending jobs in ``(priority, id)`` order: running, attempts and epoch one up, lease set.
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
+        """Claim pending jobs in ``(priority, id)`` order: running, attempts and epoch one up, lease set.
 
-        Skips paused queues, and jobs whose ``expires_at`` has come before their first counted run. Lets go
-        of dedup keys held until the claim. A record that can't be decoded ends dead and is passed over.
+        Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
+        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another.
         """
         ...
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``, in one commit."""
         ...
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
-        """Apply each verdict whose claim is current, by the rules of the lifecycle: the new state.
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
+        """Apply each settlement whose claim is current, by the rules of the lifecycle. Return the new states.
 
-        None if the claim was lost; then nothing of the verdict was written.
+        None means that the claim was lost; then nothing of that settlement was written.
         """
         ...
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
-        """Set new leases for the claims that are current; keeps a cancel request and tells of it."""
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
+        """Set new leases for the claims that are current. A cancel request stays, and is in the reply."""
         ...
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
-        """Store the progress of the claims that are current; a claim starts with none."""
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
+        """Store the progress of the claims that are current. A new claim starts with none."""
         ...
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
-        """End waiting jobs as cancelled; flag running ones."""
+        """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
     async def cancel_requests(self) -> list[tuple[bytes, int]]:
-        """The claims ``(key, epoch)`` of all running jobs that are asked to stop."""
+        """Return the claims ``(key, epoch)`` of all running jobs with a cancel request."""
         ...
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        """The full records."""
+        """Return the full records."""
         ...
 
-    async def find(self, listing: JobQuery) -> list[Job]:
-        """Full records in id order."""
+    async def find(self, query: JobQuery) -> list[Job]:
+        """Return full records in id order."""
         ...
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        """Full records of dead jobs, the latest failure first: by time of finish, then by id, downwards.
+        """Return full records of dead jobs, the latest failure first: by finish time, then by id, descending.
 
-        ``before`` is the time and the id of the last one seen.
+        ``before`` is an exclusive cursor: the finish time and the id of the last one seen.
         """
         ...
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
-        """Dead jobs become pending with no attempts, error, finish or expiry; false for any other job."""
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
+        """Make dead jobs pending, without attempts, error, finish time or expiry. False for any other job."""
         ...
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
-        """Requeue up to ``limit`` dead jobs of the queue, in id order; how many there were."""
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
+        """Requeue up to ``limit`` dead jobs of the queue, in id order. Return their number."""
         ...
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
-        """Remove up to ``limit`` dead jobs, of the queue or of all; how many there were."""
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
+        """Remove up to ``limit`` dead jobs, of the queue or of all queues. Return their number."""
         ...
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
-        """Remove those of the jobs that are dead; how many they were."""
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
+        """Remove those of the jobs that are dead. Return their number."""
         ...
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
-        """Change due time or priority of waiting jobs; false for any other job."""
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
+        """Change the due time or the priority of waiting jobs. False for any other job."""
         ...
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
-        """The counters of the queues (of all ever used, if None), in name order, without unknown ones."""
+        """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
         ...
 
     async def position(self, key: bytes, limit: int) -> int:
-        """How many pending jobs of its queue go before a pending job, counted up to ``limit``; else 0."""
+        """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0."""
         ...
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         """Put the values; None deletes."""
         ...
 
-    async def pause(self, queue: str, paused: bool) -> None:
-        """Stop or start handing out the queue's jobs, in all processes. The queue counts as used."""
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
+        """Stop or start claims from the queue, in all processes. The queue counts as used."""
         ...
 
     async def paused(self) -> set[str]: ...
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
-        """Make due jobs pending, and cancel those that were not started before they expired.
+        """Make due jobs pending, and cancel those that expired before they started.
 
-        Up to ``limit`` of each kind; how many of each there were.
+        Up to ``limit`` of each kind. Return the number of each.
         """
         ...
 
     async def next_due(self, now: int | None = None) -> int | None:
-        """Microseconds until the next job is due or expires (0 if one is), or None if there is none."""
+        """Return microseconds until the next job is due or expires: 0 if one is, None if there is none."""
         ...
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
         ...
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
-        """End up to ``limit`` claims of workers that are gone, as if their leases had expired; how many."""
+        """End up to ``limit`` claims of dead workers, as if their leases had expired. Return their number."""
         ...
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
-        """Remove up to ``limit`` finished jobs whose time of removal has come."""
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+        """Remove up to ``limit`` finished jobs whose retention is over."""
         ...
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         """Remove jobs in ``state`` that finished ``age`` microseconds ago or earlier.
 
-        Examines up to ``limit`` jobs after the cursor; how many it removed, and the next cursor or None.
+        Examines up to ``limit`` jobs after the cursor. Return the number removed, and the next cursor if any.
         """
         ...
 
     async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
-        """The engine's time, and what is noted under the kind, in the order of the names' bytes."""
+        """Return the engine's time, and the documents of the kind, in the byte order of their names."""
         ...
 
     async def compare_and_set(
@@ -418,13 +495,15 @@ class Engine(Protocol):
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
-        """Write the notes and ``insert`` the jobs, in one commit, if all notes are as expected; else nothing.
+        """Write the documents and ``insert`` the jobs in one commit, if all documents are as expected.
 
-        No two of the writes are for the same note. ``announce`` publishes the ``notes_topic`` of their kinds.
+        Return False, and write nothing, otherwise. No two writes are for the same document. ``announce``
+        publishes the ``documents_topic`` of their kinds.
         """
         ...
 
     async def diagnose(self) -> list[Diagnostic]:
-        """The version of the layout, and the settings of the storage that jobs depend on."""
+        """Return the version of the layout, and the settings of the storage that jobs depend on."""
         ...

@@ -21,6 +21,7 @@ from dayjob.engines.base import (
     Reschedule,
     RetentionByQueue,
     SettleOp,
+    Token,
 )
 from dayjob.engines.memory.store import Store
 from dayjob.errors import ConfigError
@@ -40,6 +41,7 @@ class MemoryEngine:
         self.signals = Signals()
         self._store = store
         self._clock = clock
+        self.timeout = 0.0
 
     def _now(self, now: int | None) -> int:
         return self._clock.now() if now is None else now
@@ -50,7 +52,9 @@ class MemoryEngine:
     async def close(self) -> None:
         self._store.leave(self.signals)
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         with self._store.commit(self.signals) as store:
             return store.insert(jobs, self._now(now))
 
@@ -62,35 +66,49 @@ class MemoryEngine:
             "leave connection out, or use sqlite:///"
         )
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.claim(request, at) for request in requests]
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return store.insert(jobs, at), [store.claim(request, at) for request in requests]
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.settle(op, at) for op in ops]
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.renew(renewal, at) for renewal in renewals]
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         with self._store.commit(self.signals) as store:
             for report in reports:
                 store.record_progress(report)
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
@@ -104,32 +122,38 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return [entry.to_job() if (entry := store.jobs.get(key)) else None for key in keys]
 
-    async def find(self, listing: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[Job]:
         with self._store.commit(self.signals) as store:
-            return store.find(listing)
+            return store.find(query)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         with self._store.commit(self.signals) as store:
             return store.find_dead(queue, before, limit)
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.requeue(key, at) for key in keys]
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
         with self._store.commit(self.signals) as store:
             return store.requeue_dead(queue, limit, self._now(now))
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         with self._store.commit(self.signals) as store:
             return store.purge_dead(queue, limit)
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         with self._store.commit(self.signals) as store:
             return store.purge(keys)
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         at = self._now(now)
         with self._store.commit(self.signals) as store:
             return [store.reschedule(change, at) for change in changes]
@@ -147,7 +171,9 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return [store.kv.get(key) for key in keys]
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         with self._store.commit(self.signals) as store:
             for key, value in writes:
                 if value is None:
@@ -155,7 +181,7 @@ class MemoryEngine:
                 else:
                     store.kv[key] = value
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         with self._store.commit(self.signals) as store:
             store.pause(queue, paused)
 
@@ -164,7 +190,7 @@ class MemoryEngine:
             return set(store.paused)
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         with self._store.commit(self.signals) as store:
             return store.promote(limit, retention, self._now(now))
@@ -173,22 +199,35 @@ class MemoryEngine:
         with self._store.commit(self.signals) as store:
             return store.next_due(self._now(now))
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         with self._store.commit(self.signals) as store:
             return store.reap(limit, retention, self._now(now))
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
         with self._store.commit(self.signals) as store:
             return store.reclaim(set(workers), limit, retention, self._now(now))
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         with self._store.commit(self.signals) as store:
             return store.sweep(limit, self._now(now))
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         with self._store.commit(self.signals) as store:
             return store.sweep_finished(state, age, after, limit, self._now(now))
@@ -203,6 +242,7 @@ class MemoryEngine:
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
         with self._store.commit(self.signals) as store:
             return store.compare_and_set(writes, jobs, announce, self._now(now))

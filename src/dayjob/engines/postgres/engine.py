@@ -20,6 +20,7 @@ from dayjob.engines.base import (
     RetentionByQueue,
     RetentionTimes,
     SettleOp,
+    Token,
 )
 from dayjob.engines.postgres import diagnosis, listing, noting, rows
 from dayjob.engines.postgres.claiming import Claiming
@@ -52,6 +53,7 @@ class PostgresEngine:
     def __init__(self, place: Place) -> None:
         self.signals = Signals()
         self._place = place
+        self.timeout = place.timeout
         self._statements = Statements(place.schema)
         self._cursors = Cursors()
         self._opened: tuple[Courier, Exchange] | None = None
@@ -123,7 +125,9 @@ class PostgresEngine:
 
     # In.
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         answers = await self._inserting.insert(jobs, now)
         self._exchange.arrived(jobs)
         return answers
@@ -153,7 +157,9 @@ class PostgresEngine:
 
     # Out.
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
         await self._exchange.ready()
         if lost := await self._claiming.lost():
             await self.settle(
@@ -171,7 +177,11 @@ class PostgresEngine:
         return claimed
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """One after the other: two commits of one statement each are sooner done than one of both."""
         answers = await self._inserting.insert(jobs, now)
@@ -183,7 +193,9 @@ class PostgresEngine:
         self._exchange.arrived(jobs)
         return answers, claimed
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
         settled = await self._settling.settle(ops, now)
         exchange = self._exchange
         if settled is None:
@@ -199,7 +211,9 @@ class PostgresEngine:
                 exchange.arrived(op.insert)
         return states(ops, settled)
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
         found = await self._fetch(
             "renew", now,
             [renewal.key for renewal in renewals],
@@ -209,7 +223,7 @@ class PostgresEngine:
         renewed = {(row[0], row[1]): Renewed(row[2], row[3]) for row in found}
         return [renewed.get((renewal.key, renewal.epoch), Renewed(None)) for renewal in renewals]
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         latest = {(report.key, report.epoch): report for report in reports}
         await self._fetch(
             "report",
@@ -221,7 +235,11 @@ class PostgresEngine:
     # From outside.
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
         exchange = self._exchange
         answer = await self._change(
@@ -268,7 +286,9 @@ class PostgresEngine:
 
         return await self._courier.carry(find)
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         answer = await self._change("requeue", now, list(dict.fromkeys(keys)))
         return self._back(keys, answer)
 
@@ -278,14 +298,16 @@ class PostgresEngine:
         self._exchange.returned(set(queues.values()))
         return [queues.pop(key, None) is not None for key in keys]
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
         return sum(await self.requeue(await self._finished(JobState.DEAD, queue, None, limit), now))
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         keys = await self._finished(JobState.DEAD, queue, None, limit)
         return await self.purge(keys)
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return int((await self._change("purge_dead", list(keys)))[0])
 
     async def _finished(
@@ -296,7 +318,9 @@ class PostgresEngine:
 
         return await self._courier.carry(look)
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         answer = await self._change(
             "reschedule", now,
             [change.key for change in changes],
@@ -322,7 +346,9 @@ class PostgresEngine:
         found = {row[0]: row[1] for row in await self._fetch("kv_get", list(keys))}
         return [found.get(key) for key in keys]
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         last = dict(writes)
         put = {key: value for key, value in last.items() if value is not None}
         deleted = [key for key, value in last.items() if value is None]
@@ -336,7 +362,7 @@ class PostgresEngine:
 
         await self._courier.carry(write)
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         if paused:
             await self._fetch("pause", queue)
         else:
@@ -351,7 +377,7 @@ class PostgresEngine:
     # Duties.
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         expired = await self._fetch(
             "expire", now, limit, *rows.keep_columns(retention, JobState.CANCELLED), EXPIRED
@@ -367,13 +393,20 @@ class PostgresEngine:
         found = (await self._fetch("next_due", now))[0][0]
         return None if found is None else max(found, 0)
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         return self._ended(
             await self._fetch("reap", now, limit, *rows.keep_columns(retention, JobState.DEAD), LEASE_EXPIRED)
         )
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
         keep_columns = rows.keep_columns(retention, JobState.DEAD)
         return self._ended(
@@ -386,13 +419,19 @@ class PostgresEngine:
         self._exchange.returned({row[2] for row in ended if row[1] == "pending"})
         return len(ended)
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         await self._tidying.tidy()
         removed: int = (await self._fetch("sweep", now, limit))[0][0]
         return removed
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         keys = await self._finished(state, None, after, limit)
         removed = (await self._fetch("sweep_finished", now, keys, state.value, age))[0][0]
@@ -409,6 +448,7 @@ class PostgresEngine:
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
         written = await self._noting.write(writes, jobs, announce, now)
         if written:

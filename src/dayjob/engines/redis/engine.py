@@ -24,6 +24,7 @@ from dayjob.engines.base import (
     Reschedule,
     RetentionByQueue,
     SettleOp,
+    Token,
     WaitingClaim,
 )
 from dayjob.engines.doubts import Doubts, Named, named
@@ -75,6 +76,7 @@ class RedisEngine:
     def __init__(self, place: Place, clock: Clock) -> None:
         self.signals = Signals()
         self._place = place
+        self.timeout = place.patience
         self._keys = place.keys
         self._opened: tuple[Link, News] | None = None
         self._lanes = Lanes(place.keys)
@@ -131,7 +133,9 @@ class RedisEngine:
 
     # In.
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         return _enqueued(jobs, await self._run("insert", now, *arguments.jobs(jobs)))
 
     async def insert_tx(
@@ -144,7 +148,9 @@ class RedisEngine:
 
     # Out.
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
         await self._listen(for_claims=True)
         seats = self._seats
         left = seats.before(requests)
@@ -154,7 +160,11 @@ class RedisEngine:
         return await self._claimed(requests, found, now)
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         enqueued, answers = await self._run(
             "insert_and_claim", now, *arguments.jobs(jobs), *arguments.requests(requests)
@@ -190,7 +200,7 @@ class RedisEngine:
         """
         confirmed = self._link.begin(("ZREM", self._keys.handed, job.key + job.epoch.to_bytes(4)))
         if not doubted:
-            waiting.hand(job)
+            waiting.deliver(job)
         task = asyncio.get_running_loop().create_task(self._confirmed(confirmed, waiting, job, doubted))
         self._confirming.add(task)
         task.add_done_callback(self._confirming.discard)
@@ -206,11 +216,13 @@ class RedisEngine:
             _log.warning("a job that was handed over may be given to others: %s", error)
         else:
             if doubted and held:
-                waiting.hand(job)
+                waiting.deliver(job)
             elif doubted:
                 waiting.give_back([job])  # To no effect, unless the first answer was lost.
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
         known: dict[Named, JobState | None] = {}
         for batch in self._doubts.about(ops):
             answer = await self._send(batch.ticket, "settle", batch.now, batch.arguments)
@@ -236,7 +248,9 @@ class RedisEngine:
         self._lanes.give_back(ticket)
         return _states(answer)
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
         for renewal in renewals:
             given += (renewal.epoch, renewal.lease)
@@ -247,7 +261,7 @@ class RedisEngine:
             renewed.append(Renewed(None if lease == NONE else lease, answer[start + 8] == 1))
         return renewed
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
             given += (report.epoch, record.progress(report.fraction, report.message))
@@ -256,7 +270,11 @@ class RedisEngine:
     # From outside the claim.
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
         answer = await self._run("cancel", now, arguments.ids(keys), *arguments.retention(retention))
         return [_OUTCOMES[code] for code in answer]
@@ -277,24 +295,28 @@ class RedisEngine:
         await self._listen()
         return await listing.get(self._link, keys)
 
-    async def find(self, listing_: JobQuery) -> list[Job]:
-        return await listing.find(self._link, listing_)
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await listing.find(self._link, query)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return await listing.find_dead(self._link, queue, before, limit)
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         return [code == 1 for code in await self._run("requeue", now, arguments.ids(keys))]
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
         keys = await listing.finished_keys(self._link, JobState.DEAD, queue, None, limit)
         return sum(await self.requeue(keys, now)) if keys else 0
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         keys = await listing.finished_keys(self._link, JobState.DEAD, queue, None, limit)
         return await self.purge(keys)
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return await self._drop(JobState.DEAD, "", keys, None)
 
     async def _drop(self, state: JobState, age: int | str, keys: Sequence[bytes], now: int | None) -> int:
@@ -303,7 +325,9 @@ class RedisEngine:
         dropped: int = await self._run("drop", now, CODES[state], age, arguments.ids(keys))
         return dropped
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         given: Arguments = [arguments.ids(change.key for change in changes)]
         for change in changes:
             given.append(b"" if change.run_at is None else TIME.pack(change.run_at))
@@ -325,13 +349,15 @@ class RedisEngine:
         found: list[bytes | None] = values
         return found
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         last = dict(writes)
         puts = [part for key, value in last.items() if value is not None for part in (key, value)]
         deletes = [key for key, value in last.items() if value is None]
         await self._run("kv_write", None, len(puts) // 2, *puts, len(deletes), *deletes)
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._run("pause", None, queue, int(paused))
 
     async def paused(self) -> set[str]:
@@ -344,7 +370,7 @@ class RedisEngine:
     # Duties.
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         promoted, expired = await self._run("promote", now, limit, *arguments.retention(retention))
         return promoted, expired
@@ -362,12 +388,19 @@ class RedisEngine:
         times = [int(float(end[1])) for end in ends if end]
         return max(min(times) - at, 0) if times else None
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         ended: int = await self._run("reap", now, limit, *arguments.retention(retention))
         return ended
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
         given = (len(workers), *workers, *arguments.retention(retention))
         cursor, ended = b"0", 0
@@ -378,12 +411,18 @@ class RedisEngine:
                 break
         return ended
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         removed: int = await self._run("sweep", now, limit)
         return removed
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         keys = await listing.finished_keys(self._link, state, None, after, limit)
         return await self._drop(state, age, keys, now), keys[-1] if len(keys) == limit else None
@@ -401,6 +440,7 @@ class RedisEngine:
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
         given = (int(announce), *arguments.documents(writes), *arguments.jobs(jobs))
         written: int = await self._run("write_notes", now, *given)

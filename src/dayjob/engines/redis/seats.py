@@ -53,7 +53,7 @@ class Seats:
                     taken.asked = asked
                     if taken.member is not None:
                         removed.append(taken.member)
-        for name in [name for name, taken in self._taken.items() if taken.waiting.left]:
+        for name in [name for name, taken in self._taken.items() if taken.waiting.closed]:
             member = self._taken.pop(name).member
             if member is not None:
                 removed.append(member)

@@ -21,6 +21,7 @@ from dayjob.engines.base import (
     RetentionByQueue,
     RetentionTimes,
     SettleOp,
+    Token,
 )
 from dayjob.engines.slatedb import keys, sharing
 from dayjob.engines.slatedb import listing as listings
@@ -47,6 +48,7 @@ class SlateEngine:
     def __init__(self, place: Place, clock: Clock) -> None:
         self.signals = Signals()
         self._place = place
+        self.timeout = place.patience
         self._clock = clock
         self._core: Core | None = None
 
@@ -82,7 +84,9 @@ class SlateEngine:
             raise Closed(f"{self._place.url}: the engine is not open")
         return await self._core.do(work, unanswered)
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         answer: list[Enqueued] = await self._do(
             lambda store: store.insert(jobs, self._now(now)), _remember_inserts
         )
@@ -96,14 +100,20 @@ class SlateEngine:
             "leave connection out, or use sqlite:///"
         )
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
         answer: list[list[Job]] = await self._do(
             lambda store: store.claim(requests, self._now(now)), self._give_back
         )
         return answer
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         async def work(store: Store) -> tuple[list[Enqueued], list[list[Job]]]:
             at = self._now(now)
@@ -126,7 +136,9 @@ class SlateEngine:
         ]
         store.later(lambda: store.settle(ops, self._now(None)))
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
         def unanswered(store: Store, states: list[JobState | None]) -> None:
             store.remember(
                 settled=[
@@ -141,7 +153,9 @@ class SlateEngine:
         )
         return answer
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
         def work(store: Store) -> list[Renewed]:
             at = self._now(now)
             return [store.renew(renewal, at) for renewal in renewals]
@@ -149,7 +163,7 @@ class SlateEngine:
         answer: list[Renewed] = await self._do(work)
         return answer
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         def work(store: Store) -> None:
             for report in reports:
                 store.record_progress(report)
@@ -157,7 +171,11 @@ class SlateEngine:
         await self._do(work)
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
         answer: list[CancelOutcome] = await self._do(
             lambda store: store.cancel(keys, retention, self._now(now))
@@ -172,31 +190,37 @@ class SlateEngine:
         answer: list[Job | None] = await self._do(lambda store: listings.get(store, keys))
         return answer
 
-    async def find(self, listing: JobQuery) -> list[Job]:
-        answer: list[Job] = await self._do(lambda store: listings.find(store, listing))
+    async def find(self, query: JobQuery) -> list[Job]:
+        answer: list[Job] = await self._do(lambda store: listings.find(store, query))
         return answer
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         answer: list[Job] = await self._do(lambda store: listings.find_dead(store, queue, before, limit))
         return answer
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         answer: list[bool] = await self._do(lambda store: store.requeue(keys, self._now(now)))
         return answer
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
         answer: int = await self._do(lambda store: store.requeue_dead(queue, limit, self._now(now)))
         return answer
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         answer: int = await self._do(lambda store: store.purge_dead(queue, limit))
         return answer
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         answer: int = await self._do(lambda store: store.purge(keys))
         return answer
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         def work(store: Store) -> list[bool]:
             at = self._now(now)
             return [store.reschedule(change, at) for change in changes]
@@ -218,10 +242,12 @@ class SlateEngine:
         )
         return answer
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         await self._do(lambda store: store.kv_write(writes))
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._do(lambda store: store.pause(queue, paused))
 
     async def paused(self) -> set[str]:
@@ -229,7 +255,7 @@ class SlateEngine:
         return answer
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         answer: tuple[int, int] = await self._do(
             lambda store: store.promote(limit, retention, self._now(now))
@@ -240,22 +266,35 @@ class SlateEngine:
         answer: int | None = await self._do(lambda store: store.next_due(self._now(now)))
         return answer
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         answer: int = await self._do(lambda store: store.reap(limit, retention, self._now(now)))
         return answer
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
         answer: int = await self._do(lambda store: store.reclaim(workers, limit, retention, self._now(now)))
         return answer
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         answer: int = await self._do(lambda store: store.archive.sweep(limit, self._now(now)))
         return answer
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         answer: tuple[int, bytes | None] = await self._do(
             lambda store: store.sweep_finished(state, age, after, limit, self._now(now))
@@ -274,6 +313,7 @@ class SlateEngine:
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
         def unanswered(store: Store, written: bool) -> None:
             if written:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from heapq import nlargest
 from typing import Any, NoReturn, TypeVar
 
-from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue
+from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue, Token
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb import listing as listings
 from dayjob.engines.slatedb.database import Source
@@ -43,6 +43,7 @@ class SlateReader:
     def __init__(self, place: Place, clock: Clock) -> None:
         self.signals = Signals()
         self._place = place
+        self.timeout = place.patience
         self._clock = clock
         self._open = False
 
@@ -107,9 +108,9 @@ class SlateReader:
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
         return await self._look(lambda store: listings.get(store, wanted))
 
-    async def find(self, listing: JobQuery) -> list[Job]:
-        whole = listing.state not in keys.FINISHED_STATES
-        return await self._look(lambda store: listings.find(store, listing), whole=whole)
+    async def find(self, query: JobQuery) -> list[Job]:
+        whole = query.state not in keys.FINISHED_STATES
+        return await self._look(lambda store: listings.find(store, query), whole=whole)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         async def look(store: Store) -> list[Job]:
@@ -154,22 +155,29 @@ class SlateReader:
         return diagnose(self._place)
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         return 0, 0
 
     async def next_due(self, now: int | None = None) -> int | None:
         return None
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
-        return 0
-
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> int:
         return 0
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def reclaim(
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        return 0
+
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         return 0
 
 

@@ -22,6 +22,7 @@ from dayjob.engines.base import (
     Reschedule,
     RetentionByQueue,
     SettleOp,
+    Token,
 )
 from dayjob.engines.caller_connection import started
 from dayjob.engines.sqlite.database import Place
@@ -48,6 +49,7 @@ class SqliteEngine:
     def __init__(self, place: Place, clock: Clock) -> None:
         self.signals = Signals()
         self._place = place
+        self.timeout = 0.0
         self._clock = clock
         self._writer: Writer | None = None
         self._reader: Reader | None = None
@@ -100,7 +102,9 @@ class SqliteEngine:
             raise Closed(f"{self._place.url}: the engine is not open")
         return await self._reader.do(work)
 
-    async def insert(self, jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
         return await self._write(lambda store: store.insert(jobs, self._now(now)))
 
     async def insert_tx(
@@ -132,7 +136,9 @@ class SqliteEngine:
                 f"pass a connection to the queue's own file, {str(self._place.path)!r}"
             )
 
-    async def claim(self, requests: Sequence[ClaimRequest], now: int | None = None) -> list[list[Job]]:
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
         owner = self._owner
 
         def work(store: Store) -> list[list[Job]]:
@@ -142,7 +148,11 @@ class SqliteEngine:
         return await self._write(work)
 
     async def insert_and_claim(
-        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], now: int | None = None
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         owner = self._owner
 
@@ -152,17 +162,25 @@ class SqliteEngine:
 
         return await self._write(work)
 
-    async def settle(self, ops: Sequence[SettleOp], now: int | None = None) -> list[JobState | None]:
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
         return await self._write(lambda store: store.settle(ops, self._now(now)))
 
-    async def renew(self, renewals: Sequence[Renewal], now: int | None = None) -> list[Renewed]:
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
         return await self._write(lambda store: [store.renew(renewal, self._now(now)) for renewal in renewals])
 
-    async def record_progress(self, reports: Sequence[Progress]) -> None:
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         await self._write(lambda store: store.record_progress(reports))
 
     async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, now: int | None = None
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> list[CancelOutcome]:
         return await self._write(lambda store: store.cancel(keys, retention, self._now(now)))
 
@@ -172,25 +190,31 @@ class SqliteEngine:
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
         return await self._read(lambda store: store.get(keys))
 
-    async def find(self, listing: JobQuery) -> list[Job]:
-        return await self._read(lambda store: store.find(listing))
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await self._read(lambda store: store.find(query))
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return await self._read(lambda store: store.find_dead(queue, before, limit))
 
-    async def requeue(self, keys: Sequence[bytes], now: int | None = None) -> list[bool]:
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         return await self._write(lambda store: store.requeue(keys, self._now(now)))
 
-    async def requeue_dead(self, queue: str, limit: int, now: int | None = None) -> int:
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
         return await self._write(lambda store: store.requeue_dead(queue, limit, self._now(now)))
 
-    async def purge_dead(self, queue: str | None, limit: int) -> int:
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self._write(lambda store: store.purge_dead(queue, limit))
 
-    async def purge(self, keys: Sequence[bytes]) -> int:
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return await self._write(lambda store: store.purge(keys))
 
-    async def reschedule(self, changes: Sequence[Reschedule], now: int | None = None) -> list[bool]:
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
         return await self._write(lambda store: store.reschedule(changes, self._now(now)))
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
@@ -203,17 +227,19 @@ class SqliteEngine:
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._read(lambda store: store.kv_get(keys))
 
-    async def kv_write(self, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
         await self._write(lambda store: store.kv_write(writes))
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._write(lambda store: store.pause(queue, paused))
 
     async def paused(self) -> set[str]:
         return await self._read(Store.paused)
 
     async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
         if await self.next_due(now) != 0:
             return 0, 0
@@ -222,7 +248,9 @@ class SqliteEngine:
     async def next_due(self, now: int | None = None) -> int | None:
         return await self._read(lambda store: store.next_due(self._now(now)))
 
-    async def reap(self, limit: int, retention: RetentionByQueue, now: int | None = None) -> int:
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
         here = self._process
         assert here is not None
         if not await self._read(lambda store: store.must_reap(here, self._now(now))):
@@ -230,19 +258,30 @@ class SqliteEngine:
         return await self._write(lambda store: store.reap(here, limit, retention, self._now(now)))
 
     async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, now: int | None = None
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> int:
         if not await self._read(lambda store: store.must_reclaim(workers)):
             return 0
         return await self._write(lambda store: store.reclaim(workers, limit, retention, self._now(now)))
 
-    async def sweep(self, limit: int, now: int | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         if not await self._read(lambda store: store.must_sweep(self._now(now))):
             return 0
         return await self._write(lambda store: store.sweep(limit, self._now(now)))
 
     async def sweep_finished(
-        self, state: JobState, age: int, after: bytes | None, limit: int, now: int | None = None
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         return await self._write(lambda store: store.sweep_finished(state, age, after, limit, self._now(now)))
 
@@ -256,6 +295,7 @@ class SqliteEngine:
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
         now: int | None = None,
+        token: Token | None = None,
     ) -> bool:
         return await self._write(lambda store: store.compare_and_set(writes, jobs, announce, self._now(now)))
 
