@@ -14,7 +14,7 @@ from benchmarks.findings import Finding, millis, paired_ratio, rate
 from benchmarks.processes import ask
 from benchmarks.run import Run, measure
 from dayjob import Broker, BrokerConfig, NewJob
-from tests.servers.redis import client
+from tests.support.servers.redis import client
 
 _PEERS = "benchmarks.redis_peers"
 

@@ -14,7 +14,7 @@ from benchmarks.findings import Finding
 from benchmarks.screen import Screen
 from benchmarks.server import Server, start_server
 from benchmarks.side import Side
-from tests.servers.redis import Server as RedisServer
+from tests.support.servers.redis import Server as RedisServer
 
 ENGINES = ("sqlite", "memory", "postgres", "redis", "slatedb")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import postgres
+from tests.support.servers import postgres
 
 
 @pytest.fixture(autouse=True)

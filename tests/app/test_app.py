@@ -26,7 +26,7 @@ from dayjob import (
     Task,
     Worker,
 )
-from tests.app.running import ajobs, arun, job, jobs, run
+from tests.support.app_runs import ajobs, arun, job, jobs, run
 
 
 class Adding:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dayjob import App, Context, JobState
-from tests.app.running import arun, job, run, steady_id
+from tests.support.app_runs import arun, job, run, steady_id
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import pytest
 
 import dayjob
 from dayjob import App, Context, InvalidState, current
-from tests.app.running import run
+from tests.support.app_runs import run
 
 
 def test_an_ordinary_call_gets_a_context_of_its_own(memory_app: App) -> None:

@@ -25,7 +25,7 @@ from dayjob import (
     Retention,
     Worker,
 )
-from tests.app.running import arun, run
+from tests.support.app_runs import arun, run
 
 
 @dataclass

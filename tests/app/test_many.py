@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dayjob import HIGH, App
-from tests.app.running import ajobs, jobs, run
+from tests.support.app_runs import ajobs, jobs, run
 
 
 def test_tuples_mappings_and_bound_calls_make_one_batch(app: App) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dayjob import App, Broker, ConfigError, Context
-from tests.app.running import run, steady_id
+from tests.support.app_runs import run, steady_id
 
 SCRIPT = """\
 from dayjob import App

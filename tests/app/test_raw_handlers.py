@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dayjob import App, Context, Job, JobState
-from tests.app.running import job, jobs, run
+from tests.support.app_runs import job, jobs, run
 
 
 def enqueue(app: App, queue: str, payload: bytes) -> None:

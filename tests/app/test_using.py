@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import HIGH, LOW, App, ConfigError, InvalidState, Job, JobState, Retry, Task
-from tests.app.running import ajobs, job, jobs, run
+from tests.support.app_runs import ajobs, job, jobs, run
 
 ID = "0191e0a0-0000-7000-8000-000000000001"
 YEAR_3000 = datetime(3000, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import App, BrokerConfig, JobState, PayloadTooLarge
-from tests.app.running import job, jobs, run
+from tests.support.app_runs import job, jobs, run
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dayjob import Broker, Job
-from tests.broker.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import BOUND, Gate, Stage, turns
 
 Claim = Callable[[Broker], Awaitable[list[Job]]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, EngineUnavailable, Job
 from dayjob.testing import ManualClock
-from tests.broker.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import BOUND, Gate, Stage, turns
 
 
 async def fired(job: Job) -> None:

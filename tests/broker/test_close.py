@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Closed, EngineUnavailable
 from dayjob.testing import ManualClock
-from tests.broker.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import BOUND, Gate, Stage, turns
 
 QUIET = BrokerConfig(duties=False)
 

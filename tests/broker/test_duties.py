@@ -11,7 +11,7 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.core import CHORE_BATCH
 from dayjob.duties import Promote, Reap, Service, Sweep
 from dayjob.testing import ManualClock
-from tests.broker.staging import ObservedClock, Stage, turns
+from tests.support.staging import ObservedClock, Stage, turns
 
 DUTIES = ("promote", "next_due", "reap", "sweep")
 

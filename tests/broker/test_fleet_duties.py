@@ -9,8 +9,8 @@ from dayjob.duties import Lead, Led, Reclaim, Recur, Service, Sweep
 from dayjob.duties.chores import RESTING
 from dayjob.runtime.signals import LEAD, Signals
 from dayjob.testing import ManualClock
-from tests.broker.staging import turns
 from tests.broker.test_duties import Chores
+from tests.support.staging import turns
 
 
 class Reclaims(Chores):

@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Broker, EngineUnavailable, NewJob
 from dayjob.engines.base import BATCH
-from tests.broker.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import BOUND, Gate, Stage, turns
 
 
 def gather(calls: list[Coroutine[Any, Any, Any]]) -> list[asyncio.Task[Any]]:

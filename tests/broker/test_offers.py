@@ -8,7 +8,7 @@ import pytest
 
 from dayjob import Broker, EngineUnavailable, Job, JobState
 from dayjob.testing import ManualClock
-from tests.broker.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import BOUND, Gate, Stage, turns
 
 
 async def waiting(broker: Broker, *queues: str, limit: int = 1) -> asyncio.Task[list[Job]]:

@@ -12,7 +12,7 @@ from dayjob import Closed, EngineFenced, EngineUnavailable
 from dayjob.duties import Service
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic
 from dayjob.testing import ManualClock
-from tests.broker.staging import Gate, ObservedClock, turns
+from tests.support.staging import Gate, ObservedClock, turns
 
 
 class Scripted:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from dayjob import Broker
 from dayjob.cli import main
 from tests.cli.commands import ask
-from tests.servers import postgres
+from tests.support.servers import postgres
 
 
 def run(*arguments: str, url: str | None = None) -> Result:

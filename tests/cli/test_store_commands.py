@@ -13,7 +13,7 @@ from dayjob import Broker, Recurring
 from dayjob.cli import main
 from dayjob.runtime.clock import SYSTEM
 from tests.cli.running import Store
-from tests.conformance.crew import MEMBER
+from tests.support.registered_workers import MEMBER
 
 ON_A_STORE = [
     ["bench"], ["cancel", "x"], ["dead"], ["dead", "list"], ["dead", "purge", "--all"],

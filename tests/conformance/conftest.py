@@ -9,10 +9,10 @@ import pytest
 
 from dayjob import Broker, BrokerConfig
 from dayjob.runtime.clock import Clock
-from tests.conformance.arrange import OpenBroker
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.conformance.observe import check_counters
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import OpenBroker
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.observe import check_counters
+from tests.support.waiting import WatchedClock
 
 
 @pytest.fixture(params=ENGINES, ids=str)

@@ -12,7 +12,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from dayjob import JobState, QueueConfig, Retention, Retry
-from tests.conformance.arrange import quiet
+from tests.support.arrange import quiet
 
 CONFIG = quiet(
     default=QueueConfig(max_attempts=2, lease=30, retry=Retry.fixed(attempts=2, delay=5)),

@@ -17,9 +17,9 @@ from dayjob import (
     Retention,
     Settlement,
 )
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, dead, quiet, running
-from tests.conformance.observe import everything
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, dead, quiet, running
+from tests.support.observe import everything
+from tests.support.waiting import WatchedClock
 
 AWARE = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 NAIVE = datetime.fromisoformat("2030-01-01T00:00:00")

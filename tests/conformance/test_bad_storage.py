@@ -8,8 +8,8 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError
 from dayjob.engines.registry import without_password
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.conformance.waiting import within
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.waiting import within
 
 UNUSABLE = [(engine, reason) for engine in ENGINES for reason in engine.unusable]
 

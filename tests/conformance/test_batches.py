@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, Enqueued, JobState, LeaseLost, NewJob, PayloadTooLarge, Settlement
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, quiet, record, state
-from tests.conformance.observe import every_job, everything, ids
-from tests.conformance.waiting import SAME_TURN, WatchedClock, cancel_at, within
+from tests.support.arrange import KEEP_ALL, OpenBroker, quiet, record, state
+from tests.support.observe import every_job, everything, ids
+from tests.support.waiting import SAME_TURN, WatchedClock, cancel_at, within
 
 
 async def test_a_bad_enqueue_among_good_ones_fails_alone(broker: Broker) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dayjob import Broker, CancelOutcome, InvalidState, Job, JobState, LeaseLost, NewJob
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -19,8 +19,8 @@ from tests.conformance.arrange import (
     running,
     state,
 )
-from tests.conformance.observe import every_job, everything
-from tests.conformance.waiting import WatchedClock, within
+from tests.support.observe import every_job, everything
+from tests.support.waiting import WatchedClock, within
 
 
 @pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])

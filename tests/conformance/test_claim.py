@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig
-from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, running, state
-from tests.conformance.observe import CLAIM_FIELDS, everything, fields, ids
-from tests.conformance.waiting import LONG, WatchedClock, within
+from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
+from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
+from tests.support.waiting import LONG, WatchedClock, within
 
 
 async def test_a_claim_runs_the_job(broker: Broker, clock: WatchedClock) -> None:

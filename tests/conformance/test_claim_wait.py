@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dayjob import Broker, NewJob
-from tests.conformance.arrange import OpenBroker, claim_one, dead, running, state
-from tests.conformance.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, within
+from tests.support.arrange import OpenBroker, claim_one, dead, running, state
+from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, within
 
 Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
 Scene = Callable[[Broker, WatchedClock], Awaitable[Wake]]

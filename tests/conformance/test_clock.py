@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dayjob import Broker, JobState
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     claim_one,
@@ -18,8 +18,8 @@ from tests.conformance.arrange import (
     running,
     state,
 )
-from tests.conformance.observe import everything
-from tests.conformance.waiting import WatchedClock
+from tests.support.observe import everything
+from tests.support.waiting import WatchedClock
 
 MOMENT = timedelta(microseconds=1)
 HOUR = timedelta(hours=1)

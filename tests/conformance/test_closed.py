@@ -10,10 +10,10 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, NewJob, Recurring, Settlement
 from dayjob.engines.base import Progress
-from tests.conformance.arrange import OpenBroker, claim_one, running
-from tests.conformance.crew import MEMBER
-from tests.conformance.observe import every_job
-from tests.conformance.waiting import LONG, WatchedClock, turns, within
+from tests.support.arrange import OpenBroker, claim_one, running
+from tests.support.observe import every_job
+from tests.support.registered_workers import MEMBER
+from tests.support.waiting import LONG, WatchedClock, turns, within
 
 Call = Callable[[Broker, Job], Awaitable[object]]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, Job, JobState, NewJob, QueueStats, Settlement
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, quiet, record, state
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.conformance.observe import check_counters, every_job, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, quiet, record, state
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.observe import check_counters, every_job, ids
+from tests.support.waiting import WatchedClock
 
 Harm = Callable[[str], None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, InvalidState, Job, JobState, NewJob
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -20,8 +20,8 @@ from tests.conformance.arrange import (
     running,
     state,
 )
-from tests.conformance.observe import every_job, everything, fields, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.observe import every_job, everything, fields, ids
+from tests.support.waiting import WatchedClock
 
 UNKNOWN = "00000000-0000-0000-0000-000000000001"
 

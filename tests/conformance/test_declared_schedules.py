@@ -11,9 +11,9 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, Closed, Context, PayloadTooLarge, Recurring
 from dayjob.broker.schedules import KIND, LONGEST_WAIT, UNDECLARED_FOR
 from dayjob.engines.base import DocumentWrite
-from tests.conformance.arrange import OpenBroker, quiet
-from tests.conformance.crew import elsewhere
-from tests.conformance.waiting import LONG, WatchedClock, within
+from tests.support.arrange import OpenBroker, quiet
+from tests.support.registered_workers import elsewhere
+from tests.support.waiting import LONG, WatchedClock, within
 
 FOREVER = 10**15
 

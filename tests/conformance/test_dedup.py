@@ -10,9 +10,9 @@ import pytest
 
 from dayjob import Broker, Job, JobState, NewJob
 from dayjob.model.job import DedupUntil
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record
-from tests.conformance.observe import every_job, everything
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record
+from tests.support.observe import every_job, everything
+from tests.support.waiting import WatchedClock
 
 WINDOWS: list[DedupUntil] = ["claimed", "settled"]
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from dayjob import Broker, BrokerConfig, JobState, Retention
-from tests.conformance.arrange import OpenBroker, running, state
-from tests.conformance.observe import everything
-from tests.conformance.waiting import LONG, WatchedClock, turns, until, within
+from tests.support.arrange import OpenBroker, running, state
+from tests.support.observe import everything
+from tests.support.waiting import LONG, WatchedClock, turns, until, within
 
 BUSY = BrokerConfig(
     retention=Retention(done=10), reap_interval=5, promote_interval=1, sweep_interval=60, duties=True

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from dayjob import HIGH, LOW, NORMAL, Broker, JobState, NewJob, QueueConfig
-from tests.conformance.arrange import OpenBroker, claim_one, done, quiet, record
-from tests.conformance.observe import FIELDS, every_job, everything, fields, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import OpenBroker, claim_one, done, quiet, record
+from tests.support.observe import FIELDS, every_job, everything, fields, ids
+from tests.support.waiting import WatchedClock
 
 SPELLED = "0190F3A2-7B1C-7DEF-8123-456789ABCDEF"
 CANONICAL = SPELLED.lower()

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dayjob import Broker, Explanation, JobState, NewJob
 from dayjob.model.explanation import COUNTED_AHEAD
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, done, quiet, running
-from tests.conformance.crew import MEMBER
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, done, quiet, running
+from tests.support.registered_workers import MEMBER
+from tests.support.waiting import WatchedClock
 
 
 @pytest.fixture

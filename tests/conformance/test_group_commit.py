@@ -12,7 +12,7 @@ import pytest
 
 from dayjob import Broker, Enqueued, JobState, NewJob
 from dayjob.engines.base import Engine, Insertion
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, state
+from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, state
 
 CALLS = 1000
 

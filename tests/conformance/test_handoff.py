@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from dayjob import Broker, Job, JobState, LeaseLost, NewJob
-from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, state
-from tests.conformance.observe import CLAIM_FIELDS, every_job, fields, ids
-from tests.conformance.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, turns, within
+from tests.support.arrange import OpenBroker, claim_one, quiet, record, state
+from tests.support.observe import CLAIM_FIELDS, every_job, fields, ids
+from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, turns, within
 
 
 async def waiting_claim(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dayjob import Broker, NewJob, QueueStats
 from dayjob.model.durations import SECOND
-from tests.conformance.arrange import running
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import running
+from tests.support.waiting import WatchedClock
 
 
 def next_minute(clock: WatchedClock) -> None:

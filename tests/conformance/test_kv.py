@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dayjob import Broker, KvValueTooLarge, LeaseLost, NewJob
-from tests.conformance.arrange import OpenBroker, running
-from tests.conformance.observe import everything
+from tests.support.arrange import OpenBroker, running
+from tests.support.observe import everything
 
 MOST = 256 * 1024
 

@@ -14,8 +14,8 @@ from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
 from dayjob.runtime.process import this_process
-from tests.conformance.arrange import OpenBroker, running, state
-from tests.conformance.waiting import WatchedClock, until, within
+from tests.support.arrange import OpenBroker, running, state
+from tests.support.waiting import WatchedClock, until, within
 
 BUSY = BrokerConfig(duties=True)
 

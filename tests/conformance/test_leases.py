@@ -7,9 +7,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from dayjob import Broker, JobState, NewJob, QueueConfig
-from tests.conformance.arrange import OpenBroker, claim_one, quiet, record, running, state
-from tests.conformance.observe import everything, fields
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
+from tests.support.observe import everything, fields
+from tests.support.waiting import WatchedClock
 
 
 async def test_renew_sets_the_lease_from_now(broker: Broker, clock: WatchedClock) -> None:

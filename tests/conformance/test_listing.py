@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, Job, JobState, NewJob
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -19,7 +19,7 @@ from tests.conformance.arrange import (
     record,
     running,
 )
-from tests.conformance.observe import every_job, fields, ids
+from tests.support.observe import every_job, fields, ids
 
 MALFORMED = ["", "nonsense", "123", "0" * 31, "☃", "a\0b", "\ud800", "' OR 1=1 --"]
 

@@ -24,10 +24,10 @@ from msgspec.structs import replace
 from dayjob import JobState, NewJob, Settlement
 from dayjob.engines.base import Progress
 from dayjob.testing import ManualClock
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.conformance.observe import fields
 from tests.conformance.programs import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
 from tests.conformance.twins import Claim, Twins
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.observe import fields
 
 PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "60"))
 """How many programs to run on each engine; raise it to look further than the time of a test run allows."""

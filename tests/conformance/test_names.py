@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueStats
-from tests.conformance.arrange import claim_one, record
-from tests.conformance.observe import every_job, ids
+from tests.support.arrange import claim_one, record
+from tests.support.observe import every_job, ids
 
 NAMES = [
     "a", "A", "á", "a:b", "a:", ":a", ":", "::", "a::b", "a/b", "a.b", "a,b", "a|b", "a;b",

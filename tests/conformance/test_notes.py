@@ -12,8 +12,8 @@ from dayjob.engines.base import DocumentWrite, Engine, Insertion
 from dayjob.model.job import NewJob, id_key, id_text
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import DUE, documents_topic, queue_topic
-from tests.conformance.arrange import OpenBroker, running, state
-from tests.conformance.waiting import LONG, WatchedClock, within
+from tests.support.arrange import OpenBroker, running, state
+from tests.support.waiting import LONG, WatchedClock, within
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueStats
-from tests.conformance.arrange import OpenBroker, claim_one, running, state
-from tests.conformance.observe import ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import OpenBroker, claim_one, running, state
+from tests.support.observe import ids
+from tests.support.waiting import WatchedClock
 
 
 async def test_a_paused_queue_accepts_jobs_and_hands_none_out(broker: Broker) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, JobState, NewJob
-from tests.conformance.arrange import claim_one, record, running, state
-from tests.conformance.waiting import LONG, WatchedClock, within
+from tests.support.arrange import claim_one, record, running, state
+from tests.support.waiting import LONG, WatchedClock, within
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dayjob import Broker, BrokerConfig, Retention, Settlement
 from dayjob.engines.base import Progress
 from dayjob.model.lifecycle import Transition
-from tests.conformance.arrange import OpenBroker, claim_one, record
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import OpenBroker, claim_one, record
+from tests.support.waiting import WatchedClock
 
 
 def half(key: bytes, epoch: int, message: str = "half way") -> Progress:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, JobState, LeaseLost, NewJob, Retention
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -20,8 +20,8 @@ from tests.conformance.arrange import (
     record,
     running,
 )
-from tests.conformance.observe import everything, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.observe import everything, ids
+from tests.support.waiting import WatchedClock
 
 Reopen = Callable[[], Awaitable[Broker]]
 

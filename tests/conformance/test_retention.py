@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig, Retention
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -18,8 +18,8 @@ from tests.conformance.arrange import (
     running,
     state,
 )
-from tests.conformance.observe import every_job, everything, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.observe import every_job, everything, ids
+from tests.support.waiting import WatchedClock
 
 MOMENT = timedelta(microseconds=1)
 

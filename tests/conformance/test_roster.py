@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from dayjob import Broker, BrokerConfig, Closed, InvalidState, JobState, LeaseLost, NewJob
 from dayjob.broker.worker_registry import KIND, Member
 from dayjob.engines.base import DocumentWrite
-from tests.conformance.arrange import OpenBroker, claim_one, record
-from tests.conformance.crew import MEMBER, elsewhere
-from tests.conformance.observe import ids
-from tests.conformance.waiting import WatchedClock, within
+from tests.support.arrange import OpenBroker, claim_one, record
+from tests.support.observe import ids
+from tests.support.registered_workers import MEMBER, elsewhere
+from tests.support.waiting import WatchedClock, within
 
 GONE = replace(MEMBER, id="gone", process_started="0")
 """Its pid is in use again, by another process."""

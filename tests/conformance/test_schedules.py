@@ -14,9 +14,9 @@ from dayjob.broker.schedules import KIND, LONGEST_WAIT
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.recurring import MOST_MISSED, Schedule
-from tests.conformance.arrange import OpenBroker, quiet, record
-from tests.conformance.crew import elsewhere
-from tests.conformance.waiting import WatchedClock, within
+from tests.support.arrange import OpenBroker, quiet, record
+from tests.support.registered_workers import elsewhere
+from tests.support.waiting import WatchedClock, within
 
 HOSTILE = ["a:b", "%s", "'\"; drop table", "😀", "a\nb", "{}", "*", " ", "x" * 1024, "é", "e\u0301"]
 

@@ -16,9 +16,9 @@ from dayjob import (
     Retry,
     Settlement,
 )
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record, running, state
-from tests.conformance.observe import every_job, everything, fields
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record, running, state
+from tests.support.observe import every_job, everything, fields
+from tests.support.waiting import WatchedClock
 
 BACK = {"claimed_at": None, "lease_expires_at": None, "worker": None, "finished_at": None}
 """What a job that goes back to its queue no longer has."""

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, Job, JobState, LeaseLost, NewJob, Settlement
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record, running
-from tests.conformance.observe import everything, ids
-from tests.conformance.waiting import WatchedClock
+from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record, running
+from tests.support.observe import everything, ids
+from tests.support.waiting import WatchedClock
 
 Stale = Callable[[Broker, WatchedClock], Awaitable[Job]]
 

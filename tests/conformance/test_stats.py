@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import Broker, NewJob, QueueStats, Settlement
-from tests.conformance.arrange import (
+from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
     cancelled,
@@ -15,8 +15,8 @@ from tests.conformance.arrange import (
     quiet,
     running,
 )
-from tests.conformance.observe import check_counters
-from tests.conformance.waiting import WatchedClock
+from tests.support.observe import check_counters
+from tests.support.waiting import WatchedClock
 
 
 async def test_the_counters_follow_every_transition(open_broker: OpenBroker, clock: WatchedClock) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, DayjobError
-from tests.conformance.arrange import claim_one
-from tests.conformance.engines import EngineUnderTest
-from tests.conformance.observe import every_job, everything
-from tests.conformance.waiting import LONG, within
+from tests.support.arrange import claim_one
+from tests.support.engines import EngineUnderTest
+from tests.support.observe import every_job, everything
+from tests.support.waiting import LONG, within
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from dayjob import Broker, Job, JobState, Waited
-from tests.conformance.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, running
-from tests.conformance.waiting import LONG, WatchedClock, within
+from tests.support.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, running
+from tests.support.waiting import LONG, WatchedClock, within
 
 Ending = Callable[[Broker, WatchedClock, Job], Awaitable[object]]
 

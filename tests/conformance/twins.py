@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from dayjob import Broker, BrokerConfig, DayjobError, Job
 from dayjob.testing import ManualClock
-from tests.conformance.observe import CLAIM_FIELDS, check_counters, everything, fields
+from tests.support.observe import CLAIM_FIELDS, check_counters, everything, fields
 
 T = TypeVar("T")
 

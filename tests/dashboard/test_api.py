@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from dayjob import Broker, BrokerConfig, NewJob, Recurring
 from dayjob.cli import main
 from dayjob.dashboard import dashboard
-from tests.conformance.crew import MEMBER
 from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, make_running
+from tests.support.registered_workers import MEMBER
 
 
 async def test_jobs_and_their_cursor(browser: Browser, broker: Broker) -> None:

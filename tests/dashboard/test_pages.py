@@ -13,8 +13,8 @@ from dayjob.dashboard.pages import dead as dead_page
 from dayjob.dashboard.pages import jobs as jobs_page
 from dayjob.dashboard.rendering import SAID
 from dayjob.engines.base import Progress
-from tests.conformance.crew import MEMBER
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
+from tests.support.registered_workers import MEMBER
 
 PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/schedules", "/workers")
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.engines.sqlite.processes import Spawn, spawning
+from tests.support.processes import Spawn, spawning
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Job, LeaseLost, NewJob, QueueConfig, Retention, Retry
-from tests.engines.sqlite.processes import pause, say, told
+from tests.support.processes import pause, say, told
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=Retention(cancelled=3600)

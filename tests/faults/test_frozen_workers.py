@@ -8,9 +8,9 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from dayjob import Broker, BrokerConfig, Job
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.engines.sqlite.processes import Spawn, until
 from tests.faults.roles import AFTER, WORK, settle_late, succeed
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.processes import Spawn, until
 
 pytestmark = pytest.mark.slow
 

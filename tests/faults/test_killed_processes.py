@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, Job, JobState
-from tests.engines.sqlite.processes import Spawn, pause, until
-from tests.faults.crew import Crew
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, produce, produce_batches, succeed, work
+from tests.faults.worker_processes import Crew
+from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from dayjob import App, Broker, Worker
 from dayjob.engines.redis.seats import Seats
 from dayjob.model.codec import encode
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import Spawn, pause, say
-from tests.servers.redis import client, running_server
+from tests.support.processes import Spawn, pause, say
+from tests.support.servers.redis import client, running_server
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, LeaseLost, NewJob
 from dayjob.engines.redis.keys import Keys
-from tests.engines.sqlite.processes import pause
 from tests.faults.roles import AFTER, WORK, succeed
-from tests.servers.redis import Server, client, running_server
-from tests.servers.redis_audit import check, nobodys_seats
-from tests.worker.crew import until
+from tests.support.processes import pause
+from tests.support.servers.redis import Server, client, running_server
+from tests.support.servers.redis_audit import check, nobodys_seats
+from tests.support.workers import until
 
 pytestmark = pytest.mark.slow
 

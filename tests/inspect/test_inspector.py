@@ -15,7 +15,7 @@ from dayjob.inspect import inspector as inspecting
 from dayjob.inspect.inspector import Filter, Inspector, alike
 from dayjob.inspect.redaction import Redaction
 from dayjob.testing import ManualClock
-from tests.conformance.crew import MEMBER
+from tests.support.registered_workers import MEMBER
 
 KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=1), cancelled=timedelta(days=1))
 

@@ -22,7 +22,7 @@ from dayjob.inspect.inspector import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
 from dayjob.metrics import meter as meters
 from dayjob.testing import ManualClock
-from tests.worker.crew import BOUND, until, working
+from tests.support.workers import BOUND, until, working
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -11,8 +11,8 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig
 from dayjob.testing import ManualClock
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.worker.crew import KEEP_ALL, MakeApp, OpenBroker
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.workers import KEEP_ALL, MakeApp, OpenBroker
 
 
 @pytest.fixture(params=ENGINES, ids=str)

@@ -9,8 +9,8 @@ import pytest
 
 from dayjob import App, Broker, CancelOutcome, Context, JobCancelled, JobState, Retry, Snooze
 from dayjob.runtime.clock import SYSTEM
-from tests.broker.staging import Gate, Stage
-from tests.worker.crew import record, run_until_idle, until, within, working
+from tests.support.staging import Gate, Stage
+from tests.support.workers import record, run_until_idle, until, within, working
 
 PROMPT = 1.0
 """Seconds within which a handler must learn of a cancel."""

@@ -9,8 +9,8 @@ import pytest
 from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.fetcher import Fetcher
-from tests.broker.staging import Stage
-from tests.worker.crew import MakeApp, pause, run_until_idle, until, within, working
+from tests.support.staging import Stage
+from tests.support.workers import MakeApp, pause, run_until_idle, until, within, working
 
 
 async def test_slow_jobs_are_claimed_as_slots_are_free_and_others_get_the_rest(

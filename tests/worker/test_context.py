@@ -24,7 +24,7 @@ from dayjob import (
     Worker,
     current,
 )
-from tests.worker.crew import MakeApp, record, run_until_idle, within, working
+from tests.support.workers import MakeApp, record, run_until_idle, within, working
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")
 

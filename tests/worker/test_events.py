@@ -12,7 +12,7 @@ import pytest
 from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
 from dayjob.events import Event, Events
 from dayjob.runtime.clock import SYSTEM
-from tests.worker.crew import MakeApp, OpenBroker, record, run_until_idle, until, within, working
+from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, within, working
 
 
 def observing(app: App, pattern: str = "*") -> list[Event]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.storages.sqlite import sqlite_url
+from tests.support.storages.sqlite import sqlite_url
 
 MEBIBYTE = 1024 * 1024
 

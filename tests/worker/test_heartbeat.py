@@ -14,7 +14,7 @@ from dayjob import App, Broker, Context, Job, JobState
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
-from tests.worker.crew import BOUND, OpenBroker, first_run_waits, pause, record, until, within, working
+from tests.support.workers import BOUND, OpenBroker, first_run_waits, pause, record, until, within, working
 
 LEASE = 0.5
 BLOCKED = "the event loop has been blocked"

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from dayjob import App, Context, JobState, current
-from tests.worker.crew import run_until_idle, until, within, working
+from tests.support.workers import run_until_idle, until, within, working
 
 COLOUR: ContextVar[str] = ContextVar("colour")
 SHAPE: ContextVar[str] = ContextVar("shape", default="round")

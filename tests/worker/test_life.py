@@ -12,8 +12,8 @@ import pytest
 from dayjob import App, Broker, Context, InvalidState, JobState, Retry, Worker
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.worker.crew import MakeApp, pause, record, run_until_idle, until, within, working
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.workers import MakeApp, pause, record, run_until_idle, until, within, working
 
 
 async def test_until_idle_runs_what_is_due_and_what_follows_from_it(

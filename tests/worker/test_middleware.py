@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, Context, JobState, Retry, TenantNotFound, current
 from dayjob.testing import ManualClock
-from tests.worker.crew import MakeApp, record, run_until_idle
+from tests.support.workers import MakeApp, record, run_until_idle
 
 Next = Callable[[], Awaitable[Any]]
 

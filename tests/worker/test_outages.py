@@ -19,8 +19,8 @@ from dayjob import (
     NewJob,
     Worker,
 )
-from tests.broker.staging import Stage
-from tests.worker.crew import run_until_idle, until, within, working
+from tests.support.staging import Stage
+from tests.support.workers import run_until_idle, until, within, working
 
 
 def away(times: int) -> list[Exception]:

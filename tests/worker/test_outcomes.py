@@ -22,7 +22,7 @@ from dayjob import (
 )
 from dayjob.model.config import BrokerConfig
 from dayjob.testing import ManualClock
-from tests.worker.crew import MakeApp, record, run_until_idle
+from tests.support.workers import MakeApp, record, run_until_idle
 
 
 class Odd(BaseException):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 
 from dayjob import App, JobState
-from tests.worker.crew import record, run_until_idle
+from tests.support.workers import record, run_until_idle
 
 
 def careless(function: Callable[[int], Awaitable[int]]) -> Callable[[int], Awaitable[int]]:

@@ -11,8 +11,8 @@ from dayjob import App, Broker, Context, EngineUnavailable, JobState, Retry
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.progress import ProgressReports
-from tests.broker.staging import Gate, Stage
-from tests.worker.crew import pause, record, run_until_idle, until, within, working
+from tests.support.staging import Gate, Stage
+from tests.support.workers import pause, record, run_until_idle, until, within, working
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])

@@ -12,7 +12,7 @@ from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, Job, J
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.registration import Registration
-from tests.worker.crew import (
+from tests.support.workers import (
     KEEP_ALL,
     MakeApp,
     first_run_waits,

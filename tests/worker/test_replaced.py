@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dayjob import Context, Job
-from tests.worker.crew import MakeApp, record, until, working
+from tests.support.workers import MakeApp, record, until, working
 
 
 async def test_jobs_that_arrive_under_the_old_id_are_given_back_and_run_under_the_new_one(

@@ -16,7 +16,7 @@ from dayjob import (
 )
 from dayjob.model.config import BrokerConfig
 from dayjob.testing import ManualClock
-from tests.worker.crew import KEEP_ALL, MakeApp, record, run_until_idle
+from tests.support.workers import KEEP_ALL, MakeApp, record, run_until_idle
 
 
 async def delays(app: App, clock: ManualClock, outside: Broker, handle: Any) -> list[float]:

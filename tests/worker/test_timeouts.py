@@ -11,7 +11,7 @@ from dayjob import (
     Context,
     JobState,
 )
-from tests.worker.crew import record, run_until_idle, until, within, working
+from tests.support.workers import record, run_until_idle, until, within, working
 
 
 async def test_a_coroutine_past_its_timeout_is_cancelled(app: App, outside: Broker) -> None:

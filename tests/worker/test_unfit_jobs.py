@@ -13,7 +13,7 @@ from dayjob import (
     Snooze,
 )
 from dayjob.testing import ManualClock
-from tests.worker.crew import MakeApp, record, run_until_idle
+from tests.support.workers import MakeApp, record, run_until_idle
 
 
 async def test_a_payload_that_does_not_fit_is_dead_at_once(app: App, outside: Broker) -> None:

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.engines.sqlite import processes
-from tests.engines.sqlite.processes import Spawn, spawning
-from tests.servers.postgres import schema_of, schema_url, server_url
+from tests.support import processes
+from tests.support.processes import Spawn, spawning
+from tests.support.servers.postgres import schema_of, schema_url, server_url
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import psycopg
 
 from dayjob.engines.postgres import pool
 from dayjob.engines.postgres.statements import Statements
-from tests.servers.postgres import server_url
+from tests.support.servers.postgres import server_url
 
 JOBS = 100_000
 

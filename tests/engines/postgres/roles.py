@@ -6,7 +6,7 @@ import asyncio
 
 from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.engines.base import DocumentWrite
-from tests.engines.sqlite.processes import say, told
+from tests.support.processes import say, told
 
 QUIET = BrokerConfig(duties=False)
 

@@ -11,8 +11,8 @@ import pytest
 
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Pool, connect
-from tests.servers.postgres import server_url
-from tests.worker.crew import within
+from tests.support.servers.postgres import server_url
+from tests.support.workers import within
 
 
 @pytest.fixture

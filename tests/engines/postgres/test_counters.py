@@ -12,10 +12,10 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, QueueStats
 from dayjob.engines.postgres import tidying
-from tests.conformance.arrange import claim_one
-from tests.conformance.observe import check_counters
-from tests.servers.postgres import server_url
-from tests.worker.crew import until
+from tests.support.arrange import claim_one
+from tests.support.observe import check_counters
+from tests.support.servers.postgres import server_url
+from tests.support.workers import until
 
 QUIET = BrokerConfig(duties=False)
 

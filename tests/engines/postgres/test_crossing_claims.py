@@ -16,9 +16,9 @@ from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection, connect
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text
-from tests.servers.postgres import server_url, with_options
-from tests.servers.private import private_server
-from tests.worker.crew import within
+from tests.support.servers.postgres import server_url, with_options
+from tests.support.servers.private import private_server
+from tests.support.workers import within
 
 QUIET = BrokerConfig(duties=False)
 HOUR = 3600.0

@@ -13,10 +13,10 @@ from dayjob import Broker, BrokerConfig, Job, JobState, NewJob
 from dayjob.engines.postgres import cursors
 from dayjob.engines.postgres.cursors import START, Cursors, Position
 from dayjob.testing import ManualClock
-from tests.conformance.arrange import KEEP_ALL, claim_one
-from tests.servers.postgres import with_options
-from tests.servers.private import PrivateServer, private_server
-from tests.worker.crew import until, within
+from tests.support.arrange import KEEP_ALL, claim_one
+from tests.support.servers.postgres import with_options
+from tests.support.servers.private import PrivateServer, private_server
+from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 HOUR = 3600.0

@@ -13,13 +13,13 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob
 from dayjob.broker import batcher
 from dayjob.engines.base import Contended
-from tests.conformance.arrange import KEEP_ALL, record, state
-from tests.conformance.observe import check_counters
 from tests.engines.postgres.roles import enqueue_keys, wanted_keys
-from tests.engines.sqlite.processes import Spawn, said_by_all, together
-from tests.servers.postgres import server_url
-from tests.servers.private import private_server
-from tests.worker.crew import until, within, working
+from tests.support.arrange import KEEP_ALL, record, state
+from tests.support.observe import check_counters
+from tests.support.processes import Spawn, said_by_all, together
+from tests.support.servers.postgres import server_url
+from tests.support.servers.private import private_server
+from tests.support.workers import until, within, working
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 

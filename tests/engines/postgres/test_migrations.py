@@ -15,13 +15,13 @@ from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres.migrate import _mark
 from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.engines.registry import find_layout
-from tests.conformance.arrange import KEEP_ALL, claim_one
 from tests.engines.postgres.roles import open_new
 from tests.engines.postgres.verbs import use_every_verb
-from tests.engines.sqlite.processes import Spawn, said_by_all, together
-from tests.servers.postgres import schema_of, schema_url, server_url, with_options
-from tests.servers.private import PrivateServer, private_server
-from tests.worker.crew import within
+from tests.support.arrange import KEEP_ALL, claim_one
+from tests.support.processes import Spawn, said_by_all, together
+from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
+from tests.support.servers.private import PrivateServer, private_server
+from tests.support.workers import within
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 

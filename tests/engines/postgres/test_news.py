@@ -11,7 +11,7 @@ from dayjob.engines.postgres import news
 from dayjob.engines.postgres.news import EVERYTHING, RETURNED, Item, News
 from dayjob.runtime.signals import DUE, job_topic, queue_topic
 from dayjob.testing import ManualClock
-from tests.worker.crew import within
+from tests.support.workers import within
 
 Q: Item = ("queue", "q", 1000)
 R: Item = ("queue", "r", 1000)

@@ -15,9 +15,9 @@ from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.engines.base import Contended, DocumentWrite, Engine
 from dayjob.engines.postgres import courier, pool, troubles
 from tests.engines.postgres.roles import count_up
-from tests.engines.sqlite.processes import Spawn, said_by_all, together
-from tests.servers.postgres import server_url
-from tests.worker.crew import until, within
+from tests.support.processes import Spawn, said_by_all, together
+from tests.support.servers.postgres import server_url
+from tests.support.workers import until, within
 
 Console = psycopg.Connection[tuple[Any, ...]]
 

@@ -11,9 +11,9 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.clock import SYSTEM
-from tests.servers.postgres import schema_of, schema_url, server_url, with_options
-from tests.servers.wire import Proxy, proxy
-from tests.worker.crew import within
+from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
+from tests.support.servers.wire import Proxy, proxy
+from tests.support.workers import within
 
 QUIET = BrokerConfig(duties=False)
 

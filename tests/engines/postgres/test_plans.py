@@ -26,7 +26,7 @@ from tests.engines.postgres.crowd import (
     steps,
     ways_to,
 )
-from tests.servers.postgres import server_url, with_options
+from tests.support.servers.postgres import server_url, with_options
 
 BY_ID: Step = ("jobs_pkey", "id")
 BY_FINISHED: Step = ("jobs_finished", "state queue id")

@@ -25,11 +25,11 @@ from dayjob import (
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.job import id_text
 from dayjob.runtime.signals import documents_topic
-from tests.conformance.arrange import KEEP_ALL, claim_one, record, running
-from tests.conformance.observe import check_counters
-from tests.servers.pooler import Pooler, pooler
-from tests.servers.postgres import schema_url, server_url, with_options
-from tests.worker.crew import until, within, working
+from tests.support.arrange import KEEP_ALL, claim_one, record, running
+from tests.support.observe import check_counters
+from tests.support.servers.pooler import Pooler, pooler
+from tests.support.servers.postgres import schema_url, server_url, with_options
+from tests.support.workers import until, within, working
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=5, delay=0)), retention=KEEP_ALL, duties=False

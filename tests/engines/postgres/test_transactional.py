@@ -18,12 +18,12 @@ from sqlalchemy.pool import NullPool
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Enqueued, InvalidState, Job, JobState, NewJob
 from dayjob.engines.postgres.place import Place
-from tests.conformance.arrange import claim_one, record
-from tests.conformance.observe import check_counters, everything
 from tests.engines.postgres.drivers import ASYNC, DRIVERS, SYNC, Caller, Driver, with_driver
-from tests.servers.postgres import server_url, with_options
-from tests.servers.private import private_server
-from tests.worker.crew import until, within
+from tests.support.arrange import claim_one, record
+from tests.support.observe import check_counters, everything
+from tests.support.servers.postgres import server_url, with_options
+from tests.support.servers.private import private_server
+from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False)
 HOUR = 3600.0

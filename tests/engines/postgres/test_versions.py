@@ -9,12 +9,12 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, JobState, Retry, Worker
 from dayjob.engines.postgres.statements import Statements
-from tests.conformance.arrange import KEEP_ALL
 from tests.engines.postgres.test_plans import EXPECTED
 from tests.engines.postgres.verbs import use_every_verb
-from tests.servers.cluster import PROGRAMS
-from tests.servers.private import PrivateServer, private_server
-from tests.worker.crew import within
+from tests.support.arrange import KEEP_ALL
+from tests.support.servers.cluster import PROGRAMS
+from tests.support.servers.private import PrivateServer, private_server
+from tests.support.workers import within
 
 
 @pytest.fixture(params=sorted(PROGRAMS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dayjob import Broker, CancelOutcome, JobState, NewJob
 from dayjob.engines.base import DocumentWrite
-from tests.conformance.arrange import claim_one, record
-from tests.conformance.observe import check_counters
-from tests.worker.crew import within
+from tests.support.arrange import claim_one, record
+from tests.support.observe import check_counters
+from tests.support.workers import within
 
 
 async def use_every_verb(broker: Broker) -> None:

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.servers.proxy import Proxy, proxied
-from tests.servers.redis import Server, client, running_server
-from tests.servers.redis_audit import check
+from tests.support.servers.proxy import Proxy, proxied
+from tests.support.servers.redis import Server, client, running_server
+from tests.support.servers.redis_audit import check
 
 QUIET = BrokerConfig(duties=False)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from dayjob import Broker, Job
 from dayjob.engines.redis.engine import RedisEngine
-from tests.servers.redis import Server, client
-from tests.worker.crew import pause
+from tests.support.servers.redis import Server, client
+from tests.support.workers import pause
 
 LATER = 4_000_000
 """Microseconds after which what did not arrive is taken back."""

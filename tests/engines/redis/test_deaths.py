@@ -10,8 +10,8 @@ from dayjob import Broker, BrokerConfig, NewJob, Retention, Settlement
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.redis.link import Command, Link
 from dayjob.model.job import id_key
-from tests.servers.redis import Server, client
-from tests.servers.redis_audit import DAMAGED
+from tests.support.servers.redis import Server, client
+from tests.support.servers.redis_audit import DAMAGED
 
 KEYS = Keys("dayjob")
 

@@ -13,8 +13,8 @@ from dayjob.engines.redis import keys, opening
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.opening import server_version, settings_dangers
 from tests.engines.redis.conftest import QUIET
-from tests.servers.proxy import Proxy
-from tests.servers.redis import Server, client
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
 
 LUA = Path(keys.__file__).parent / "lua"
 SHARED = sorted((LUA / "shared").glob("*.lua"))

@@ -10,7 +10,6 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState
 from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.seating import (
     calls,
@@ -24,9 +23,10 @@ from tests.engines.redis.seating import (
     until_heard,
     until_pending,
 )
-from tests.servers.proxy import Proxy
-from tests.servers.redis import Server, client
-from tests.worker.crew import KEEP_ALL, pause, working
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
+from tests.support.workers import KEEP_ALL, pause, working
 
 
 async def test_a_process_that_is_gone_is_handed_nothing(server: Server, proxy: Proxy, other: Broker) -> None:

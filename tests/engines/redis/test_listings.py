@@ -11,7 +11,7 @@ from dayjob.engines.redis import listing
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.redis.link import Command, Link
 from dayjob.model.job import id_key
-from tests.servers.redis import Server, client
+from tests.support.servers.redis import Server, client
 
 WAYS = {"runs": {}, "a sorted set": {"RUNS": 2}, "all ids": {"RUNS": 2, "SPARSE": 0}}
 QUEUES = ("q", "q\1", "r", "s")

@@ -21,10 +21,10 @@ from dayjob.engines.redis import arguments
 from dayjob.engines.redis.engine import RedisEngine
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
-from tests.conformance.arrange import claim_one
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET, SHORT
-from tests.servers.proxy import Proxy
+from tests.support.arrange import claim_one
+from tests.support.servers.proxy import Proxy
+from tests.support.waiting import within
 
 
 @pytest.fixture(autouse=True)

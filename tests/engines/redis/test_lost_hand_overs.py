@@ -6,7 +6,6 @@ import asyncio
 
 from dayjob import Broker, JobState
 from dayjob.runtime.clock import SYSTEM, block
-from tests.conformance.waiting import within
 from tests.engines.redis.seating import (
     deafen,
     engine_of,
@@ -18,9 +17,10 @@ from tests.engines.redis.seating import (
     until_confirmed,
     until_heard,
 )
-from tests.servers.proxy import Proxy
-from tests.servers.redis import Server, client
-from tests.worker.crew import pause
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
+from tests.support.workers import pause
 
 
 async def test_a_job_that_did_not_arrive_is_taken_back_and_did_not_count(

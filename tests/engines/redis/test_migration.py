@@ -13,10 +13,10 @@ from dayjob.engines.redis import opening
 from dayjob.engines.redis.keys import LAYOUT, Keys
 from dayjob.engines.redis.link import Link
 from dayjob.engines.redis.scripts import script
-from tests.conformance.arrange import KEEP_ALL, cancelled, dead, done
-from tests.conformance.observe import everything
 from tests.engines.redis.conftest import QUIET
-from tests.servers.redis import Server, client
+from tests.support.arrange import KEEP_ALL, cancelled, dead, done
+from tests.support.observe import everything
+from tests.support.servers.redis import Server, client
 
 VERSION = Keys("dayjob").layout
 

@@ -12,11 +12,11 @@ from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.engines.redis.keys import Keys
 from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
-from tests.conformance.arrange import claim_one
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
-from tests.servers.proxy import Proxy
-from tests.servers.redis import Server, client
+from tests.support.arrange import claim_one
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
 
 FIRST = DocumentWrite("k", "a", None, b"1")
 

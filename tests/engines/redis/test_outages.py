@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from dayjob import Broker, ConfigError, EngineUnavailable, Job, NewJob, Settlement
-from tests.conformance.arrange import claim_one
-from tests.conformance.observe import everything
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET, SHORT
-from tests.servers.proxy import Proxy, proxied
-from tests.servers.redis import Server, client, running_server
-from tests.worker.crew import pause
+from tests.support.arrange import claim_one
+from tests.support.observe import everything
+from tests.support.servers.proxy import Proxy, proxied
+from tests.support.servers.redis import Server, client, running_server
+from tests.support.waiting import within
+from tests.support.workers import pause
 
 
 async def waiting_claim(broker: Broker, queue: str) -> asyncio.Task[list[Job]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dayjob import Broker, JobState, NewJob
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.seating import (
     calls,
@@ -11,7 +10,8 @@ from tests.engines.redis.seating import (
     gone,
     seated,
 )
-from tests.servers.redis import Server, client
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
 
 
 async def test_the_enqueue_claims_for_whoever_waits(server: Server, broker: Broker, other: Broker) -> None:

@@ -13,7 +13,7 @@ from dayjob import App, Broker, ConfigError
 from dayjob.engines.redis.place import Place, place_of
 from dayjob.engines.registry import parse, without_password
 from tests.engines.redis.conftest import QUIET
-from tests.servers.redis import Server
+from tests.support.servers.redis import Server
 
 
 def place(url: str) -> Place:

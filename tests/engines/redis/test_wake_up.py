@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import Broker, NewJob
-from tests.conformance.arrange import claim_one
-from tests.conformance.waiting import within
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.test_outages import waiting_claim
-from tests.servers.redis import Server, client
-from tests.worker.crew import pause
+from tests.support.arrange import claim_one
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
+from tests.support.workers import pause
 
 
 async def test_without_subscriptions_changes_are_polled_for(server: Server) -> None:

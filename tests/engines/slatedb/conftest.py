@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.engines.sqlite.processes import Spawn, spawning
+from tests.support.processes import Spawn, spawning
 
 QUIET = BrokerConfig(duties=False)
 

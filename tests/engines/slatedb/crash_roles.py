@@ -6,8 +6,8 @@ import asyncio
 from collections import Counter
 
 from dayjob import Broker, BrokerConfig, Job, JobState, NewJob
-from tests.engines.sqlite.processes import say, told
 from tests.faults.roles import CONFIG, WORK, Log, settle
+from tests.support.processes import say, told
 
 QUIET = BrokerConfig(duties=False)
 

@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineFenced, LeaseLost, Worker
-from tests.engines.sqlite.processes import say, told
+from tests.support.processes import say, told
 
 QUIET = BrokerConfig(duties=False)
 

@@ -13,8 +13,8 @@ from dayjob import Broker, JobState
 from dayjob.engines.slatedb import keys
 from tests.engines.slatedb.crash_roles import churn, every_job, miscounted
 from tests.engines.slatedb.damage import open_core
-from tests.engines.sqlite.processes import Child, Spawn, pause
 from tests.faults.roles import AFTER, CONFIG, WORK, succeed
+from tests.support.processes import Child, Spawn, pause
 
 KILLS = 50
 

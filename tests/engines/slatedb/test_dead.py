@@ -17,11 +17,11 @@ from dayjob.engines.slatedb import keys, loading
 from dayjob.engines.slatedb.binding import Row
 from dayjob.engines.slatedb.database import Source
 from dayjob.model.job import id_key
-from tests.conformance.arrange import dead, quiet, running
-from tests.conformance.observe import check_counters, ids
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import damage_job, open_core, write_database
 from tests.engines.slatedb.test_opening import rewrite
+from tests.support.arrange import dead, quiet, running
+from tests.support.observe import check_counters, ids
 
 FOR_EVER = quiet(retention=Retention(dead=None))
 

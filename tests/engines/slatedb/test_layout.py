@@ -15,9 +15,9 @@ from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.core import Core
 from dayjob.engines.slatedb.values import Corrupt
-from tests.conformance.arrange import quiet
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_core
+from tests.support.arrange import quiet
 
 ids = st.binary(min_size=16, max_size=16)
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -13,11 +13,11 @@ from dayjob import Broker, EngineUnavailable, JobState, NewJob, QueueStats
 from dayjob.engines.slatedb import bodies, keys, store, values
 from dayjob.engines.slatedb.core import Core
 from dayjob.model.job import id_key
-from tests.conformance.arrange import KEEP_ALL, quiet
-from tests.conformance.observe import check_counters, ids
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import damage_job, open_core
-from tests.worker.crew import until
+from tests.support.arrange import KEEP_ALL, quiet
+from tests.support.observe import check_counters, ids
+from tests.support.workers import until
 
 Rewrite = Callable[[Core], None]
 

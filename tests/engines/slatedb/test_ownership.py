@@ -25,7 +25,7 @@ from tests.engines.slatedb.roles import (
     try_to_open,
     wait_for_a_job,
 )
-from tests.engines.sqlite.processes import Spawn, until
+from tests.support.processes import Spawn, until
 
 pytestmark = pytest.mark.slow
 

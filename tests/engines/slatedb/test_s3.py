@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
 from dayjob.duties import Sample
 from dayjob.engines.base import DocumentWrite
-from tests.conformance.arrange import KEEP_ALL, quiet
-from tests.conformance.observe import check_counters, everything
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_core
 from tests.engines.slatedb.roles import claim_and_stay, hold, look, try_to_open
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
-from tests.engines.sqlite.processes import Spawn, until
+from tests.support.arrange import KEEP_ALL, quiet
+from tests.support.observe import check_counters, everything
+from tests.support.processes import Spawn, until
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from dayjob import Broker, BrokerConfig, Closed, DayjobError, NewJob
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.job import DedupUntil
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import die, pause, say, told
+from tests.support.processes import die, pause, say, told
 
 QUIET = BrokerConfig(duties=False)
 

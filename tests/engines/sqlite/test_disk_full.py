@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob
-from tests.engines.sqlite.processes import Spawn, say
 from tests.engines.sqlite.threads import on_writer
+from tests.support.processes import Spawn, say
 
 QUIET = BrokerConfig(duties=False)
 BULK = b"x" * 10_000

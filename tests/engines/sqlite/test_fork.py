@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dayjob import Broker, BrokerConfig, Closed
-from tests.engines.sqlite.processes import Spawn
 from tests.engines.sqlite.roles import fork_while_waiting, open_after_fork, use_after_fork
+from tests.support.processes import Spawn
 
 QUIET = BrokerConfig(duties=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, NewJob
-from tests.engines.sqlite.processes import pause, until
+from tests.support.processes import pause, until
 
 QUIET = BrokerConfig(duties=False)
 IMPATIENT = "?busy_timeout=0.2"

@@ -13,8 +13,8 @@ from dayjob.engines.base import DocumentWrite
 from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
 from dayjob.engines.sqlite.statements import migrations
-from tests.engines.sqlite.processes import Spawn, said_by_all, together
 from tests.engines.sqlite.roles import open_new
+from tests.support.processes import Spawn, said_by_all, together
 
 QUIET = BrokerConfig(duties=False)
 NEWEST = migrations()[-1][0]

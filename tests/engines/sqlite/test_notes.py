@@ -18,9 +18,9 @@ from dayjob.engines.sqlite.statements import WIDEST
 from dayjob.engines.sqlite.store import Store
 from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
-from tests.engines.sqlite.processes import BOUND, Spawn, said_by_all, together
 from tests.engines.sqlite.roles import count_up
 from tests.engines.sqlite.threads import on_writer
+from tests.support.processes import BOUND, Spawn, said_by_all, together
 
 IMPATIENT = "?busy_timeout=0.2"
 

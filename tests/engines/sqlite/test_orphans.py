@@ -12,8 +12,8 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from dayjob import Broker, Job, JobState
-from tests.engines.sqlite.processes import ROOT, Spawn, until
 from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
+from tests.support.processes import ROOT, Spawn, until
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,8 +10,8 @@ import pytest
 
 from dayjob import Broker
 from dayjob.model.job import DedupUntil
-from tests.engines.sqlite.processes import Spawn, said_by_all, together
 from tests.engines.sqlite.roles import enqueue_keys, hammer, open_new
+from tests.support.processes import Spawn, said_by_all, together
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import pause
+from tests.support.processes import pause
 
 QUIET = BrokerConfig(duties=False)
 

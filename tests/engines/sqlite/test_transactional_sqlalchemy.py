@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Enqueued, JobState, NewJob
-from tests.conformance.arrange import record
-from tests.conformance.observe import check_counters, everything
-from tests.engines.sqlite.processes import BOUND
+from tests.support.arrange import record
+from tests.support.observe import check_counters, everything
+from tests.support.processes import BOUND
 
 QUIET = BrokerConfig(duties=False)
 

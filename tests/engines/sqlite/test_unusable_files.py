@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, DayjobError, EngineUnavailable
-from tests.engines.sqlite.processes import Spawn
 from tests.engines.sqlite.roles import open_without_rights
+from tests.support.processes import Spawn
 
 QUIET = BrokerConfig(duties=False)
 HEADER = 100

@@ -9,8 +9,8 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, Retention
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import BOUND, Spawn, pause
 from tests.engines.sqlite.roles import claim_and_ack, idle, run_until_cancelled
+from tests.support.processes import BOUND, Spawn, pause
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.conformance.engines import ENGINES, EngineUnderTest
-from tests.engines.sqlite.processes import Spawn
 from tests.faults.fleet.scene import Scene
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.processes import Spawn
 
 SHARED = [engine for engine in ENGINES if engine.name in ("sqlite", "postgres", "redis")]
 

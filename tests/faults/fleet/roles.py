@@ -17,7 +17,7 @@ from dayjob.broker import schedules
 from dayjob.events import Event
 from dayjob.runtime import process
 from dayjob.runtime.clock import block
-from tests.engines.sqlite.processes import pause, say
+from tests.support.processes import pause, say
 
 HOUR = 3600.0
 KEEP_ALL = Retention(done=HOUR, dead=HOUR, cancelled=HOUR)

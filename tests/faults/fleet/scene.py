@@ -14,8 +14,8 @@ import msgspec
 
 from dayjob import Broker, BrokerConfig, Job, JobState
 from dayjob.broker.leader_election import KIND, Holder
-from tests.engines.sqlite.processes import Child, Spawn, pause, until
 from tests.faults.fleet.roles import build, work
+from tests.support.processes import Child, Spawn, pause, until
 
 READER = BrokerConfig(duties=False)
 BOUND = 60.0

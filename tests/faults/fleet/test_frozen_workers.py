@@ -8,8 +8,8 @@ from signal import SIGCONT
 import pytest
 
 from dayjob import JobState
-from tests.engines.sqlite.processes import until
 from tests.faults.fleet.scene import BOUND, Scene
+from tests.support.processes import until
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dayjob import JobState
-from tests.conformance.engines import EngineUnderTest
-from tests.engines.sqlite.processes import until
 from tests.faults.fleet.scene import BOUND, Member, Scene
+from tests.support.engines import EngineUnderTest
+from tests.support.processes import until
 
 pytestmark = pytest.mark.slow
 

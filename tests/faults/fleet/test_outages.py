@@ -10,10 +10,10 @@ import pytest
 
 from dayjob import JobState
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import Spawn, pause
 from tests.faults.fleet.scene import Scene
-from tests.servers.private import Stop, private_server
-from tests.servers.redis import running_server
+from tests.support.processes import Spawn, pause
+from tests.support.servers.private import Stop, private_server
+from tests.support.servers.redis import running_server
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ import pytest
 
 from dayjob import JobState, Recurring
 from dayjob.model.durations import SECOND
-from tests.conformance.engines import EngineUnderTest
-from tests.engines.sqlite.processes import pause, until
 from tests.faults.fleet.firing import fired, lateness, not_exactly_once
 from tests.faults.fleet.scene import BOUND, Scene
+from tests.support.engines import EngineUnderTest
+from tests.support.processes import pause, until
 
 pytestmark = pytest.mark.slow
 

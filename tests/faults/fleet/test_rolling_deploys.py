@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dayjob.runtime.clock import SYSTEM
-from tests.engines.sqlite.processes import Spawn, pause, until
 from tests.faults.fleet.scene import BOUND, Scene
+from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import schema_url, server_url
-from tests.servers.private import PrivateServer, private_server
-from tests.servers.wire import Proxy, proxy
+from tests.support.servers.postgres import schema_url, server_url
+from tests.support.servers.private import PrivateServer, private_server
+from tests.support.servers.wire import Proxy, proxy
 
 
 @pytest.fixture

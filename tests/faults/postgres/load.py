@@ -30,8 +30,8 @@ from dayjob import (
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
-from tests.conformance.observe import check_counters, every_job
-from tests.worker.crew import BOUND, KEEP_ALL, pause, until
+from tests.support.observe import check_counters, every_job
+from tests.support.workers import BOUND, KEEP_ALL, pause, until
 
 WORK, AFTER = "work", "after"
 

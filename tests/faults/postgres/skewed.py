@@ -6,8 +6,8 @@ import asyncio
 
 from dayjob import App, Context, Worker
 from dayjob.runtime.clock import SystemClock
-from tests.engines.sqlite.processes import say, told
 from tests.faults.postgres.load import CONFIG
+from tests.support.processes import say, told
 
 LEASE = 4.0
 """Seconds; a worker renews when half of it is over."""

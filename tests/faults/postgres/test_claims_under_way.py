@@ -11,9 +11,9 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, Job
-from tests.servers.postgres import schema_of, server_url
-from tests.servers.wire import Proxy
-from tests.worker.crew import until, within
+from tests.support.servers.postgres import schema_of, server_url
+from tests.support.servers.wire import Proxy
+from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False)
 

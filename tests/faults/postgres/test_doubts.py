@@ -12,12 +12,12 @@ from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobSta
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
-from tests.conformance.arrange import KEEP_ALL, record, running
-from tests.conformance.observe import check_counters, every_job
 from tests.faults.postgres.load import again
-from tests.servers.postgres import schema_of, with_options
-from tests.servers.wire import Proxy
-from tests.worker.crew import until, working
+from tests.support.arrange import KEEP_ALL, record, running
+from tests.support.observe import check_counters, every_job
+from tests.support.servers.postgres import schema_of, with_options
+from tests.support.servers.wire import Proxy
+from tests.support.workers import until, working
 
 CONFIG = BrokerConfig(retention=KEEP_ALL, duties=False)
 

@@ -13,11 +13,11 @@ from dayjob import Broker, BrokerConfig, JobState, NewJob
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
-from tests.conformance.observe import check_counters, every_job
-from tests.engines.sqlite.processes import Spawn, pause, say, until
-from tests.faults.crew import Crew
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
-from tests.servers.private import PrivateServer
+from tests.faults.worker_processes import Crew
+from tests.support.observe import check_counters, every_job
+from tests.support.processes import Spawn, pause, say, until
+from tests.support.servers.private import PrivateServer
 
 pytestmark = pytest.mark.slow
 

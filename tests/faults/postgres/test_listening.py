@@ -14,10 +14,10 @@ from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.runtime.clock import SYSTEM
-from tests.conformance.arrange import KEEP_ALL, claim_one
-from tests.servers.postgres import schema_of, server_url
-from tests.servers.wire import Proxy
-from tests.worker.crew import until, within
+from tests.support.arrange import KEEP_ALL, claim_one
+from tests.support.servers.postgres import schema_of, server_url
+from tests.support.servers.wire import Proxy
+from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 

@@ -13,11 +13,11 @@ from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
-from tests.conformance.arrange import KEEP_ALL, claim_one, dead, record, running
-from tests.conformance.observe import check_counters, every_job, ids
-from tests.conformance.waiting import until
-from tests.servers.postgres import schema_of
-from tests.servers.wire import Loss, Proxy
+from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
+from tests.support.observe import check_counters, every_job, ids
+from tests.support.servers.postgres import schema_of
+from tests.support.servers.wire import Loss, Proxy
+from tests.support.waiting import until
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=5, delay=0)), retention=KEEP_ALL, duties=False

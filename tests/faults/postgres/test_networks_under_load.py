@@ -7,9 +7,9 @@ import pytest
 from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
-from tests.servers.postgres import with_options
-from tests.servers.wire import Proxy
-from tests.worker.crew import pause
+from tests.support.servers.postgres import with_options
+from tests.support.servers.wire import Proxy
+from tests.support.workers import pause
 
 pytestmark = pytest.mark.slow
 

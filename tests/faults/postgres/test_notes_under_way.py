@@ -11,9 +11,9 @@ from psycopg import AsyncConnection
 from dayjob import Broker, BrokerConfig
 from dayjob.engines.base import DocumentWrite
 from dayjob.engines.postgres import pool
-from tests.servers.postgres import schema_of, server_url
-from tests.servers.wire import Proxy
-from tests.worker.crew import until
+from tests.support.servers.postgres import schema_of, server_url
+from tests.support.servers.wire import Proxy
+from tests.support.workers import until
 
 QUIET = BrokerConfig(duties=False)
 

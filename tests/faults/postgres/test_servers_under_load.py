@@ -12,9 +12,9 @@ from psycopg import AsyncConnection
 from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
-from tests.servers.postgres import with_options
-from tests.servers.private import PrivateServer, Stop, private_server
-from tests.worker.crew import pause, until
+from tests.support.servers.postgres import with_options
+from tests.support.servers.private import PrivateServer, Stop, private_server
+from tests.support.workers import pause, until
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ import pytest
 from dayjob import Broker, BrokerConfig, Job, JobState
 from dayjob.model.durations import SECOND
 from dayjob.runtime.clock import SYSTEM
-from tests.conformance.arrange import record, running, state
-from tests.conformance.observe import check_counters
-from tests.engines.sqlite.processes import Spawn
 from tests.faults.postgres.skewed import LEASE, work_in_another_time
-from tests.worker.crew import until
+from tests.support.arrange import record, running, state
+from tests.support.observe import check_counters
+from tests.support.processes import Spawn
+from tests.support.workers import until
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, NewJob
-from tests.conformance.arrange import KEEP_ALL, claim_one, running
-from tests.conformance.observe import check_counters, every_job
-from tests.servers.postgres import schema_of, server_url
-from tests.worker.crew import until, within
+from tests.support.arrange import KEEP_ALL, claim_one, running
+from tests.support.observe import check_counters, every_job
+from tests.support.servers.postgres import schema_of, server_url
+from tests.support.workers import until, within
 
 CONFIG = BrokerConfig(retention=KEEP_ALL, duties=False)
 

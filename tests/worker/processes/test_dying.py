@@ -18,8 +18,8 @@ from dayjob import App, Broker, Context, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.processes import ProcessPool
+from tests.support.workers import record, run_until_idle, until, within, working
 from tests.worker import process_tasks as tasks
-from tests.worker.crew import record, run_until_idle, until, within, working
 from tests.worker.processes.watching import (
     after,
     done,

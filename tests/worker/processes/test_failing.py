@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dayjob import App, JobState, NewJob
+from tests.support.workers import record, run_until_idle
 from tests.worker import process_tasks as tasks
-from tests.worker.crew import record, run_until_idle
 from tests.worker.processes.watching import (
     after,
 )

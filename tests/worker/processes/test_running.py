@@ -13,8 +13,8 @@ import pytest
 from dayjob import App, Context, JobState
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.processes import ProcessPool
+from tests.support.workers import record, run_until_idle
 from tests.worker import process_tasks as tasks
-from tests.worker.crew import record, run_until_idle
 from tests.worker.processes.watching import (
     after,
     done,

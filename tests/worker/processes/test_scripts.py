@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.crew import within
+from tests.support.workers import within
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dayjob import App, JobState
+from tests.support.workers import record, run_until_idle, working
 from tests.worker import process_tasks as tasks
-from tests.worker.crew import record, run_until_idle, working
 from tests.worker.processes.watching import (
     descriptors,
     started,

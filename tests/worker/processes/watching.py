@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from dayjob import App, Broker, Job, JobState
-from tests.worker.crew import record, run_until_idle, until
+from tests.support.workers import record, run_until_idle, until
 
 
 def own_children() -> list[str]:
     asked = subprocess.run(
         ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
     )
-    servers = "/tests/servers/"  # The session's Redis or PostgreSQL may have been started from here.
+    servers = "/tests/support/servers/"  # The session's Redis or PostgreSQL may have been started from here.
     return [line for line in asked.stdout.splitlines() if " ps -ww" not in line and servers not in line]
 
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.servers.pooler import Pooler, pooler
-from tests.servers.postgres import server_url, with_options
+from tests.support.servers.pooler import Pooler, pooler
+from tests.support.servers.postgres import server_url, with_options
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 from uuid import UUID
 
 from dayjob.engines.redis.keys import Keys
-from tests.conformance.storages.base import EngineUnderTest
-from tests.servers.redis import client, prefix_of, url_of
-from tests.servers.redis_audit import DAMAGED, audit
+from tests.support.servers.redis import client, prefix_of, url_of
+from tests.support.servers.redis_audit import DAMAGED, audit
+from tests.support.storages.base import EngineUnderTest
 
 
 def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], None]:

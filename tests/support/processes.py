@@ -26,7 +26,7 @@ T = TypeVar("T")
 BOUND = 30.0
 """Seconds after which what should come is taken to be missing."""
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 """Where ``tests`` can be imported from."""
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from tests.servers.cluster import VERSION, Cluster, free_port, hold_lifeline
-from tests.servers.postgres import seed
+from tests.support.servers.cluster import VERSION, Cluster, free_port, hold_lifeline
+from tests.support.servers.postgres import seed
 
 BOUND = 30.0
 """Seconds after which a server that should start or stop is taken not to."""

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.servers.postgres import server_url
-from tests.servers.wire import Proxy, proxy
+from tests.support.servers.postgres import server_url
+from tests.support.servers.wire import Proxy, proxy
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tests.conformance.waiting import turns
+from tests.support.waiting import turns
 
 SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
 NOT_ENCRYPTED = b"N"

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
-from tests.conformance.storages.base import EngineUnderTest
+from tests.support.storages.base import EngineUnderTest
 
 
 def sqlite_url(directory: Path) -> str:

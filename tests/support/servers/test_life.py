@@ -11,15 +11,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.engines.sqlite.processes import ROOT, until
-from tests.servers.postgres import ENVIRONMENT, drop_schemas, schema_of, schema_url, server_url
-from tests.servers.private import PrivateServer, Stop, private_server
+from tests.support.processes import ROOT, until
+from tests.support.servers.postgres import ENVIRONMENT, drop_schemas, schema_of, schema_url, server_url
+from tests.support.servers.private import PrivateServer, Stop, private_server
 
 pytestmark = pytest.mark.slow
 
 USER = """
 import sys
-from tests.servers.postgres import server_url
+from tests.support.servers.postgres import server_url
 print(server_url(), flush=True)
 sys.stdin.read()
 """

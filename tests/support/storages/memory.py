@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conformance.storages.base import EngineUnderTest
+from tests.support.storages.base import EngineUnderTest
 
 
 def memory_url(directory: Path) -> str:

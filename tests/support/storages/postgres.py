@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from tests.conformance.storages.base import EngineUnderTest
-from tests.servers import postgres
+from tests.support.servers import postgres
+from tests.support.storages.base import EngineUnderTest
 
 
 def _postgres(directory: Path) -> closing[psycopg.Connection[tuple[Any, ...]]]:

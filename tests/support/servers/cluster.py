@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dayjob.runtime import entropy
-from tests.servers import guard
+from tests.support.servers import guard
 
 PROGRAMS = {"16": "pginstall", "18": "pginstall18"}
 VERSION = os.environ.get("DAYJOB_TEST_POSTGRES_VERSION", "18")

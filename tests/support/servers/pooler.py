@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import unquote, urlsplit
 
-from tests.servers.cluster import free_port
-from tests.servers.frames import (
+from tests.support.servers.cluster import free_port
+from tests.support.servers.frames import (
     GONE,
     NOT_ENCRYPTED,
     Message,

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from tests.servers.cluster import free_port
-from tests.servers.frames import GONE, Message, let_go, read_message, read_opening
+from tests.support.servers.cluster import free_port
+from tests.support.servers.frames import GONE, Message, let_go, read_message, read_opening
 
 BOUND = 20.0
 

@@ -10,7 +10,7 @@ from typing import Any
 from dayjob import Job, JobState
 from dayjob.engines.redis.keys import FIXED, PERMANENT, Keys
 from dayjob.engines.redis.record import CODES, TIME, full_job
-from tests.servers.redis import client, prefix_of, url_of
+from tests.support.servers.redis import client, prefix_of, url_of
 
 DAMAGED: set[bytes] = set()
 """Jobs whose records tests have damaged: of them old entries may stay in ``deaths`` until they are listed."""

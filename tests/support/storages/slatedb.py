@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from tests.conformance.storages.base import EngineUnderTest
 from tests.engines.slatedb.damage import damage_job, make_database
+from tests.support.storages.base import EngineUnderTest
 
 
 def slatedb_url(directory: Path) -> str:

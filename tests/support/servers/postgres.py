@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.servers.cluster import Cluster, Seed, free_port, hold_lifeline
+from tests.support.servers.cluster import Cluster, Seed, free_port, hold_lifeline
 
 ENVIRONMENT = "DAYJOB_TEST_POSTGRES"
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.engines.sqlite.processes import Child, Role, Spawn
+from tests.support.processes import Child, Role, Spawn
 
 
 class Crew:

@@ -1,0 +1,1 @@
+"""Helpers of the tests: servers, storages, builders, waits and worker processes."""
