@@ -110,7 +110,10 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "settle_many": (4, {"batch": st.lists(settlements(), max_size=5)}),
     "renew": (2, {"pick": picks, "lease": st.sampled_from([None, 1e-6, 5, 60])}),
     "renew_many": (1, {"picked": st.lists(picks, max_size=4), "lease": st.sampled_from([None, 60])}),
-    "report": (1, {"picked": st.lists(picks, max_size=3), "fraction": st.sampled_from([0.0, 0.5, 1.0])}),
+    "record_progress": (
+        1,
+        {"picked": st.lists(picks, max_size=3), "fraction": st.sampled_from([0.0, 0.5, 1.0])},
+    ),
     "cancel": (3, {"pick": picks, "running": st.booleans()}),
     "requeue": (2, {"pick": picks}),
     "requeue_dead": (1, {"queue": queues}),

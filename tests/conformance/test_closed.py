@@ -31,7 +31,9 @@ CALLS: dict[str, Call] = {
     "mark_cancelled": lambda broker, claim: broker.mark_cancelled(claim),
     "renew": lambda broker, claim: broker.renew(claim),
     "renew_many": lambda broker, claim: broker.renew_many([claim]),
-    "report": lambda broker, claim: broker.record_progress([Progress(claim.key, claim.epoch, 0.5, "half")]),
+    "record_progress": lambda broker, claim: broker.record_progress(
+        [Progress(claim.key, claim.epoch, 0.5, "half")]
+    ),
     "settle_many": lambda broker, claim: broker.settle_many([Settlement.ack(claim)]),
     "cancel": lambda broker, claim: broker.cancel(claim.id),
     "wait": lambda broker, claim: broker.wait(claim.id, 0),

@@ -134,7 +134,7 @@ async def test_a_lead_whose_answer_was_lost_is_given_up_all_the_same(
         await compare_and_set(*args, **options)
         raise InvalidState("no answer")
 
-    monkeypatch.setattr(broker._engine, "write_notes", lost)
+    monkeypatch.setattr(broker._engine, "compare_and_set", lost)
     with pytest.raises(InvalidState):
         await broker.lead()
     monkeypatch.undo()
@@ -220,7 +220,7 @@ async def test_a_renewal_under_way_does_not_keep_the_lead(
         await leader.lead()
         return found
 
-    monkeypatch.setattr(engine, "notes", read_then_renew)
+    monkeypatch.setattr(engine, "documents", read_then_renew)
     await leader.stop_duties()
     await follower.lead()
     assert follower.leads

@@ -150,7 +150,7 @@ class Program(RuleBasedStateMachine):
         claims = [self.claim_of(pick) for pick in picked if self.claims]
         self.twins.ask(lambda broker, side: broker.renew_many([claim[side] for claim in claims], lease))
 
-    def report(self, picked: list[int], fraction: float) -> None:
+    def record_progress(self, picked: list[int], fraction: float) -> None:
         claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
         reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
         self.twins.ask(lambda broker, _: broker.record_progress(reports))

@@ -172,7 +172,7 @@ async def test_a_beat_just_before_the_mark_wins(
         assert await broker.beat(silent, 2) is not None
         return await compare_and_set(writes, *rest, **options)
 
-    monkeypatch.setattr(broker._engine, "write_notes", overtaken)
+    monkeypatch.setattr(broker._engine, "compare_and_set", overtaken)
     assert await broker.reclaim() == 0
     assert await names(broker) == [silent.id]
 

@@ -229,12 +229,12 @@ async def test_the_note_and_the_jobs_commit_together(
 
     clock.advance(60)
     before = await broker.schedules()
-    monkeypatch.setattr(broker._engine, "write_notes", fails)
+    monkeypatch.setattr(broker._engine, "compare_and_set", fails)
     with pytest.raises(InvalidState, match="before"):
         await broker.recur()
     assert calls == [(2, 2)]
     assert (await broker.schedules(), await broker.jobs()) == (before, [])
-    monkeypatch.setattr(broker._engine, "write_notes", dies)
+    monkeypatch.setattr(broker._engine, "compare_and_set", dies)
     with pytest.raises(InvalidState, match="after"):
         await broker.recur()
     monkeypatch.undo()

@@ -8,11 +8,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dayjob import Broker, NewJob, Recurring, inspect
+from dayjob import Broker, NewJob, Recurring
 from dayjob.dashboard.pages import dead as dead_page
 from dayjob.dashboard.pages import jobs as jobs_page
 from dayjob.dashboard.rendering import SAID
 from dayjob.engines.base import Progress
+from dayjob.inspect import inspector
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
 from tests.support.registered_workers import MEMBER
 
@@ -100,7 +101,7 @@ async def test_older_jobs_are_on_the_next_page(browser: Browser, broker: Broker)
 async def test_a_search_that_has_seen_enough_offers_to_go_on(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspect, "EXAMINED", 20)
+    monkeypatch.setattr(inspector, "EXAMINED", 20)
     wanted = (await broker.enqueue("email", task="rare")).id
     await broker.enqueue_many([NewJob("email", task="common")] * 50)
     path, pages = "/jobs?task=rare", 0
@@ -124,7 +125,7 @@ async def test_a_search_that_takes_too_long_offers_to_go_on(
 async def test_large_payloads_make_a_search_stop_earlier(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspect, "EXAMINED_BYTES", 100_000)
+    monkeypatch.setattr(inspector, "EXAMINED_BYTES", 100_000)
     await broker.enqueue_many([NewJob("email", b"x" * 10_000, task="t") for _ in range(600)])
     assert "Search on" in await browser.text("/jobs?task=rare")
 

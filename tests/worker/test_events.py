@@ -207,7 +207,7 @@ async def test_what_nobody_observes_is_not_even_built(app: App, monkeypatch: pyt
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
-    for place in ("dayjob.app.Event", "dayjob.worker.worker.Happening", "dayjob.worker.report.Event"):
+    for place in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.report.Event"):
         monkeypatch.setattr(place, refuse)
     app.on("job.lost")(lambda event: None)
 

@@ -32,7 +32,7 @@ async def test_what_is_reported_last_is_stored_with_the_outcome(app: App, outsid
             ctx.progress(1.0, "all of it")
 
     handles = await app.tasks["work"].aenqueue_many([()] * 3)
-    reports = Stage(app.broker, "report")
+    reports = Stage(app.broker, "record_progress")
     await run_until_idle(app)
     jobs = [await record(outside, handle.id) for handle in handles]
     assert [(job.state, job.progress) for job in jobs] == [(JobState.DONE, (1.0, "all of it"))] * 3
@@ -52,7 +52,7 @@ async def test_a_report_that_the_outcome_overtakes_is_stored_with_it(app: App, o
             raise OSError("once more")
 
     handle = await work.aenqueue()
-    Stage(app.broker, "report").before = on_the_way
+    Stage(app.broker, "record_progress").before = on_the_way
     settled = Stage(app.broker, "settle")
     async with working(app):
         await until(lambda: len(settled.calls) == 2)
@@ -117,7 +117,7 @@ async def test_many_reports_of_many_jobs_are_one_write_per_quarter_second(app: A
         await ctx.shutting_down.wait()
 
     handles = await work.aenqueue_many([()] * 5)
-    reports = Stage(app.broker, "report")
+    reports = Stage(app.broker, "record_progress")
     async with working(app):
         await until(lambda: reports.calls)
         await pause(0.9)
@@ -153,7 +153,7 @@ async def test_a_storage_that_takes_no_progress_harms_no_job(app: App) -> None:
         return "done"
 
     handle = await work.aenqueue()
-    reports = Stage(app.broker, "report")
+    reports = Stage(app.broker, "record_progress")
     reports.failures.extend([EngineUnavailable("away")] * 3)
     await run_until_idle(app)
     assert await handle.aresult() == "done"

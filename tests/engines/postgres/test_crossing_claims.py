@@ -10,12 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from dayjob import Broker, BrokerConfig, Job, NewJob, ids
+from dayjob import Broker, BrokerConfig, Job, NewJob
 from dayjob.engines.postgres import claiming
 from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection, connect
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text
+from dayjob.runtime import ids
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.servers.private import private_server
 from tests.support.workers import within

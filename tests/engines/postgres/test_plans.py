@@ -13,8 +13,9 @@ from importlib.resources import files
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, ids
+from dayjob import Broker, BrokerConfig
 from dayjob.engines.postgres.statements import Statements
+from dayjob.runtime import ids
 from tests.engines.postgres.crowd import (
     JOBS,
     Session,
