@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Context, Retry, Snooze, Worker
 from dayjob.broker import Broker as AnyBroker
-from dayjob.inspect.inspector import Inspector
+from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
 from dayjob.metrics import meter as meters
 from dayjob.testing import ManualClock

@@ -10,7 +10,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dayjob.inspect.inspector import Inspector, Overview, QueueView
+from dayjob.inspect import Inspector, Overview, QueueView
 from dayjob.metrics.meter import OTHER
 
 MOST_QUEUES = 200

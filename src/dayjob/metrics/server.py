@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from dayjob.broker import Broker
 from dayjob.errors import ConfigError, DayjobError
-from dayjob.inspect.inspector import Health, Inspector
+from dayjob.inspect import Health, Inspector
 from dayjob.metrics.exposition import Exposition
 
 _log = logging.getLogger("dayjob.metrics")
