@@ -179,6 +179,8 @@ class Session:
     async def flush(self) -> None:
         """Refuse new calls, end the waits, stop the duties, and commit what was submitted."""
         self.closing = True
+        for service in (self._watch, *self._services):
+            service.cancel()  # Before the wake-up below, which would run each duty once more.
         self.engine.signals.publish_all()
         await self._watch.stop()
         await self.stop_duties()

@@ -46,10 +46,15 @@ class Service:
                 self._run(), name=f"dayjob duty {self._duty.name}"
             )
 
+    def cancel(self) -> None:
+        """Start no further run. ``stop`` waits for the end."""
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
+
     async def stop(self) -> None:
+        self.cancel()
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
             await asyncio.wait({task})
 
     async def _run(self) -> None:

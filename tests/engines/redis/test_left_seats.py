@@ -82,7 +82,7 @@ async def test_a_claim_that_waits_has_one_seat_however_often_it_looks(server: Se
         before = calls(server)
         engine_of(broker).signals.publish_all()
         async with asyncio.timeout(20):
-            while calls(server) == before or "q" not in broker._offers._by_queue:
+            while calls(server) == before or "q" not in broker._session.waiting_claims._by_queue:
                 await pause(0.01)
         assert keys(server, "seats") == [1]
     await gone(waiting)

@@ -1,4 +1,4 @@
-"""How calls form batches: whoever arrives while one is under way is in the next, and shares its fate only."""
+"""How calls form batches: calls that arrive while one batch is under way are in the next."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_calls_that_arrive_during_a_commit_share_the_next(
     stage.before = Gate()
     tasks = gather([first])
     await stage.before.reached()
-    assert stage.sizes == [1], "a lone call waits for nobody"
+    assert stage.sizes == [1], "a lone call is sent at once"
     for call in rest:
         tasks += gather([call])
         await turns(1)
@@ -74,7 +74,7 @@ async def test_calls_that_arrive_during_a_commit_share_the_next(
     assert stage.sizes == [1, 99]
 
 
-async def test_a_batch_holds_no_more_jobs_than_a_commit_may(broker: Broker) -> None:
+async def test_a_batch_has_no_more_jobs_than_the_limit(broker: Broker) -> None:
     insert = Stage(broker, "insert")
     insert.before = Gate()
     tasks = gather([broker.enqueue("q")])
@@ -88,20 +88,20 @@ async def test_a_batch_holds_no_more_jobs_than_a_commit_may(broker: Broker) -> N
     assert max(insert.sizes) <= BATCH
 
 
-async def test_an_outage_reaches_all_callers_of_its_batch_and_nobody_else(broker: Broker) -> None:
+async def test_an_outage_fails_all_callers_of_its_batch_and_no_other(broker: Broker) -> None:
     insert = Stage(broker, "insert")
     insert.before = Gate()
-    insert.failures.append(EngineUnavailable("no answer"))
+    insert.failures.append(EngineUnavailable("no reply"))
     doomed = gather([broker.enqueue("q") for _ in range(10)])
     await insert.before.reached()
     lucky = gather([broker.enqueue("q") for _ in range(10)])
     await turns()
     insert.before.open()
     async with asyncio.timeout(BOUND):
-        answers = await asyncio.gather(*doomed, return_exceptions=True)
-        assert all(isinstance(answer, EngineUnavailable) for answer in answers)
-        assert all(answer.created for answer in await asyncio.gather(*lucky))
-    assert insert.sizes == [10, 10], "it was not tried again behind the callers' backs"
+        replies = await asyncio.gather(*doomed, return_exceptions=True)
+        assert all(isinstance(reply, EngineUnavailable) for reply in replies)
+        assert all(reply.created for reply in await asyncio.gather(*lucky))
+    assert insert.sizes == [10, 10], "the callers decide about a retry"
     assert (await broker.stats("q")).pending == 10
     assert (await broker.enqueue("q")).created
 
@@ -112,7 +112,7 @@ async def test_later_calls_work_after_an_outage(broker: Broker, verb: str) -> No
     first, second, *rest = await make(broker)
     for call in rest:
         call.close()
-    Stage(broker, verb).failures.append(EngineUnavailable("no answer"))
+    Stage(broker, verb).failures.append(EngineUnavailable("no reply"))
     with pytest.raises(EngineUnavailable):
         await first
     await second
@@ -122,18 +122,18 @@ async def test_an_outage_of_a_settlement_leaves_the_claim_to_be_settled_again(br
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     token = job.cancel_token
-    Stage(broker, "settle").failures.append(EngineUnavailable("no answer"))
+    Stage(broker, "settle").failures.append(EngineUnavailable("no reply"))
     with pytest.raises(EngineUnavailable):
         await broker.ack(job)
     await broker.cancel(job.id)
     await turns()
-    assert token.cancelled, "it is still watched over"
+    assert token.cancelled, "the claim is still held"
     await broker.ack(job)
     assert (await broker.stats("q")).done == 1
 
 
 async def test_an_item_that_can_not_be_stored_fails_alone(broker: Broker) -> None:
-    """Whatever was overlooked when it was checked."""
+    """An error that validation did not find."""
     insert = Stage(broker, "insert")
     poison = ValueError("this one is bad")
 
@@ -143,13 +143,13 @@ async def test_an_item_that_can_not_be_stored_fails_alone(broker: Broker) -> Non
 
     insert.last = check
     payloads = [b"good", b"poison", b"good"]
-    answers = await asyncio.gather(*(broker.enqueue("q", p) for p in payloads), return_exceptions=True)
-    assert answers[1] is poison
-    assert len([answer for answer in answers if answer is not poison]) == 2
-    assert not any(isinstance(answers[index], BaseException) for index in (0, 2))
+    replies = await asyncio.gather(*(broker.enqueue("q", p) for p in payloads), return_exceptions=True)
+    assert replies[1] is poison
+    assert len([reply for reply in replies if reply is not poison]) == 2
+    assert not any(isinstance(replies[index], BaseException) for index in (0, 2))
 
 
-async def test_a_caller_that_gives_up_takes_nobody_with_it(broker: Broker) -> None:
+async def test_a_cancelled_caller_cancels_no_other_call_of_the_batch(broker: Broker) -> None:
     insert = Stage(broker, "insert")
     insert.before = Gate()
     tasks = gather([broker.enqueue("q") for _ in range(3)])
@@ -158,8 +158,8 @@ async def test_a_caller_that_gives_up_takes_nobody_with_it(broker: Broker) -> No
     await turns()
     insert.before.open()
     async with asyncio.timeout(BOUND):
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(answers[1], asyncio.CancelledError)
-    assert not isinstance(answers[0], BaseException)
-    assert not isinstance(answers[2], BaseException)
-    assert (await broker.stats("q")).pending == 3, "the batch went as it was sent"
+        replies = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(replies[1], asyncio.CancelledError)
+    assert not isinstance(replies[0], BaseException)
+    assert not isinstance(replies[2], BaseException)
+    assert (await broker.stats("q")).pending == 3, "the batch was already sent"
