@@ -151,7 +151,7 @@ async def test_a_crash_between_mark_and_removal_is_made_up_for(
 async def test_a_failure_while_claims_are_taken_back_is_made_up_for(
     broker: Broker, silent: Member, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*_: Any) -> int:
+    async def fails(*_: Any, **__: Any) -> int:
         raise InvalidState("crashed")
 
     monkeypatch.setattr(broker._engine, "reclaim", fails)

@@ -125,12 +125,12 @@ async def test_a_handoff_during_a_claim_that_finds_a_job_stays_within_the_limit(
     await until_received(message)
     claim = broker._engine.claim
 
-    async def slow_claim(*arguments: Any) -> Any:
-        found = await claim(*arguments)
+    async def slow_claim(*arguments: Any, **named: Any) -> Any:
+        found = await claim(*arguments, **named)
         receive(broker, message[0])
         return found
 
-    broker._engine.claim = slow_claim  # type: ignore[method-assign, assignment]
+    broker._engine.claim = slow_claim  # type: ignore[method-assign]
     await other.enqueue("q", b"2")
     [job] = await within(waiting)
     assert job.payload == b"1"
