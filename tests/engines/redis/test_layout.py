@@ -135,7 +135,7 @@ async def test_risks_are_logged_when_a_server_is_first_opened(
 
 async def test_the_documented_rights_suffice_for_all_verbs(server: Server, proxy: Proxy) -> None:
     text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
-    commands = re.search(r"and the commands `([A-Z\s]+)`", text)
+    commands = re.search(r"and the commands\s+`([A-Z\s]+)`", text)
     assert commands is not None
     with client(server.url) as connection:
         rights = [f"+{command.lower()}" for command in commands[1].split()]

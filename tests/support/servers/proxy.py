@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from dayjob.runtime.clock import SYSTEM
+
 
 class Proxy:
     """Forwards everything, except for the faults that a test sets."""
@@ -22,6 +24,8 @@ class Proxy:
         """Replies dropped so far."""
         self.replies: list[bytes] = []
         """Replies to send to the next script calls, which then don't reach the server."""
+        self.bytes_per_second: float | None = None
+        """The rate at which requests and replies are forwarded; None is unlimited."""
 
     def url(self, prefix: str, options: str = "") -> str:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
@@ -68,6 +72,7 @@ class Proxy:
                     script_called.set()
                 to_writer.write(request)
                 await to_writer.drain()
+                await self._throttle(request)
         finally:
             forwarding.cancel()
             to_writer.close()
@@ -85,7 +90,12 @@ class Proxy:
                 script_called.clear()
                 writer.write(reply)
                 await writer.drain()
+                await self._throttle(reply)
         writer.close()
+
+    async def _throttle(self, data: bytes) -> None:
+        if self.bytes_per_second is not None:
+            await SYSTEM.wait(asyncio.Event(), len(data) / self.bytes_per_second)
 
 
 @asynccontextmanager

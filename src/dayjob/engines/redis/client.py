@@ -94,9 +94,33 @@ class Client:
             self._closer.cancel()
             await asyncio.wait({self._closer})
 
-    async def execute(self, *commands: Command) -> list[Any]:
-        """Return the replies to the commands, which are sent together."""
-        return await self.execute_retrying(*commands, timeout=self.settings.timeout)
+    async def execute(self, *commands: Command, silence: float | None = None) -> list[Any]:
+        """Send the commands together, once, and return the replies."""
+        if self._closed:
+            raise Closed(f"{self.settings.shown}: the engine is closed")
+        packed = [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
+        seconds = (silence or self._silence) + sum(map(len, packed)) / _SLOWEST
+        written = False
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                connection = self._idle.pop() if self._idle else self.connection()
+                self._busy.add(connection)
+                sent = False
+                try:
+                    if not connection.is_connected:
+                        await connection.connect()  # type: ignore[no-untyped-call]
+                    written = True
+                    await connection.send_packed_command(packed, check_health=False)
+                    sent = True
+                finally:
+                    if not sent:
+                        self._busy.discard(connection)
+                        await drop(connection)
+                return await self._receive(connection, len(packed), limit)
+        except NoScriptError:
+            raise
+        except (OSError, RedisError) as error:
+            raise self._classified(error, written) from error
 
     async def execute_retrying(self, *commands: Command, timeout: float) -> list[Any]:
         """``execute``, repeated after transient failures. For idempotent commands of the engine's own."""
@@ -105,7 +129,7 @@ class Client:
         cause: Transient | None = None
         while True:
             try:
-                return await self._execute(commands, min(timeout, self._silence))
+                return await self.execute(*commands, silence=min(timeout, self._silence))
             except Transient as error:
                 if cause is None or not isinstance(error.__cause__, TimeoutError):
                     cause = error  # A timeout explains less than any other failure.
@@ -146,33 +170,6 @@ class Client:
                 return await self._receive(connection, 1, limit)
         except (OSError, RedisError):
             return await self.execute_retrying(command, timeout=self.settings.timeout)
-
-    async def _execute(self, commands: Sequence[Command], silence: float) -> list[Any]:
-        """Send the commands once. Raise ``Transient`` after a failure that may pass by itself."""
-        if self._closed:
-            raise Closed(f"{self.settings.shown}: the engine is closed")
-        packed = [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
-        written = False
-        try:
-            async with asyncio.timeout(silence + sum(map(len, packed)) / _SLOWEST) as limit:
-                connection = self._idle.pop() if self._idle else self.connection()
-                self._busy.add(connection)
-                sent = False
-                try:
-                    if not connection.is_connected:
-                        await connection.connect()  # type: ignore[no-untyped-call]
-                    written = True
-                    await connection.send_packed_command(packed, check_health=False)
-                    sent = True
-                finally:
-                    if not sent:
-                        self._busy.discard(connection)
-                        await drop(connection)
-                return await self._receive(connection, len(packed), limit)
-        except NoScriptError:
-            raise
-        except (OSError, RedisError) as error:
-            raise self._classified(error, written) from error
 
     async def _receive(self, connection: AbstractConnection, count: int, limit: asyncio.Timeout) -> list[Any]:
         """Return the replies to so many commands, and make the connection idle again."""

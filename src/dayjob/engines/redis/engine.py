@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
-
 from dayjob.engines.base import (
     Capabilities,
     ClaimRequest,
@@ -27,7 +25,6 @@ from dayjob.engines.base import (
     Token,
     WaitingClaim,
 )
-from dayjob.engines.doubts import Doubts, Named, named
 from dayjob.engines.redis import arguments, documents, queries, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
@@ -37,7 +34,7 @@ from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
-from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
+from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
@@ -57,15 +54,6 @@ _EXAMINED = 250
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
-class Batch(Struct, frozen=True, eq=False):
-    """Settlements as they were sent."""
-
-    token: Token
-    ops: Sequence[SettleOp]
-    now: int | None
-    arguments: Arguments
-
-
 class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
@@ -79,7 +67,6 @@ class RedisEngine:
         self._settings = settings
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
-        self._doubts = Doubts[Batch]()
         self._waiting_claims = WaitingClaims(self._acknowledge)
         self._acknowledging: set[asyncio.Task[None]] = set()
 
@@ -227,27 +214,7 @@ class RedisEngine:
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> list[JobState | None]:
-        known: dict[Named, JobState | None] = {}
-        for batch in self._doubts.about(ops):
-            reply = await self._run(batch.token, "settle", batch.now, *batch.arguments)
-            for op, state in zip(batch.ops, _states(reply), strict=True):
-                known.setdefault(named(op), state)  # Of two on one claim, the first was applied.
-            self._doubts.remove(batch)
-        new = [op for op in ops if named(op) not in known]
-        states = iter(await self._settle(new, now, token) if new else [])
-        return [known[name] if (name := named(op)) in known else next(states) for op in ops]
-
-    async def _settle(
-        self, ops: Sequence[SettleOp], now: int | None, token: Token | None
-    ) -> list[JobState | None]:
-        token = token or _new_token()
-        given = arguments.ops(ops)
-        try:
-            reply = await self._run(token, "settle", now, *given)
-        except EngineUnavailable:
-            self._doubts.add(ops, Batch(token, ops, now, given))
-            raise
-        return _states(reply)
+        return [STATES.get(code) for code in await self._run(token, "settle", now, *arguments.ops(ops))]
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
@@ -483,7 +450,3 @@ def _enqueued(jobs: Sequence[Insertion], reply: bytes) -> list[Enqueued]:
             enqueued.append(Enqueued(id_text(reply[at + 1 : at + 17]), False))
             at += 17
     return enqueued
-
-
-def _states(reply: bytes) -> list[JobState | None]:
-    return [STATES.get(code) for code in reply]
