@@ -38,8 +38,8 @@ class Load:
             one = broker.enqueue(WORK)
             many = broker.enqueue_many([NewJob(WORK) for _ in range(5)])
             single, batch = await asyncio.gather(one, many)
-            assert all(answer.created for answer in (single, *batch))
-            self.accepted += [answer.id for answer in (single, *batch)]
+            assert all(each.created for each in (single, *batch))
+            self.accepted += [each.id for each in (single, *batch)]
             await pause(0.005)
 
     async def work(self, broker: Broker) -> None:

@@ -75,7 +75,7 @@ async def jobs(proxy: Proxy) -> AsyncIterator[Jobs]:
 
 
 REQUEST = ClaimRequest((("pending", 60_000_000),), 5, "w")
-SETTING = DocumentWrite("k", "a", None, b"1")
+DOCUMENT = DocumentWrite("k", "a", None, b"1")
 
 Call = Callable[[Jobs, Token], Awaitable[Any]]
 
@@ -107,7 +107,7 @@ CALLS: dict[str, Call] = {
     "reclaim": lambda jobs, token: jobs.engine.reclaim(["w"], 5, jobs.retention, token=token),
     "sweep": lambda jobs, token: jobs.engine.sweep(5, token=token),
     "sweep_finished": lambda jobs, token: jobs.engine.sweep_finished(JobState.DEAD, 0, None, 2, token=token),
-    "compare_and_set": lambda jobs, token: jobs.engine.compare_and_set([SETTING], token=token),
+    "compare_and_set": lambda jobs, token: jobs.engine.compare_and_set([DOCUMENT], token=token),
 }
 """Each verb that takes a token."""
 

@@ -227,7 +227,7 @@ class Client:
         )
 
     def _drop_idle(self) -> None:
-        """Close the idle connections: they lead to a server that is gone, or to the wrong node."""
+        """Close the idle connections: they lead to a server that has ended, or to the wrong node."""
         for connection in self._idle:
             connection._close()  # type: ignore[no-untyped-call]
         self._idle.clear()

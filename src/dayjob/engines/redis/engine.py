@@ -187,7 +187,7 @@ class RedisEngine:
     def _acknowledge(self, waiting: WaitingClaim, job: Job, late: bool) -> None:
         """Acknowledge a handed-off job: the command is written before the job can start.
 
-        A late job is delivered only after the reply, which tells whether its claim is still current.
+        A late job is delivered only after the reply, which shows whether its claim is still current.
         """
         reply = self._client.begin(("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)))
         if not late:

@@ -8,9 +8,9 @@ local stored = stored_reply()
 if stored then
   return stored
 end
-local cursor, size, ended_before, limit, gone = take(), take_number(), take_number(), take_number(), {}
+local cursor, size, ended_before, limit, workers = take(), take_number(), take_number(), take_number(), {}
 for _ = 1, take_number() do
-  gone[take()] = true
+  workers[take()] = true
 end
 local retention = take_retention()
 
@@ -33,7 +33,7 @@ fetch(ids)
 local lost = ended_before
 for _, id in ipairs(ids) do
   local worker = lost < limit and worker_of(raw[id]) or ''
-  local r = worker ~= '' and gone[worker] and load(id)
+  local r = worker ~= '' and workers[worker] and load(id)
   if r and r.state == RUNNING then
     expire_claim(r, retention(r.queue), WORKER_GONE_TEXT)
     lost = lost + 1
