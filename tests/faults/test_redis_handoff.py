@@ -1,4 +1,4 @@
-"""A worker that is killed as a job is handed to it costs that job some seconds, and no attempt."""
+"""A worker that is killed during a hand-off delays the job by some seconds and costs no attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from dayjob import App, Broker, Worker
-from dayjob.engines.redis.seats import Seats
+from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.model.codec import encode
 from dayjob.runtime.clock import SYSTEM
 from tests.support.processes import Spawn, pause, say
@@ -17,17 +17,17 @@ from tests.support.servers.redis import client, running_server
 pytestmark = pytest.mark.slow
 
 PROMPT = 6.0
-"""Seconds: three until it is taken back, one until that is looked for, and some for a busy machine."""
+"""Seconds: three until the hand-off is revoked, one until the duty runs, and some for a busy machine."""
 
 
-async def die_of_a_hand_over(url: str) -> None:
-    """A worker that ends the moment a job arrives."""
-    Seats.hear = lambda self, message: os.kill(os.getpid(), SIGKILL)  # type: ignore[method-assign]
+async def die_at_handoff(url: str) -> None:
+    """Run a worker that kills itself when a hand-off arrives."""
+    WaitingClaims.on_handoff = lambda self, message: os.kill(os.getpid(), SIGKILL)  # type: ignore[method-assign]
     await _work(url)
 
 
 async def run_once(url: str) -> None:
-    """A worker that tells of its runs."""
+    """Run a worker that reports its runs."""
     await _work(url)
 
 
@@ -45,19 +45,19 @@ async def _work(url: str) -> None:
     await Worker(app, queues=("q",)).run()
 
 
-async def until_seated(url: str) -> None:
+async def until_waiting(url: str) -> None:
     with client(url) as connection:
         deadline = SYSTEM.elapsed() + 20
-        while connection.zcard("{dayjob}:seats") == 0:
+        while connection.zcard("{dayjob}:waiting_claims") == 0:
             assert SYSTEM.elapsed() < deadline
             await pause(0.01)
 
 
-async def test_a_job_of_a_worker_that_was_killed_by_the_hand_over_is_back_soon(spawn: Spawn) -> None:
+async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: Spawn) -> None:
     async with running_server() as server, Broker(server.url) as broker:
-        child = await spawn(die_of_a_hand_over, server.url)
+        child = await spawn(die_at_handoff, server.url)
         assert await child.said() == "ready"
-        await until_seated(server.url)
+        await until_waiting(server.url)
         enqueued = await broker.enqueue("q", task="work", max_attempts=1)
         begun = SYSTEM.elapsed()
         await child.ended()
@@ -67,11 +67,11 @@ async def test_a_job_of_a_worker_that_was_killed_by_the_hand_over_is_back_soon(s
         await broker.ack(job)
 
 
-async def test_a_job_that_was_handed_to_a_frozen_worker_runs_elsewhere_and_not_there(spawn: Spawn) -> None:
+async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Spawn) -> None:
     async with running_server() as server, Broker(server.url) as broker:
         child = await spawn(run_once, server.url)
         assert await child.said() == "ready"
-        await until_seated(server.url)
+        await until_waiting(server.url)
         child.signal(SIGSTOP)
         enqueued = await broker.enqueue("q", encode({}), task="work")
         begun = SYSTEM.elapsed()

@@ -1,4 +1,4 @@
-"""Seats of those who wait no longer: nothing is left behind, and no job stays with them."""
+"""Waiting claims that were closed, or whose process ended: they leave no members, and get no job for long."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobSta
 from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
 from tests.engines.redis.conftest import QUIET
-from tests.engines.redis.seating import (
-    calls,
-    deafen,
+from tests.engines.redis.waiting_claims import (
+    cancel,
     engine_of,
-    gone,
-    hear,
-    keys,
-    seated,
-    until_confirmed,
-    until_heard,
+    lose_handoffs,
+    receive,
+    script_calls,
+    sizes,
+    until_acknowledged,
     until_pending,
+    until_received,
+    waiting_claim,
 )
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
@@ -29,99 +29,105 @@ from tests.support.waiting import within
 from tests.support.workers import KEEP_ALL, pause, working
 
 
-async def test_a_process_that_is_gone_is_handed_nothing(server: Server, proxy: Proxy, other: Broker) -> None:
-    """Its seats are passed over, and removed."""
-    async with Broker(proxy.url("dayjob", "&patience=1"), config=QUIET) as broker:
-        waits = [await seated(broker) for _ in range(3)]
+async def test_waiting_claims_of_an_ended_process_are_skipped_and_removed(
+    server: Server, proxy: Proxy, other: Broker
+) -> None:
+    async with Broker(proxy.url("dayjob", "&timeout=1"), config=QUIET) as broker:
+        waits = [await waiting_claim(broker) for _ in range(3)]
         async with asyncio.timeout(20):
-            while keys(server, "seats") != [3]:
+            while sizes(server, "waiting_claims") != [3]:
                 await pause(0.01)
         await proxy.stop()
         async with asyncio.timeout(20):
             with client(server.url) as connection:
                 while connection.client_list("pubsub"):
                     await pause(0.01)
-        assert keys(server, "seats") == [3]
+        assert sizes(server, "waiting_claims") == [3]
         await other.enqueue("q")
         assert (await other.stats("q")).pending == 1
-        assert keys(server, "seats", "handed") == [0, 0]
-        await asyncio.gather(*(gone(wait) for wait in waits))
+        assert sizes(server, "waiting_claims", "handoffs") == [0, 0]
+        await asyncio.gather(*(cancel(wait) for wait in waits))
 
 
-async def test_seats_of_processes_that_are_gone_are_swept(server: Server, broker: Broker) -> None:
-    waiting = await seated(broker)
+async def test_a_sweep_removes_waiting_claims_of_ended_processes(server: Server, broker: Broker) -> None:
+    waiting = await waiting_claim(broker)
     with client(server.url) as connection:
         stale = b"other\0" + bytes(8) + bytes(16) + bytes(16) + bytes(8) + b"w"
-        connection.zadd("{dayjob}:seats", {stale: 0})
+        connection.zadd("{dayjob}:waiting_claims", {stale: 0})
         await broker.sweep()
-        assert connection.zrange("{dayjob}:seats", 0, -1) != [stale]
-        assert connection.zcard("{dayjob}:seats") == 1
-    await gone(waiting)
+        assert connection.zrange("{dayjob}:waiting_claims", 0, -1) != [stale]
+        assert connection.zcard("{dayjob}:waiting_claims") == 1
+    await cancel(waiting)
 
 
-async def test_closing_gives_the_seats_up(server: Server) -> None:
+async def test_closing_the_broker_removes_its_waiting_claims(server: Server) -> None:
     broker = await Broker(server.url, config=QUIET).open()
-    waiting = await seated(broker)
-    assert keys(server, "seats") == [1]
+    waiting = await waiting_claim(broker)
+    assert sizes(server, "waiting_claims") == [1]
     await broker.close()
     await asyncio.wait({waiting})
-    assert keys(server, "seats") == [0]
+    assert sizes(server, "waiting_claims") == [0]
 
 
-async def test_the_next_look_gives_up_what_was_left(server: Server, broker: Broker) -> None:
+async def test_the_next_claim_removes_closed_waiting_claims(server: Server, broker: Broker) -> None:
     for _ in range(3):
-        await gone(await seated(broker))
-    assert keys(server, "seats") == [1]
+        await cancel(await waiting_claim(broker))
+    assert sizes(server, "waiting_claims") == [1]
     await broker.claim("elsewhere")
-    assert keys(server, "seats") == [0]
+    assert sizes(server, "waiting_claims") == [0]
 
 
-async def test_a_claim_that_waits_has_one_seat_however_often_it_looks(server: Server, broker: Broker) -> None:
-    waiting = await seated(broker)
+async def test_a_waiting_claim_is_registered_once_however_often_it_polls(
+    server: Server, broker: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
     for _ in range(3):
-        before = calls(server)
+        before = script_calls(server)
         engine_of(broker).signals.publish_all()
         async with asyncio.timeout(20):
-            while calls(server) == before or "q" not in broker._session.waiting_claims._by_queue:
+            while script_calls(server) == before or "q" not in broker._session.waiting_claims._by_queue:
                 await pause(0.01)
-        assert keys(server, "seats") == [1]
-    await gone(waiting)
+        assert sizes(server, "waiting_claims") == [1]
+    await cancel(waiting)
 
 
-async def test_what_comes_for_who_waits_no_longer_is_released_and_did_not_count(
+async def test_a_handoff_to_a_closed_waiting_claim_is_released_and_the_attempt_does_not_count(
     server: Server, broker: Broker, other: Broker
 ) -> None:
-    await gone(await seated(broker))
+    await cancel(await waiting_claim(broker))
     enqueued = await other.enqueue("q")
     await until_pending(other)
     [job] = await other.claim("q")
     assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
-    await until_confirmed(server)
+    await until_acknowledged(server)
 
 
-async def test_what_arrives_as_the_caller_is_cancelled_is_released(broker: Broker, other: Broker) -> None:
-    waiting = await seated(broker)
-    message = deafen(broker)
+async def test_a_handoff_that_arrives_as_the_caller_is_cancelled_is_released(
+    broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    message = lose_handoffs(broker)
     await other.enqueue("q")
-    await until_heard(message)
-    hear(broker, message[0])
+    await until_received(message)
+    receive(broker, message[0])
     waiting.cancel()
     await asyncio.wait({waiting})
     assert waiting.cancelled()
     await until_pending(other)
 
 
-async def test_nobody_gets_more_than_the_limit(broker: Broker, other: Broker) -> None:
-    """One job is handed over while the look that finds another is under way."""
-    waiting = await seated(broker, limit=1)
-    message = deafen(broker)
+async def test_a_handoff_during_a_claim_that_finds_a_job_stays_within_the_limit(
+    broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker, limit=1)
+    message = lose_handoffs(broker)
     await other.enqueue("q", b"1")
-    await until_heard(message)
+    await until_received(message)
     claim = broker._engine.claim
 
     async def slow_claim(*arguments: Any, **named: Any) -> Any:
         found = await claim(*arguments, **named)
-        hear(broker, message[0])
+        receive(broker, message[0])
         return found
 
     broker._engine.claim = slow_claim  # type: ignore[method-assign]
@@ -132,10 +138,10 @@ async def test_nobody_gets_more_than_the_limit(broker: Broker, other: Broker) ->
     assert [job.payload for job in await other.jobs("q", JobState.PENDING)] == [b"2"]
 
 
-async def test_a_job_enqueued_here_ends_the_wait_and_leaves_one_from_elsewhere_to_others(
+async def test_a_local_enqueue_ends_the_wait_and_the_next_job_goes_to_another_claim(
     broker: Broker, other: Broker
 ) -> None:
-    waiting = await seated(broker)
+    waiting = await waiting_claim(broker)
     await broker.enqueue("q", b"here")
     assert [job.payload for job in await within(waiting)] == [b"here"]
     enqueued = await other.enqueue("q", b"elsewhere")
@@ -143,8 +149,8 @@ async def test_a_job_enqueued_here_ends_the_wait_and_leaves_one_from_elsewhere_t
     assert (job.id, job.attempts) == (enqueued.id, 1)
 
 
-async def test_a_full_server_hands_nothing_over(server: Server, broker: Broker, other: Broker) -> None:
-    waiting = await seated(broker)
+async def test_a_full_server_hands_no_job_off(server: Server, broker: Broker, other: Broker) -> None:
+    waiting = await waiting_claim(broker)
     with client(server.url) as connection:
         connection.config_set("maxmemory", 1)
         for options in ({}, {"expires": 60}, {"dedup_key": "k"}):
@@ -152,36 +158,36 @@ async def test_a_full_server_hands_nothing_over(server: Server, broker: Broker, 
                 await within(other.enqueue("q", **options))
         connection.config_set("maxmemory", 0)
     assert not waiting.done()
-    assert keys(server, "handed") == [0]
+    assert sizes(server, "handoffs") == [0]
     await other.enqueue("q")
     assert len(await within(waiting)) == 1
 
 
-async def test_a_cancel_reaches_a_job_that_is_on_its_way(broker: Broker, other: Broker) -> None:
-    waiting = await seated(broker)
+async def test_a_cancel_reaches_a_job_that_is_being_handed_off(broker: Broker, other: Broker) -> None:
+    waiting = await waiting_claim(broker)
     enqueued = await other.enqueue("q")
     await other.cancel(enqueued.id)
     [job] = await within(waiting)
     await within(job.cancel_token.wait())
 
 
-async def test_without_the_right_to_ask_who_listens_nothing_is_handed_over(
+async def test_without_the_right_to_pubsub_no_job_is_handed_off(
     server: Server, broker: Broker, other: Broker
 ) -> None:
     with client(server.url) as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-pubsub")
-    waiting = await seated(broker)
-    before = calls(server)
+    waiting = await waiting_claim(broker)
+    before = script_calls(server)
     await other.enqueue("q")
     assert len(await within(waiting)) == 1
-    assert calls(server) == before + 2
+    assert script_calls(server) == before + 2
     await broker.sweep()
 
 
-async def test_what_is_handed_over_under_an_old_id_runs_under_the_new_one(
+async def test_a_job_handed_off_to_a_former_worker_id_runs_under_the_new_one(
     server: Server, other: Broker
 ) -> None:
-    """The worker was declared dead, and replaced, while it waited."""
+    """The worker was declared dead, and registered anew, while its claim waited."""
     app = App(server.url, config=BrokerConfig(retention=KEEP_ALL))
     ran: list[tuple[int, int, str | None]] = []
 
@@ -191,7 +197,7 @@ async def test_what_is_handed_over_under_an_old_id_runs_under_the_new_one(
 
     async with working(app, queues=("q",)) as worker:
         async with asyncio.timeout(20):
-            while keys(server, "seats") != [1]:
+            while sizes(server, "waiting_claims") != [1]:
                 await pause(0.01)
         worker._fetcher.worker = "anew"
         await other.enqueue("q", encode({}), task="work")
@@ -202,18 +208,18 @@ async def test_what_is_handed_over_under_an_old_id_runs_under_the_new_one(
     await app.close()
 
 
-async def test_a_claim_on_an_injected_clock_takes_no_seat(server: Server) -> None:
+async def test_a_claim_on_an_injected_clock_is_not_registered_as_waiting(server: Server) -> None:
     async with Broker(server.url, config=QUIET, clock=ManualClock()) as broker:
-        waiting = await seated(broker)
-        assert keys(server, "seats") == [0]
-        await gone(waiting)
+        waiting = await waiting_claim(broker)
+        assert sizes(server, "waiting_claims") == [0]
+        await cancel(waiting)
 
 
-async def test_an_enqueue_on_an_injected_clock_hands_nothing_over(server: Server, broker: Broker) -> None:
-    """The age of the message would mean nothing, and the time to be confirmed by might not come."""
+async def test_an_enqueue_on_an_injected_clock_hands_no_job_off(server: Server, broker: Broker) -> None:
+    """The age of the message would be wrong, and the deadline of the acknowledgment might never come."""
     async with Broker(server.url, config=QUIET, clock=ManualClock()) as other:
-        waiting = await seated(broker)
-        before = calls(server)
+        waiting = await waiting_claim(broker)
+        before = script_calls(server)
         await other.enqueue("q")
         assert len(await within(waiting)) == 1
-        assert calls(server) == before + 2
+        assert script_calls(server) == before + 2

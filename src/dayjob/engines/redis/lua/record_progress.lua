@@ -1,5 +1,9 @@
 -- Store the progress of the claims that are current.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its epoch and its progress.
+local stored = stored_reply()
+if stored then
+  return stored
+end
 local ids = take_ids()
 fetch(ids)
 for _, id in ipairs(ids) do
@@ -11,4 +15,5 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
+store_reply(1)
 return 1

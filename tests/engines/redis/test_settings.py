@@ -1,4 +1,4 @@
-"""From a URL to a place: what each part means, and that a password is never shown."""
+"""From a URL to settings: each part of it, and that the password is never shown."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from dayjob import App, Broker, ConfigError
-from dayjob.engines.redis.place import Place, place_of
+from dayjob.engines.redis.settings import RedisSettings, read_settings
 from dayjob.engines.registry import parse, without_password
 from tests.engines.redis.conftest import QUIET
 from tests.support.servers.redis import Server
 
 
-def place(url: str) -> Place:
-    return place_of(parse(url))
+def settings(url: str) -> RedisSettings:
+    return read_settings(parse(url))
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ def place(url: str) -> Place:
         ("unix:///run/a%20b.sock?db=2", UnixDomainSocketConnection, {"path": "/run/a b.sock", "db": 2}),
     ],
 )
-def test_a_url_is_taken_apart(url: str, kind: type, options: dict[str, Any]) -> None:
-    found = place(url)
-    assert found.kind is kind
+def test_a_url_becomes_settings(url: str, kind: type, options: dict[str, Any]) -> None:
+    found = settings(url)
+    assert found.connection_type is kind
     assert {name: found.options[name] for name in options} == options
     assert isinstance(found.connection(), kind)
 
 
 def test_all_keys_of_a_namespace_share_its_hash_tag() -> None:
-    assert place("redis://").keys.jobs == b"{dayjob}:jobs"
-    keys = place("redis://?prefix=shop:a").keys
-    for key in (*keys.fixed, keys.layout, keys.news, keys.ends, keys.answer("client", 3)):
+    assert settings("redis://").keys.jobs == b"{dayjob}:jobs"
+    keys = settings("redis://?prefix=shop:a").keys
+    for key in (*keys.fixed, keys.layout, keys.changes, keys.ends, keys.reply(b"client", 3)):
         assert key.startswith(b"{shop:a}:")
 
 
@@ -53,7 +53,7 @@ def test_all_keys_of_a_namespace_share_its_hash_tag() -> None:
 )
 def test_options_of_other_schemes_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown option .*rediss:// ca_certs, unix:// db"):
-        place(url)
+        settings(url)
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,20 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://:s3cret@host/jobs", "redis://:s3cret@host?patience=x", "redis://:s3cret@host:0x5",
+    "url", ["redis://:s3cret@host/jobs", "redis://:s3cret@host?timeout=x", "redis://:s3cret@host:0x5",
             "redis://:s3cret@host?a=1&a=2", "redis://:s3cret@host#x", "mysql://:s3cret@host",
             "redis://:s3cret@[host"],
 )  # fmt: skip
 def test_a_refusal_does_not_show_the_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        place(url)
+        settings(url)
     assert "s3cret" not in str(caught.value)
 
 
-def test_nothing_that_is_printed_shows_the_password() -> None:
+def test_no_repr_shows_the_password() -> None:
     url = "redis://:s3cret@host"
     assert "s3cret" not in repr(App(url))
-    assert "s3cret" not in repr(place(url))
+    assert "s3cret" not in repr(settings(url))
     assert "s3cret" not in repr(parse(url))
 
 
@@ -96,8 +96,8 @@ async def test_a_closed_broker_does_not_show_the_password() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_broker_whose_loop_is_gone_can_be_closed(server: Server) -> None:
-    """As when a program ends its event loop and only then comes to closing."""
+async def test_a_broker_whose_loop_has_ended_can_be_closed(server: Server) -> None:
+    """A program may end its event loop before it closes the broker."""
     broker = Broker(server.url, config=QUIET)
 
     async def use() -> None:

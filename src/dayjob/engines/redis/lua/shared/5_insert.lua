@@ -1,11 +1,11 @@
--- Storing jobs: for insert, for insert_and_claim, for write_notes, and for the follow-ups of a settlement.
+-- Storing jobs: for insert, insert_and_claim, compare_and_set, and the follow-up jobs of a settlement.
 --
 -- ARGV: the ids, joined; then for each job its queue, its numbers (flags: 1 run is relative, 2 expiry is
--- relative, 4 dedup until settled; priority; max attempts; how many kv writes; run; expiry), its dedup key or
+-- relative, 4 dedup until settled; priority; max attempts; number of kv writes; run; expiry), its dedup key or
 -- '', its facts, and key and value of each kv write.
 local INSERTION = '>BI4I4I4c8c8'
 
--- Who holds the dedup key, unless its record says that it holds none.
+-- Return the id of the job that holds the dedup key. A stale entry, whose job does not hold it, is ignored.
 local function holder_of(field, queue, dedup)
   local id = holders[field]
   if id == nil then
@@ -15,12 +15,12 @@ local function holder_of(field, queue, dedup)
   return r and r.held and r.queue == queue and r.dedup == dedup and id or nil
 end
 
--- One answer for each job: '\1' if it was stored, else '\0' and the id that stands in its way. And the last
+-- Return for each job '\1' if it was stored, else '\0' and the id of the existing job, as one string; and the last
 -- job that was stored, if any.
 local function insert()
   local ids = take_ids()
   fetch(ids)
-  local answers, created = {}, nil
+  local replies, created = {}, nil
   for index, id in ipairs(ids) do
     local queue, numbers, dedup, facts = take(), take(), take(), take()
     local flags_, priority, max_attempts, kv_writes, run, expires = unpack_from(INSERTION, numbers)
@@ -30,7 +30,7 @@ local function insert()
       holder = holder_of(field, queue, dedup)
     end
     if holder then
-      answers[index] = '\0' .. holder
+      replies[index] = '\0' .. holder
       position = position + 2 * kv_writes
     else
       if band(flags_, 1) > 0 then
@@ -40,7 +40,7 @@ local function insert()
         expires = to_time(NOW + to_number(expires))
       end
       local r = {
-        id = id, state = to_number(run) > NOW and SCHEDULED or WAITING, priority = priority, attempts = 0,
+        id = id, state = to_number(run) > NOW and SCHEDULED or PENDING_STATE, priority = priority, attempts = 0,
         max_attempts = max_attempts, epoch = 0, enqueued = NOW_TIME, run = run, claimed = NONE, lease = NONE,
         finished = NONE, expires = expires, remove = NONE, cancel = false, held = field ~= nil,
         settled = band(flags_, 4) > 0, queue = queue, dedup = dedup, worker = '', errors = '',
@@ -49,17 +49,17 @@ local function insert()
       created = r
       loaded[id] = r
       used[queue] = true
-      places[IDS][id .. queue] = 0
+      indexes[IDS][id .. queue] = 0
       if field then
         holders[field] = id
       end
-      enter(r)
+      add_to_indexes(r)
       for _ = 1, kv_writes do
         local key = take()
         writes[key] = take()
       end
-      answers[index] = '\1'
+      replies[index] = '\1'
     end
   end
-  return table.concat(answers), created
+  return table.concat(replies), created
 end

@@ -1,4 +1,4 @@
-"""Notes where the server or the network is in the way, and how much one call looks at."""
+"""Documents with lost replies and on a full server; and the reads of reclaim and position."""
 
 from __future__ import annotations
 
@@ -26,46 +26,44 @@ def insertion(broker: Broker, **options: Any) -> Insertion:
 
 
 async def values(broker: Broker, kind: str = "k") -> dict[str, bytes]:
-    return {note.name: note.value for note in (await broker._engine.documents(kind))[1]}
+    return {document.name: document.value for document in (await broker._engine.documents(kind))[1]}
 
 
-# Lost answers.
+# Lost replies.
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_write_whose_answer_is_lost_acts_once_and_is_known_to_be_written(
+async def test_a_write_whose_reply_is_lost_is_applied_once_and_succeeds(
     through: Broker, proxy: Proxy, times: int
 ) -> None:
-    engine = through._engine
+    storage = through._storage
     proxy.losing = times
-    assert await within(engine.compare_and_set([FIRST], [insertion(through)]))
+    assert await within(storage.compare_and_set([FIRST], [insertion(through)]))
     assert (await through.stats("q")).pending == 1
     for write in (DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "a", b"2", None)):
         proxy.losing = times
-        assert await within(engine.compare_and_set([write]))
+        assert await within(storage.compare_and_set([write]))
     assert await values(through) == {}
     assert proxy.lost == 3 * times
 
 
-async def test_a_write_that_was_refused_stays_so_when_its_answer_is_lost(
-    through: Broker, proxy: Proxy
-) -> None:
+async def test_a_refused_write_whose_reply_is_lost_is_refused_again(through: Broker, proxy: Proxy) -> None:
     await through._engine.compare_and_set([FIRST])
     proxy.losing = 1
-    assert not await within(through._engine.compare_and_set([FIRST], [insertion(through)]))
+    assert not await within(through._storage.compare_and_set([FIRST], [insertion(through)]))
     assert proxy.lost == 1
     assert await through.jobs() == []
 
 
-async def test_a_write_that_was_undone_meanwhile_is_not_repeated(
+async def test_a_write_that_was_undone_before_its_repetition_is_not_applied_again(
     through: Broker, broker: Broker, proxy: Proxy
 ) -> None:
-    """The answer is lost, somebody removes the note, and only then is the call repeated."""
+    """The reply is lost, another client removes the document, and only then is the call repeated."""
     proxy.losing = 1
-    with broker._engine.signals.listen([documents_topic("k")]) as heard:
+    with broker._engine.signals.listen([documents_topic("k")]) as announced:
         await broker._engine.documents("k")
-        writing = asyncio.create_task(through._engine.compare_and_set([FIRST], announce=True))
-        await within(heard.wait())
+        writing = asyncio.create_task(through._storage.compare_and_set([FIRST], announce=True))
+        await within(announced.wait())
         assert await broker._engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
     assert await within(writing)
     assert await values(broker) == {}
@@ -75,7 +73,7 @@ async def test_reclaimed_claims_are_counted_once(through: Broker, proxy: Proxy) 
     await through.enqueue_many([NewJob("q"), NewJob("q")])
     await through.claim("q", limit=2, worker="gone")
     proxy.losing = 1
-    assert await within(through._engine.reclaim(["gone"], 10, through._policies.retention)) == 2
+    assert await within(through.reclaim_from(["gone"])) == 2
     assert proxy.lost == 1
     assert [len(job.errors) for job in await through.jobs()] == [1, 1]
 
@@ -83,9 +81,7 @@ async def test_reclaimed_claims_are_counted_once(through: Broker, proxy: Proxy) 
 # A full server.
 
 
-async def test_a_full_server_lets_workers_come_and_go_and_takes_no_jobs(
-    server: Server, broker: Broker
-) -> None:
+async def test_a_full_server_accepts_documents_and_refuses_jobs(server: Server, broker: Broker) -> None:
     engine = broker._engine
     await engine.compare_and_set([DocumentWrite("k", "old", None, b"1")])
     await broker.enqueue("q")
@@ -107,32 +103,32 @@ async def test_a_full_server_lets_workers_come_and_go_and_takes_no_jobs(
     assert (stats.pending, stats.running) == (1, 0)
 
 
-# Who is told.
+# Announcements.
 
 
-async def test_only_an_announced_write_is_told_of(server: Server, broker: Broker) -> None:
+async def test_only_an_announced_write_is_published(server: Server, broker: Broker) -> None:
     engine = broker._engine
     with client(server.url) as connection:
-        heard = connection.pubsub()
-        heard.subscribe("{dayjob}:news", "{dayjob}:ends")
+        subscription = connection.pubsub()
+        subscription.subscribe("{dayjob}:changes", "{dayjob}:ends")
         for _ in range(2):
-            assert heard.get_message(timeout=5)["type"] == "subscribe"
+            assert subscription.get_message(timeout=5)["type"] == "subscribe"
         await engine.compare_and_set([FIRST])
         assert not await engine.compare_and_set([FIRST], [insertion(broker)], announce=True)
         await engine.compare_and_set([], announce=True)
         await engine.compare_and_set(
             [DocumentWrite("k", "b", None, b""), DocumentWrite("k", "c", None, b"")], announce=True
         )
-        assert heard.get_message(timeout=5)["data"] == b"\1k"
+        assert subscription.get_message(timeout=5)["data"] == b"\1k"
         await engine.compare_and_set(
             [DocumentWrite("cd", "d", None, b"")], [insertion(broker)], announce=True
         )
-        assert heard.get_message(timeout=5)["data"] == b"\0q"
-        assert heard.get_message(timeout=5)["data"] == b"\1cd"
-        heard.close()
+        assert subscription.get_message(timeout=5)["data"] == b"\0q"
+        assert subscription.get_message(timeout=5)["data"] == b"\1cd"
+        subscription.close()
 
 
-async def test_without_subscriptions_notes_are_looked_for(server: Server) -> None:
+async def test_without_the_right_to_subscribe_documents_are_polled(server: Server) -> None:
     with client(server.url) as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
     async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
@@ -143,11 +139,11 @@ async def test_without_subscriptions_notes_are_looked_for(server: Server) -> Non
             await within(event.wait())
 
 
-# How much one call looks at.
+# Reads of one call.
 
 
-async def test_reclaiming_passes_over_any_number_of_others_claims(server: Server, broker: Broker) -> None:
-    """More claims than one call examines, so that it goes on from where it was."""
+async def test_reclaiming_skips_any_number_of_other_claims(server: Server, broker: Broker) -> None:
+    """There are more claims than one step examines."""
     for worker, jobs in (("alive", 700), ("gone", 600), ("alive", 700), ("", 100)):
         await broker.enqueue_many([NewJob("q") for _ in range(jobs)])
         assert len(await broker.claim("q", limit=jobs, worker=worker or None)) == jobs
@@ -176,7 +172,7 @@ async def test_a_damaged_record_does_not_stop_reclaiming(server: Server, broker:
     assert len(await broker.jobs()) == 4
 
 
-async def test_counting_who_is_ahead_walks_over_none(server: Server, broker: Broker) -> None:
+async def test_the_position_is_counted_without_walking_the_queue(server: Server, broker: Broker) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(2000)])
     last = await broker.enqueue("q")
     with client(server.url) as connection:

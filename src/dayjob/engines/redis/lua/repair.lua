@@ -1,4 +1,4 @@
--- Give records whose head can't be read a new one, so that they can be listed and ended.
+-- Give records whose head can't be read a new head, so that they can be listed and ended.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
 local ids = take_ids()
 fetch(ids)

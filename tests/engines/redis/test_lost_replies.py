@@ -1,4 +1,4 @@
-"""A call whose answer is lost is sent again, acts once, and is answered as it was the first time."""
+"""A write whose reply is lost is repeated, is applied once, and gets the first reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dayjob import (
     Retention,
     Settlement,
 )
-from dayjob.engines.redis import arguments
+from dayjob.engines.base import Token
 from dayjob.engines.redis.engine import RedisEngine
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
@@ -28,10 +28,10 @@ from tests.support.waiting import within
 
 
 @pytest.fixture(autouse=True)
-def everything_was_lost(proxy: Proxy) -> object:
+def every_fault_happened(proxy: Proxy) -> object:
     yield
     assert proxy.lost > 0
-    assert proxy.losing == 0, "the test lost fewer answers than it meant to"
+    assert proxy.losing == 0, "fewer replies were dropped than the test set"
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -39,16 +39,16 @@ async def test_a_job_is_stored_once_and_reported_as_created(
     through: Broker, proxy: Proxy, times: int
 ) -> None:
     proxy.losing = times
-    answers = await within(through.enqueue_many([NewJob("q", kv={b"k": b"v"}), NewJob("q", dedup_key="k")]))
-    assert [answer.created for answer in answers] == [True, True]
+    enqueued = await within(through.enqueue_many([NewJob("q", kv={b"k": b"v"}), NewJob("q", dedup_key="k")]))
+    assert [each.created for each in enqueued] == [True, True]
     assert (await through.stats("q")).pending == 2
     assert await through.kv_get(b"k") == b"v"
 
 
-async def test_a_job_that_was_run_meanwhile_is_not_stored_again(
+async def test_a_job_that_ran_before_the_enqueue_was_repeated_is_not_stored_again(
     through: Broker, broker: Broker, proxy: Proxy
 ) -> None:
-    """The answer is lost, the job is run and removed, and only then is the enqueue repeated."""
+    """The reply is lost, the job runs and is removed, and only then is the enqueue repeated."""
     proxy.losing = 1
     await broker.pause("unrelated")
     waiting = asyncio.create_task(broker.claim("q", wait=20))
@@ -107,7 +107,7 @@ async def test_settlements_are_applied_once_and_none_is_reported_lost(through: B
     assert (await through.stats("q")).done == 1
 
 
-async def test_renewals_cancels_and_requeues_act_once(through: Broker, proxy: Proxy) -> None:
+async def test_renewals_cancels_and_requeues_are_applied_once(through: Broker, proxy: Proxy) -> None:
     await through.enqueue("q")
     claim = await claim_one(through)
     proxy.losing = 1
@@ -125,7 +125,7 @@ async def test_renewals_cancels_and_requeues_act_once(through: Broker, proxy: Pr
     assert await within(through.reschedule(claim.id, priority=5))
 
 
-async def test_the_duties_count_what_they_did(through: Broker, proxy: Proxy) -> None:
+async def test_the_duties_count_each_job_once(through: Broker, proxy: Proxy) -> None:
     config = BrokerConfig(duties=False, retention=Retention(dead=1e-6))
     await through.enqueue_many([NewJob("q", delay=1e-6), NewJob("q", delay=1e-6)])
     proxy.losing = 1
@@ -134,17 +134,17 @@ async def test_the_duties_count_what_they_did(through: Broker, proxy: Proxy) -> 
     proxy.losing = 1
     assert await within(through.reap()) == 2
     assert {(await through.get(claim.id)).state for claim in claims} == {JobState.PENDING}  # type: ignore[union-attr]
-    async with Broker(proxy.url("dayjob"), config=config) as forgetful:
-        await forgetful.dead_letter(await claim_one(forgetful), "x")
+    async with Broker(proxy.url("dayjob"), config=config) as purging:
+        await purging.dead_letter(await claim_one(purging), "x")
         proxy.losing = 1
-        assert await within(forgetful.sweep()) == 1
-        await forgetful.dead_letter(await claim_one(forgetful), "x")
+        assert await within(purging.sweep()) == 1
+        await purging.dead_letter(await claim_one(purging), "x")
         proxy.losing = 1
-        assert await within(forgetful.purge_dead()) == 1
+        assert await within(purging.purge_dead()) == 1
 
 
 async def test_a_settlement_of_unknown_outcome_is_found_applied_when_it_is_repeated(proxy: Proxy) -> None:
-    """The answers stay away for longer than the patience lasts; the worker asks again later."""
+    """All replies are lost until the timeout; the worker settles again later."""
     async with Broker(proxy.url("dayjob", SHORT), config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q")])
         acked, nacked, other = await broker.claim("q", limit=3)
@@ -153,7 +153,7 @@ async def test_a_settlement_of_unknown_outcome_is_found_applied_when_it_is_repea
             Settlement.nack(nacked, "boom", delay=9),
         ]
         proxy.losing = 1_000_000
-        with pytest.raises(EngineUnavailable, match="no answer for 2 s"):
+        with pytest.raises(EngineUnavailable, match="no reply"):
             await within(broker.settle_many(settlements))
         proxy.losing = 0
         results = await within(broker.settle_many([*settlements, Settlement.ack(other)]))
@@ -177,17 +177,17 @@ async def test_a_settlement_that_never_arrived_is_applied_when_it_is_repeated(pr
         assert (await broker.stats("q")).done == 1
 
 
-async def test_a_call_that_arrives_behind_its_successor_changes_nothing(
+async def test_a_write_that_arrives_after_its_successor_changes_nothing(
     through: Broker, proxy: Proxy
 ) -> None:
-    """As when the network keeps a packet of a connection that was given up long ago."""
+    """The network may deliver a packet of an abandoned connection late."""
     proxy.lost = 1
     engine = through._engine
     assert isinstance(engine, RedisEngine)
     job = through._validator.insertion(NewJob("q", id=id_text(new_key())))
-    late = engine._lanes.take()
-    engine._lanes.give_back(late)
-    await through.enqueue("q")
+    client = new_key()
+    late, successor = (Token(new_key(), client, slot=0, number=number) for number in (1, 2))
+    await engine.insert([through._validator.insertion(NewJob("q"))], token=successor)
     with pytest.raises(EngineUnavailable, match="STALE"):
-        await engine._send(late, "insert", None, arguments.jobs([job]))
+        await engine.insert([job], token=late)
     assert (await through.stats("q")).pending == 1

@@ -1,4 +1,4 @@
-"""Claims that wait in a seat, messages that get lost, and waits for what the server then knows."""
+"""Helpers for hand-offs: claims that wait, messages that are lost, and waits for the state of the server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.support.servers.redis import Server, client
 from tests.support.workers import pause
 
 LATER = 4_000_000
-"""Microseconds after which what did not arrive is taken back."""
+"""Microseconds after which an unacknowledged hand-off is revoked."""
 
 
-async def seated(broker: Broker, **options: Any) -> asyncio.Task[list[Job]]:
-    """A claim that waits, and is known to."""
+async def waiting_claim(broker: Broker, **options: Any) -> asyncio.Task[list[Job]]:
+    """Return a claim that is registered as waiting."""
     options = {"limit": 10, "lease": 30, "wait": 60, "worker": "w", **options}
     task = asyncio.create_task(broker.claim("q", **options))
     while "q" not in broker._session.waiting_claims._by_queue:
@@ -23,7 +23,7 @@ async def seated(broker: Broker, **options: Any) -> asyncio.Task[list[Job]]:
     return task
 
 
-async def gone(waiting: asyncio.Task[list[Job]]) -> None:
+async def cancel(waiting: asyncio.Task[list[Job]]) -> None:
     waiting.cancel()
     await asyncio.wait({waiting})
 
@@ -34,36 +34,42 @@ def engine_of(broker: Broker) -> RedisEngine:
     return engine
 
 
-def deafen(broker: Broker) -> list[bytes]:
-    """Lose the messages that come for the broker's seats; those that came."""
+def lose_handoffs(broker: Broker) -> list[bytes]:
+    """Drop the hand-offs to the broker. Return the list to which their messages are added."""
     lost: list[bytes] = []
-    news = engine_of(broker)._opened[1]  # type: ignore[index]
-    news._hear = lost.append
+    subscriber = engine_of(broker)._opened[1]  # type: ignore[index]
+    subscriber.on_handoff = lost.append
     return lost
 
 
-def hear(broker: Broker, message: bytes) -> None:
-    engine_of(broker)._seats.hear(message)
+def ignore_changes(broker: Broker) -> None:
+    """Drop the notifications of changes, so that the broker does not claim by itself."""
+    engine_of(broker).signals.publish = lambda topics: None  # type: ignore[method-assign]
+
+
+def receive(broker: Broker, message: bytes) -> None:
+    engine_of(broker)._waiting_claims.on_handoff(message)
 
 
 async def promote(broker: Broker, after: int = LATER) -> int:
-    """What the duty does when that much time has passed."""
+    """Run the duty as if that much time had passed."""
     now = await broker._engine.documents("none")
     return (await broker._engine.promote(10, broker._policies.retention, now[0] + after))[0]
 
 
-def keys(server: Server, *names: str) -> list[int]:
+def sizes(server: Server, *names: str) -> list[int]:
+    """Return the number of members of the sorted sets."""
     with client(server.url) as connection:
         return [connection.zcard(f"{{dayjob}}:{name}") for name in names]
 
 
-async def until_confirmed(server: Server) -> None:
+async def until_acknowledged(server: Server) -> None:
     async with asyncio.timeout(20):
-        while keys(server, "handed") != [0]:
+        while sizes(server, "handoffs") != [0]:
             await pause(0.01)
 
 
-async def until_heard(messages: list[bytes]) -> None:
+async def until_received(messages: list[bytes]) -> None:
     async with asyncio.timeout(20):
         while not messages:
             await pause(0.01)
@@ -75,7 +81,7 @@ async def until_pending(broker: Broker) -> None:
             await pause(0.01)
 
 
-def calls(server: Server) -> int:
-    """How many scripts were called."""
+def script_calls(server: Server) -> int:
+    """Return the number of script calls so far."""
     with client(server.url) as connection:
         return int(connection.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])

@@ -1,4 +1,4 @@
-"""Runs a command until its own standard input closes, as it does when whoever started it ends."""
+"""Runs a command until standard input closes, which happens when the parent process ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
--- Enter dead jobs of layout 1 in `deaths`, a part of them at a time; those that are there stay.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '' to begin; how many jobs at most.
--- Answers the next cursor, '' after the last part.
+-- Add the dead jobs of layout 1 to `dead_index`, one page per call. Existing entries stay.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '' to begin; the size of a page.
+-- Returns the next cursor, '' after the last page.
 local cursor, limit = take(), take_number()
 local from = cursor == '' and '[' .. DEAD or '(' .. cursor
 local members = redis.call('ZRANGEBYLEX', FINISHED, from, '(' .. DEAD + 1, 'LIMIT', 0, limit)
@@ -12,7 +12,7 @@ fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state == DEAD then
-    place_death(r, 0)
+    index_dead(r, 0)
   end
 end
 flush(true)

@@ -1,4 +1,4 @@
-"""Wake-ups come from the server; without them everybody looks for themselves now and then."""
+"""Notifications come from the server; without a subscription, the broker polls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import within
 from tests.support.workers import pause
 
 
-async def test_without_subscriptions_changes_are_polled_for(server: Server) -> None:
+async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -> None:
     with client(server.url) as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
     async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
@@ -28,7 +28,7 @@ async def test_without_subscriptions_changes_are_polled_for(server: Server) -> N
 
 
 async def test_a_producer_needs_one_connection(server: Server) -> None:
-    """Nobody waits in a process that only enqueues and looks, so it subscribes to nothing."""
+    """A process that only enqueues and reads does not wait, so it does not subscribe."""
     async with Broker(server.url, config=QUIET) as broker:
         for _ in range(5):
             await broker.get((await broker.enqueue("q")).id)
@@ -39,7 +39,7 @@ async def test_a_producer_needs_one_connection(server: Server) -> None:
             assert connection.client_list("pubsub") == []
 
 
-async def test_one_subscription_serves_all_who_wait(server: Server, broker: Broker) -> None:
+async def test_one_subscription_serves_all_waiting_claims(server: Server, broker: Broker) -> None:
     waiting = [await waiting_claim(broker, f"q{number}") for number in range(5)]
     with client(server.url) as connection:
         assert len(connection.client_list("pubsub")) == 1
@@ -49,20 +49,20 @@ async def test_one_subscription_serves_all_who_wait(server: Server, broker: Brok
     assert [len(await within(claims)) for claims in waiting] == [1] * 5
 
 
-async def test_a_call_is_one_message_however_many_jobs_it_has(server: Server, broker: Broker) -> None:
+async def test_a_batch_publishes_one_message(server: Server, broker: Broker) -> None:
     await broker.enqueue("q")
     with client(server.url) as connection:
-        heard = connection.pubsub()
-        heard.subscribe("{dayjob}:news", "{dayjob}:ends")
+        subscription = connection.pubsub()
+        subscription.subscribe("{dayjob}:changes", "{dayjob}:ends")
         for _ in range(2):
-            assert heard.get_message(timeout=5)["type"] == "subscribe"
+            assert subscription.get_message(timeout=5)["type"] == "subscribe"
         claim = await claim_one(broker)
         await broker.enqueue_many([NewJob("a:b"), NewJob("c"), NewJob("c", delay=5)])
         await broker.ack(claim)
-        messages = [heard.get_message(timeout=5) for _ in range(2)]
-        heard.close()
-    heads, *queues = messages[0]["data"].split(b"\0")
-    assert (heads, sorted(queues)) == (b"d", [b"a:b", b"c"])
+        messages = [subscription.get_message(timeout=5) for _ in range(2)]
+        subscription.close()
+    flags, *queues = messages[0]["data"].split(b"\0")
+    assert (flags, sorted(queues)) == (b"d", [b"a:b", b"c"])
     assert messages[1]["data"] == claim.key
 
 
