@@ -12,7 +12,7 @@ from dayjob.cli.output import console, json_option, print_json, printable
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.registry import without_password
-from dayjob.inspect.inspector import EXAMINED
+from dayjob.inspect import EXAMINED
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
 from dayjob.runtime.clock import SYSTEM

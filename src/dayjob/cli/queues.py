@@ -8,7 +8,7 @@ from rich.table import Table
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, print_json, show, table, watch_option
 from dayjob.cli.store import StoreCommand, on_store
-from dayjob.inspect.inspector import Inspector, Overview
+from dayjob.inspect import Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
 
 COLUMNS = (

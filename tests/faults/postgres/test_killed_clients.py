@@ -13,8 +13,8 @@ from dayjob import Broker, BrokerConfig, JobState, NewJob
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
+from tests.faults.process_group import ProcessGroup
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
-from tests.faults.worker_processes import Crew
 from tests.support.observe import check_counters, every_job
 from tests.support.processes import Spawn, pause, say, until
 from tests.support.servers.private import PrivateServer
@@ -73,7 +73,7 @@ async def finish(url: str) -> list[str]:
 async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
     server: PrivateServer, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = Crew(spawn, server.url, tmp_path, [work, produce_slowly, work])
+    crew = ProcessGroup(spawn, server.url, tmp_path, [work, produce_slowly, work])
     await crew.start()
     for turn in range(3):
         await pause(0.05 + 0.013 * turn)
@@ -117,7 +117,7 @@ async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
 async def test_a_batch_is_stored_whole_or_not_at_all(
     server: PrivateServer, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = Crew(spawn, server.url, tmp_path, [produce_batches, produce_batches])
+    crew = ProcessGroup(spawn, server.url, tmp_path, [produce_batches, produce_batches])
     await crew.start()
     for turn in range(3):
         await pause(0.05 + 0.037 * turn)

@@ -1,4 +1,4 @@
-"""A worker that stands still for longer than its lease wakes up with its claims lost, and changes nothing."""
+"""A process that was frozen for longer than its leases has lost its claims, and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ JOBS = 10
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.name != "memory"], ids=str)
 @pytest.mark.parametrize("settled", [True, False], ids=["settled meanwhile", "running again"])
-async def test_a_stale_worker_does_not_settle_what_it_lost(
+async def test_a_process_frozen_past_its_leases_does_not_settle_its_lost_claims(
     tmp_path: Path, spawn: Spawn, settled: bool, engine: EngineUnderTest
 ) -> None:
     url, log = engine.url(tmp_path), tmp_path / "late.log"
     async with Broker(url, config=BrokerConfig(reap_interval=0.2)) as broker:
         if not broker.capabilities.multi_process:
-            pytest.skip("one process at a time has the storage")
+            pytest.skip("the engine allows one process only")
         ids = [(await broker.enqueue(WORK)).id for _ in range(JOBS)]
         child = await spawn(settle_late, url, 0.5, str(log))
         assert await child.said() == "ready"
@@ -33,11 +33,11 @@ async def test_a_stale_worker_does_not_settle_what_it_lost(
 
         jobs: list[Job] = []
 
-        async def all_are_back() -> bool:
+        async def all_reaped() -> bool:
             jobs.extend(await broker.claim(WORK, limit=JOBS, wait=1))
             return len(jobs) == JOBS
 
-        await until(all_are_back, 10)
+        await until(all_reaped, 10)
         assert {(job.epoch, job.attempts) for job in jobs} == {(2, 2)}
         if settled:
             for job in jobs:

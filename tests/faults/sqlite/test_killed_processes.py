@@ -1,4 +1,4 @@
-"""Producers and workers on a SQLite file are killed again and again, and every job is accounted for."""
+"""Producers and workers on a SQLite file are killed repeatedly, and every job is accounted for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, Job, JobState
+from tests.faults.process_group import ProcessGroup
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, produce, produce_batches, succeed, work
-from tests.faults.worker_processes import Crew
 from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ async def check_counters(broker: Broker) -> None:
 
 
 async def finish(broker: Broker) -> list[str]:
-    """Run what is left of the work, in this process; the ids that were acked."""
+    """Run the remaining jobs in this process. Return the acked ids."""
     acked: list[str] = []
 
     async def drained() -> bool:
@@ -62,37 +62,37 @@ async def finish(broker: Broker) -> list[str]:
 
 
 def keys(path: Path) -> set[str]:
-    """All keys of the kv space."""
+    """Return all keys of the kv space."""
     with closing(sqlite3.connect(path)) as connection:
         return {key.decode() for (key,) in connection.execute("SELECT key FROM dayjob_kv")}
 
 
-def sound(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     with closing(sqlite3.connect(path)) as connection:
-        answer: tuple[str] = connection.execute("PRAGMA integrity_check").fetchone()
-        return answer == ("ok",)
+        reply: tuple[str] = connection.execute("PRAGMA integrity_check").fetchone()
+        return reply == ("ok",)
 
 
-def has_log(path: Path) -> bool:
+def has_wal(path: Path) -> bool:
     return path.with_name(f"{path.name}-wal").exists()
 
 
 async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
     path: Path, url: str, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = Crew(spawn, url, tmp_path, [produce, work, produce, work])
-    await crew.start()
+    processes = ProcessGroup(spawn, url, tmp_path, [produce, work, produce, work])
+    await processes.start()
     async with Broker(url, config=CONFIG) as broker:
         for turn in range(KILLS):
             await pause(0.05 + 0.013 * turn)
-            for id in list(crew.lines(produce))[-3:]:
+            for id in list(processes.lines(produce))[-3:]:
                 await broker.cancel(id)
             waiting = await broker.enqueue(WORK, delay=3600)
-            await crew.replace(turn)
+            await processes.replace(turn)
             if turn % 2:
                 assert await broker.cancel(waiting.id) is CancelOutcome.REMOVED
-    await crew.kill_all()
-    assert has_log(path), "the last one out was killed, so the next has to recover"
+    await processes.kill_all()
+    assert has_wal(path), "the last process was killed, so the next has to recover"
 
     async with Broker(url, config=QUIET) as broker:
         await check_counters(broker)
@@ -103,12 +103,12 @@ async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
         stats = await broker.stats(WORK)
         after = [job.payload.decode() for job in left.values() if job.queue == AFTER]
 
-    acknowledged = list(crew.lines(produce))
+    acknowledged = list(processes.lines(produce))
     assert len(acknowledged) > 500
     assert len(set(acknowledged)) == len(acknowledged)
 
-    events = Counter(crew.lines(work))
-    assert not [event for event in events if event.startswith("lost")], "a living worker lost a claim"
+    events = Counter(processes.lines(work))
+    assert not [event for event in events if event.startswith("lost")], "a live worker lost a claim"
     assert set(events.values()) == {1}, "settled twice"
     acked = [event.removeprefix("done ") for event in events if event.startswith("done ")] + acked_here
     assert len(set(acked)) == len(acked), "acked twice"
@@ -122,28 +122,28 @@ async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
     ended = {id: job.state for id, job in left.items() if job.queue == WORK}
     assert set(ended.values()) == {JobState.DEAD, JobState.CANCELLED, JobState.SCHEDULED}
     assert not done & set(ended), "one state each"
-    assert set(acknowledged) <= done | set(ended), "an acknowledged job is gone"
+    assert set(acknowledged) <= done | set(ended), "an acknowledged job was lost"
     dead = {event.removeprefix("dead ") for event in events if event.startswith("dead ")}
     assert all(ended[id] is JobState.DEAD for id in dead)
-    assert sound(path)
+    assert is_intact(path)
 
 
-async def test_a_batch_is_stored_whole_or_not_at_all(
+async def test_a_batch_of_a_killed_producer_is_stored_whole_or_not_at_all(
     path: Path, url: str, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = Crew(spawn, url, tmp_path, [produce_batches, produce_batches])
-    await crew.start()
+    processes = ProcessGroup(spawn, url, tmp_path, [produce_batches, produce_batches])
+    await processes.start()
     for turn in range(4):
         await pause(0.05 + 0.037 * turn)
-        await crew.replace(turn)
+        await processes.replace(turn)
     await pause(0.1)
-    await crew.kill_all()
+    await processes.kill_all()
     async with Broker(url, config=QUIET) as broker:
         stored = {queue: stats.pending for queue, stats in (await broker.all_stats()).items()}
         assert set(stored.values()) == {BATCH}
         assert len(await every_job(broker)) == BATCH * len(stored)
     assert keys(path) == set(stored)
-    acknowledged = set(crew.lines(produce_batches))
+    acknowledged = set(processes.lines(produce_batches))
     assert len(acknowledged) >= 5
     assert acknowledged <= set(stored)
-    assert sound(path)
+    assert is_intact(path)

@@ -1,4 +1,4 @@
-"""Dead letters and operators: requeue, requeue_dead, purge_dead, reschedule, rerun."""
+"""Operations on dead and waiting jobs: requeue, requeue_dead, purge_dead, reschedule, rerun."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNKNOWN = "00000000-0000-0000-0000-000000000001"
 
 
 @pytest.mark.parametrize("verb", ["requeue", "requeue_dead"])
-async def test_a_requeued_job_starts_anew(broker: Broker, clock: WatchedClock, verb: str) -> None:
+async def test_a_requeued_job_starts_over(broker: Broker, clock: WatchedClock, verb: str) -> None:
     claim = await running(broker, max_attempts=2, expires=500, priority=3, headers={"h": "v"})
     await broker.nack(claim, "first", delay=0)
     claim = await claim_one(broker)
@@ -84,7 +84,7 @@ async def test_only_dead_jobs_are_requeued(open_broker: OpenBroker) -> None:
     assert await everything(broker) == before
 
 
-async def test_requeue_dead_takes_one_queue_whole(broker: Broker) -> None:
+async def test_requeue_dead_takes_all_dead_jobs_of_one_queue(broker: Broker) -> None:
     await broker.enqueue_many([NewJob(queue) for queue in ("a", "b") for _ in range(150)])
     for claim in await broker.claim(["a", "b"], limit=300):
         await broker.dead_letter(claim, "x")
@@ -115,7 +115,7 @@ async def test_purge_dead_removes_the_dead_of_one_queue_or_of_all(open_broker: O
 # Reschedule.
 
 
-async def test_a_waiting_job_gets_another_time(broker: Broker, clock: WatchedClock) -> None:
+async def test_reschedule_changes_the_due_time_of_a_waiting_job(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q")
     later = clock.time + timedelta(seconds=60)
     assert await broker.reschedule(enqueued.id, run_at=later) is True
@@ -129,7 +129,7 @@ async def test_a_waiting_job_gets_another_time(broker: Broker, clock: WatchedClo
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_a_later_time_replaces_the_earlier_one(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_later_due_time_replaces_the_earlier_one(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", delay=5)
     await broker.reschedule(enqueued.id, run_at=clock.time + timedelta(seconds=60))
     clock.advance(59)
@@ -140,7 +140,9 @@ async def test_a_later_time_replaces_the_earlier_one(broker: Broker, clock: Watc
 
 
 @pytest.mark.parametrize("ago", [0, 60], ids=["now", "past"])
-async def test_a_time_that_has_come_makes_it_pending(broker: Broker, clock: WatchedClock, ago: int) -> None:
+async def test_a_due_time_in_the_past_makes_the_job_pending(
+    broker: Broker, clock: WatchedClock, ago: int
+) -> None:
     enqueued = await broker.enqueue("q", delay=60)
     moment = clock.time - timedelta(seconds=ago)
     assert await broker.reschedule(enqueued.id, run_at=moment)
@@ -149,7 +151,7 @@ async def test_a_time_that_has_come_makes_it_pending(broker: Broker, clock: Watc
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_a_waiting_job_gets_another_priority(broker: Broker, clock: WatchedClock) -> None:
+async def test_reschedule_changes_the_priority_of_a_waiting_job(broker: Broker, clock: WatchedClock) -> None:
     first, second, third = await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q", delay=5)])
     assert await broker.reschedule(second.id, priority=1)
     assert await broker.reschedule(third.id, priority=0)
@@ -160,14 +162,14 @@ async def test_a_waiting_job_gets_another_priority(broker: Broker, clock: Watche
     assert [(job.id, job.priority) for job in claimed] == [(third.id, 0), (second.id, 1), (first.id, 1000)]
 
 
-async def test_a_priority_changed_back_gives_the_job_once(broker: Broker) -> None:
+async def test_a_priority_changed_and_changed_back_returns_the_job_once(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     for priority in (1, 1000, 1, 1000, 1000):
         await broker.reschedule(enqueued.id, priority=priority)
     assert ids(await broker.claim("q", limit=5)) == [enqueued.id]
 
 
-async def test_time_and_priority_change_together(broker: Broker, clock: WatchedClock) -> None:
+async def test_reschedule_changes_time_and_priority_together(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q")
     before = fields(await record(broker, enqueued.id))
     moment = clock.time + timedelta(seconds=9)
@@ -186,7 +188,7 @@ async def test_only_waiting_jobs_are_rescheduled(open_broker: OpenBroker, clock:
     assert await everything(broker) == before
 
 
-async def test_rescheduling_to_nothing_is_refused(broker: Broker) -> None:
+async def test_reschedule_without_a_change_is_refused(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     with pytest.raises(ValueError, match="run_at"):
         await broker.reschedule(enqueued.id)
@@ -195,7 +197,9 @@ async def test_rescheduling_to_nothing_is_refused(broker: Broker) -> None:
 # Rerun.
 
 
-async def test_a_rerun_is_a_new_job_from_a_finished_one(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_rerun_enqueues_a_new_job_from_a_finished_one(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     options: dict[str, Any] = {"task": "t", "priority": 7, "max_attempts": 4, "tenant": "acme"}
     options["headers"] = {"h": "v"}
@@ -217,7 +221,7 @@ async def test_a_rerun_is_a_new_job_from_a_finished_one(open_broker: OpenBroker,
         assert fields(await record(broker, id)) == old, "the finished job stays as it is"
 
 
-async def test_what_is_not_finished_is_not_rerun(broker: Broker) -> None:
+async def test_an_unfinished_job_is_not_rerun(broker: Broker) -> None:
     unfinished = [(await running(broker)).id, (await broker.enqueue("q")).id]
     unfinished += [(await broker.enqueue("q", delay=9)).id]
     gone = await done(broker, "other")
@@ -242,7 +246,7 @@ async def test_the_latest_failure_comes_first(broker: Broker, clock: WatchedCloc
     assert await broker.latest_dead(limit=0) == []
 
 
-async def test_the_latest_failures_come_page_by_page(broker: Broker, clock: WatchedClock) -> None:
+async def test_dead_jobs_are_paged_by_latest_failure(broker: Broker, clock: WatchedClock) -> None:
     made = []
     for number in range(12):
         if number % 3 == 0:
@@ -259,7 +263,7 @@ async def test_the_latest_failures_come_page_by_page(broker: Broker, clock: Watc
         assert [job.id for job in found] == expected
 
 
-async def test_what_is_requeued_or_removed_is_no_longer_among_the_latest(
+async def test_requeued_and_removed_jobs_leave_the_list_of_latest_failures(
     broker: Broker, clock: WatchedClock
 ) -> None:
     back, gone, kept, again = [await dead(broker) for _ in range(4)]

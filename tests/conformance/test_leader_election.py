@@ -1,4 +1,4 @@
-"""One process at a time does the fleet's duties, and another one soon after it goes."""
+"""Leader election: one process at a time runs the fleet-wide duties, and another takes over soon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY = BrokerConfig(duties=True)
 @pytest.fixture(autouse=True)
 async def shared(broker: Broker) -> None:
     if not broker.capabilities.multi_process:
-        pytest.skip("no other process can have the storage: whoever has it leads")
+        pytest.skip("the engine allows one process only, which always leads")
 
 
 async def held_by(broker: Broker, holder: Holder | bytes, now: int) -> None:
@@ -33,8 +33,8 @@ async def held_by(broker: Broker, holder: Holder | bytes, now: int) -> None:
     assert await broker._engine.compare_and_set([DocumentWrite(KIND, "leader", expected, value)], now=now)
 
 
-def somebody(machine: str = "another machine", started: str = "0") -> Holder:
-    return Holder("somebody", machine, this_process().pid, started)
+def other_holder(machine: str = "another machine", started: str = "0") -> Holder:
+    return Holder("other", machine, this_process().pid, started)
 
 
 async def test_the_first_to_ask_leads_and_renews(
@@ -50,7 +50,7 @@ async def test_the_first_to_ask_leads_and_renews(
         await broker.lead()
 
 
-async def test_racing_brokers_find_one(open_broker: OpenBroker) -> None:
+async def test_of_concurrent_brokers_one_leads(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(6)]
     await within(asyncio.gather(*(each.lead() for each in brokers)))
     assert sum(each.leads for each in brokers) == 1
@@ -66,17 +66,17 @@ async def test_a_leader_that_falls_silent_is_replaced_after_its_term(
     assert wait == pytest.approx(0.1)
     assert (broker.leads, other.leads) == (True, False)
     clock.advance(0.1)
-    assert not broker.leads, "it knows by itself that its term is over"
+    assert not broker.leads, "the leader stops by itself when its term is over"
     await other.lead()
     assert other.leads
     await broker.lead()
     assert (broker.leads, other.leads) == (False, True)
 
 
-async def test_one_of_another_machine_is_waited_for_until_its_term_is_over(
+async def test_a_leader_on_another_machine_is_replaced_after_its_term(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, somebody(), clock.now() - 2 * SECOND)
+    await held_by(broker, other_holder(), clock.now() - 2 * SECOND)
     assert await broker.lead() == TERM - 2
     assert not broker.leads
     clock.advance(TERM - 2)
@@ -84,24 +84,24 @@ async def test_one_of_another_machine_is_waited_for_until_its_term_is_over(
     assert broker.leads
 
 
-async def test_one_whose_process_is_gone_here_is_replaced_at_once(
+async def test_a_leader_that_died_on_this_machine_is_replaced_at_once(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, somebody(this_process().host), clock.now())
+    await held_by(broker, other_holder(this_process().host), clock.now())
     await broker.lead()
     assert broker.leads
 
 
-async def test_a_note_that_cannot_be_read_is_written_over(broker: Broker, clock: WatchedClock) -> None:
+async def test_an_undecodable_document_is_overwritten(broker: Broker, clock: WatchedClock) -> None:
     await held_by(broker, b"\xc1", clock.now())
     await broker.lead()
     assert broker.leads
 
 
-async def test_an_engines_clock_that_was_put_back_holds_nobody_up(
+async def test_after_the_engine_clock_was_set_back_the_lead_is_taken_after_one_term(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, somebody(), clock.now() + 3600 * SECOND)
+    await held_by(broker, other_holder(), clock.now() + 3600 * SECOND)
     for _ in range(5):
         assert await broker.lead() <= TERM
         assert not broker.leads
@@ -110,11 +110,11 @@ async def test_an_engines_clock_that_was_put_back_holds_nobody_up(
     assert broker.leads
 
 
-async def test_one_that_renews_is_not_replaced_though_its_clock_looks_odd(
+async def test_a_leader_that_renews_is_not_replaced_while_its_clock_is_ahead(
     broker: Broker, clock: WatchedClock
 ) -> None:
     for number in range(10):
-        holder = msgspec.structs.replace(somebody(), renewed=number)
+        holder = msgspec.structs.replace(other_holder(), renewed=number)
         await held_by(broker, holder, clock.now() + 3600 * SECOND)
         await broker.lead()
         assert not broker.leads
@@ -122,7 +122,7 @@ async def test_one_that_renews_is_not_replaced_though_its_clock_looks_odd(
 
 
 @pytest.mark.parametrize("led", [False, True], ids=["at first", "when it renews"])
-async def test_a_lead_whose_answer_was_lost_is_given_up_all_the_same(
+async def test_a_lead_whose_reply_was_lost_is_released_on_stop(
     broker: Broker, open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch, led: bool
 ) -> None:
     other = await open_broker()
@@ -143,7 +143,7 @@ async def test_a_lead_whose_answer_was_lost_is_given_up_all_the_same(
     assert other.leads
 
 
-async def test_giving_up_takes_the_lead_from_nobody_else(
+async def test_releasing_a_lost_lead_does_not_affect_the_new_leader(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     other = await open_broker()
@@ -155,11 +155,11 @@ async def test_giving_up_takes_the_lead_from_nobody_else(
     assert (broker.leads, other.leads) == (False, True)
 
 
-# By themselves.
+# With duties.
 
 
 async def test_when_the_leader_closes_another_one_leads_at_once(open_broker: OpenBroker) -> None:
-    """The clock stands still: it does not wait for the term."""
+    """The clock stands still, so the next leader does not wait for the term."""
     brokers = [await open_broker(BUSY) for _ in range(3)]
 
     def leaders() -> list[Broker]:
@@ -177,7 +177,7 @@ async def test_when_the_leader_closes_another_one_leads_at_once(open_broker: Ope
             break
 
 
-async def test_the_duties_rest_in_all_but_one(
+async def test_followers_run_no_duties(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await open_broker(BUSY)
@@ -189,12 +189,12 @@ async def test_the_duties_rest_in_all_but_one(
     follower = await open_broker(BUSY)
     called: list[str] = []
     for verb in ("promote", "next_due", "reap", "reclaim", "sweep"):
-        monkeypatch.setattr(follower._engine, verb, lambda *_, verb=verb: called.append(verb))
+        monkeypatch.setattr(follower._engine, verb, lambda *_, verb=verb, **__: called.append(verb))
     claim = await running(broker)
     await broker.enqueue("q", delay=1)
 
     async def back() -> bool:
-        await clock.until_waiting_for(RENEWAL)  # The leader keeps pace.
+        await clock.until_waiting_for(RENEWAL)  # The leader renews in time.
         clock.advance(RENEWAL)
         return await state(broker, claim.id) is JobState.PENDING
 
@@ -205,7 +205,7 @@ async def test_the_duties_rest_in_all_but_one(
     assert (leader.leads, follower.leads) == (True, False)
 
 
-async def test_a_renewal_under_way_does_not_keep_the_lead(
+async def test_a_renewal_under_way_during_stop_does_not_keep_the_lead(
     open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, follower = await open_broker(), await open_broker()
@@ -214,7 +214,7 @@ async def test_a_renewal_under_way_does_not_keep_the_lead(
     read = engine.documents
 
     async def read_then_renew(kind: str, now: int | None = None) -> tuple[int, list[Document]]:
-        """What a renewal does that was cancelled too late."""
+        """Simulate a renewal that was cancelled too late."""
         found = await read(kind, now)
         monkeypatch.undo()
         await leader.lead()

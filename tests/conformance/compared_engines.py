@@ -1,8 +1,7 @@
-"""An engine and the reference side by side: each call goes to both, answers and states are compared.
+"""An engine and the memory reference: each call goes to both, and replies and states are compared.
 
-The engine is reached through two brokers in turn, so that what one remembers is tested against what the
-other wrote. The reference is a memory engine of its own; with none, the state is compared with itself:
-the counters with the listing.
+The engine is called through two brokers in turn, so that the cache of one is tested against the writes of
+the other. Without a reference (the memory engine itself), the counters are compared with the listing.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from tests.support.observe import CLAIM_FIELDS, check_counters, everything, fiel
 T = TypeVar("T")
 
 Claim = tuple[Job, ...]
-"""One claim as the engine, and as the reference, handed it out."""
+"""One claim: the job as the engine returned it, and as the reference did."""
 
 Call = Callable[[Broker, int], Awaitable[T]]
-"""Gets the broker to call, and the number of the side: 0 is the engine, 1 the reference."""
+"""The arguments are the broker and the side: 0 is the engine, 1 the reference."""
 
 
-class Twins:
+class ComparedEngines:
     def __init__(self, url: str, config: BrokerConfig, clock: ManualClock, *, reference: bool) -> None:
         self.clock = clock
         self._url = url
@@ -59,35 +58,38 @@ class Twins:
         self._runner.close()
 
     def reopen(self) -> None:
-        """Close the engine's brokers, so that nothing is left but what is stored, and open new ones."""
+        """Close the engine's brokers, so that only stored data is left, and open new ones."""
         self._runner.run(self._close(self._brokers))
         self._brokers = [self._broker(self._url), self._broker(self._url)]
         self._runner.run(self._open(self._brokers))
 
-    def ask(self, call: Call[T], shown: Callable[[T], Any] = lambda answer: answer) -> list[T]:
-        """The answers of both sides, which are equal in what is shown; none if both raised the same error."""
-        return self._runner.run(self._ask(call, shown))
+    def call_both(self, call: Call[T], shown: Callable[[T], Any] = lambda answer: answer) -> list[T]:
+        """Return the replies of both sides. Fails unless ``shown`` of them is equal.
 
-    async def _ask(self, call: Call[T], shown: Callable[[T], Any]) -> list[T]:
+        The list is empty if both sides raised the same error.
+        """
+        return self._runner.run(self._call_both(call, shown))
+
+    async def _call_both(self, call: Call[T], shown: Callable[[T], Any]) -> list[T]:
         answers: list[T] = []
-        told: list[Any] = []
+        compared: list[Any] = []
         for side, broker in enumerate(self.sides):
             try:
                 answer = await call(broker, side)
             except (DayjobError, ValueError) as error:
-                told.append(type(error))
+                compared.append(type(error))
             else:
                 answers.append(answer)
-                told.append(shown(answer))
-        assert all(one == told[-1] for one in told), (
-            f"the engine said {told[0]!r}, the reference {told[-1]!r}"
+                compared.append(shown(answer))
+        assert all(one == compared[-1] for one in compared), (
+            f"the engine replied {compared[0]!r}, the reference {compared[-1]!r}"
         )
         self._turn += 1
         return answers
 
     def claim(self, queues: Sequence[str] | None, **options: Any) -> list[Claim]:
         """Claim from the queues, or from all."""
-        sides = self.ask(
+        sides = self.call_both(
             lambda broker, _: (
                 broker.claim_any(**options) if queues is None else broker.claim(queues, **options)
             ),
@@ -96,7 +98,7 @@ class Twins:
         return list(zip(*sides, strict=True))
 
     def compare(self, keys: Sequence[bytes]) -> list[dict[str, Any]]:
-        """The whole state of both sides is the same; the jobs as they are listed."""
+        """Fail unless the whole state of both sides is equal. Return the listed jobs."""
         return self._runner.run(self._compare(keys))
 
     async def _compare(self, keys: Sequence[bytes]) -> list[dict[str, Any]]:

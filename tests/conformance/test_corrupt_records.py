@@ -1,4 +1,4 @@
-"""A record that can't be decoded is set aside as dead with a clear error, and holds nobody up."""
+"""A record that can't be decoded is quarantined as dead with a clear error, and blocks no other job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Harm = Callable[[str], None]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each engine with each way to corrupt it; an engine without any is tried once, and must not need one."""
+    """Run each engine with each way to corrupt it, and an engine without any once."""
     if "damage" in metafunc.fixturenames:
         pairs = [
             (engine, name) for engine in ENGINES for name in (*engine.corrupt, *[""][len(engine.corrupt) :])
@@ -47,8 +47,8 @@ async def three(broker: Broker, **options: Any) -> tuple[str, str, str]:
     return first.id, second.id, third.id
 
 
-async def look_everywhere(broker: Broker, id: str) -> Job:
-    """Every way to look at the jobs answers, and shows the corrupt one among them with its fields."""
+async def check_every_read(broker: Broker, id: str) -> Job:
+    """Check that every read succeeds and includes the corrupt record with its fields."""
     listed = await every_job(broker)
     assert id in ids(listed)
     assert id in ids(await broker.jobs("q", newest_first=True))
@@ -60,15 +60,15 @@ async def look_everywhere(broker: Broker, id: str) -> Job:
     return await record(broker, id)
 
 
-async def test_a_claim_sets_it_aside_and_takes_its_neighbours(
+async def test_a_claim_quarantines_the_record_and_returns_its_neighbours(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:
     first, second, third = await three(broker)
     harm(second)
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
     clock.advance(1)
     assert ids(await broker.claim("q", limit=5)) == [first, third]
-    job = await look_everywhere(broker, second)
+    job = await check_every_read(broker, second)
     assert job.state is JobState.DEAD
     assert job.finished_at == clock.time
     assert job.last_error is not None
@@ -77,7 +77,7 @@ async def test_a_claim_sets_it_aside_and_takes_its_neighbours(
     assert await broker.stats("q") == QueueStats(running=2, dead=1)
 
 
-async def test_a_claim_of_one_gets_the_next_good_one(broker: Broker, harm: Harm) -> None:
+async def test_a_claim_of_one_job_skips_the_corrupt_record(broker: Broker, harm: Harm) -> None:
     first, second, third = await three(broker)
     harm(first)
     harm(second)
@@ -86,29 +86,29 @@ async def test_a_claim_of_one_gets_the_next_good_one(broker: Broker, harm: Harm)
     assert await broker.stats("q") == QueueStats(running=1, dead=2)
 
 
-async def test_it_lets_go_of_its_dedup_key(broker: Broker, harm: Harm) -> None:
+async def test_quarantine_releases_the_dedup_key(broker: Broker, harm: Harm) -> None:
     enqueued = await broker.enqueue("q", task="t", tenant="acme", dedup_key="k", dedup_until="settled")
     harm(enqueued.id)
     assert await broker.claim("q") == []
     assert (await broker.enqueue("q", dedup_key="k")).created
 
 
-async def test_requeued_it_is_mended_or_set_aside_again(broker: Broker, harm: Harm) -> None:
-    """A requeue rewrites attempts and due time; what else can't be decoded is still in the way of a run."""
+async def test_a_requeued_record_is_repaired_or_quarantined_again(broker: Broker, harm: Harm) -> None:
+    """A requeue rewrites attempts and due time. Damage to any other field still prevents a run."""
     _, second, _ = await three(broker)
     harm(second)
     await broker.claim("q", limit=5)
     for requeue in (lambda: broker.requeue(second), lambda: broker.requeue_dead("q")):
         assert await requeue() == 1
         claimed = await broker.claim("q", limit=5)
-        job = await look_everywhere(broker, second)
+        job = await check_every_read(broker, second)
         if claimed:
             assert (job.state, job.attempts) == (JobState.RUNNING, 1)
             break
         assert job.state is JobState.DEAD
 
 
-async def test_it_can_be_purged(broker: Broker, harm: Harm) -> None:
+async def test_a_quarantined_record_can_be_purged(broker: Broker, harm: Harm) -> None:
     _, second, _ = await three(broker)
     harm(second)
     await broker.claim("q", limit=5)
@@ -117,18 +117,18 @@ async def test_it_can_be_purged(broker: Broker, harm: Harm) -> None:
     assert await broker.stats("q") == QueueStats(running=2)
 
 
-async def test_scheduled_it_does_not_keep_others_from_being_promoted(
+async def test_a_corrupt_scheduled_record_does_not_block_promote(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:
     first, second, third = await three(broker, delay=10)
     harm(second)
     clock.advance(10)
     await broker.promote()
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
     assert ids(await broker.claim("q", limit=5)) == [first, third]
 
 
-async def test_expiring_it_does_not_keep_others_from_expiring(
+async def test_a_corrupt_expired_record_does_not_block_expiry(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:
     first, second, third = await three(broker, expires=10)
@@ -138,22 +138,22 @@ async def test_expiring_it_does_not_keep_others_from_expiring(
     assert await state(broker, first) is JobState.CANCELLED
     assert await state(broker, third) is JobState.CANCELLED
     assert await broker.claim("q", limit=5) == []
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
 
 
-async def test_running_it_does_not_keep_others_from_settling(broker: Broker, harm: Harm) -> None:
+async def test_a_corrupt_running_record_does_not_block_settlements(broker: Broker, harm: Harm) -> None:
     first, second, third = await three(broker)
     claims = await broker.claim("q", limit=3)
     harm(second)
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
     results = await broker.settle_many([Settlement.nack(claim, "x", delay=60) for claim in claims])
     assert [results[0].applied, results[2].applied] == [True, True]
     assert await state(broker, first) is JobState.SCHEDULED
     assert await state(broker, third) is JobState.SCHEDULED
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
 
 
-async def test_running_it_does_not_keep_others_from_being_reaped(
+async def test_a_corrupt_running_record_does_not_block_reap(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:
     first, second, third = await three(broker)
@@ -165,25 +165,27 @@ async def test_running_it_does_not_keep_others_from_being_reaped(
     clock.advance(30)
     await broker.reap()
     assert ids(await broker.claim("q", limit=5)) == [first, third]
-    await look_everywhere(broker, second)
+    await check_every_read(broker, second)
 
 
-async def test_finished_it_is_listed_and_swept(broker: Broker, harm: Harm, clock: WatchedClock) -> None:
+async def test_a_corrupt_finished_record_is_listed_and_swept(
+    broker: Broker, harm: Harm, clock: WatchedClock
+) -> None:
     _, second, third = await three(broker)
     claims = await broker.claim("q", limit=3)
     await broker.settle_many([Settlement.ack(claims[0]), Settlement.ack(claims[1])])
     await broker.dead_letter(claims[2], "x")
     harm(second)
     harm(third)
-    await look_everywhere(broker, second)
-    await look_everywhere(broker, third)
+    await check_every_read(broker, second)
+    await check_every_read(broker, third)
     assert ids(await broker.dead_jobs()) == [third]
     clock.advance(2 * 86_400)
     assert await broker.sweep() == 3
     assert await every_job(broker) == []
 
 
-async def test_waiting_it_can_be_cancelled_and_rescheduled(
+async def test_a_corrupt_waiting_record_can_be_cancelled_and_rescheduled(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:
     first, second, third = await three(broker)

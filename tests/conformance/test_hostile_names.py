@@ -1,4 +1,4 @@
-"""Hostile names: any text but NUL and lone surrogates is a name, comes back as it was, and meets no other."""
+"""Hostile names: any text without NUL and lone surrogates is stored unchanged and never collides."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ NAMES = [
 """All different, none over 200 bytes."""
 
 LONG_NAMES = [*NAMES, "k" * 1024, "k" * 1023, "🦫" * 256]
-"""For what may have a kilobyte."""
+"""For names of up to a kilobyte."""
 
 
-def test_the_names_are_different_and_near() -> None:
+def test_the_names_are_different_and_similar() -> None:
     assert len(set(NAMES)) == len(NAMES)
     assert len({unicodedata.normalize("NFC", name).casefold() for name in NAMES}) < len(NAMES)
     assert max(len(name.encode()) for name in NAMES) == 200
 
 
-async def test_queues_never_collide_and_come_back(broker: Broker) -> None:
+async def test_queue_names_are_stored_unchanged_and_never_collide(broker: Broker) -> None:
     enqueued = await broker.enqueue_many([NewJob(name, str(n).encode()) for n, name in enumerate(NAMES)])
     assert sorted(await broker.queues()) == sorted(NAMES)
     assert set(await broker.all_stats()) == set(NAMES)
@@ -58,13 +58,13 @@ async def test_queue_names_are_in_code_point_order(broker: Broker) -> None:
     assert names == sorted(names)
 
 
-async def test_one_claim_over_all_queues_takes_them_in_the_order_given(broker: Broker) -> None:
+async def test_one_claim_over_all_queues_follows_the_order_given(broker: Broker) -> None:
     order = NAMES[::-1]
     await broker.enqueue_many([NewJob(name) for name in NAMES])
     assert [claim.queue for claim in await broker.claim(order, limit=len(order))] == order
 
 
-async def test_pausing_one_pauses_no_other(broker: Broker) -> None:
+async def test_pausing_one_queue_pauses_no_other(broker: Broker) -> None:
     await broker.enqueue_many([NewJob(name) for name in NAMES])
     for paused, other in pairwise(NAMES):
         await broker.pause(paused)
@@ -75,7 +75,7 @@ async def test_pausing_one_pauses_no_other(broker: Broker) -> None:
     assert await broker.paused() == set()
 
 
-async def test_tasks_never_collide_and_come_back(broker: Broker) -> None:
+async def test_task_names_are_stored_unchanged_and_never_collide(broker: Broker) -> None:
     enqueued = await broker.enqueue_many([NewJob("q", task=name) for name in LONG_NAMES])
     claims = await broker.claim("q", limit=len(LONG_NAMES))
     assert [claim.task for claim in claims] == LONG_NAMES
@@ -84,20 +84,20 @@ async def test_tasks_never_collide_and_come_back(broker: Broker) -> None:
         assert ids(await broker.jobs(task=name)) == [enqueued[number].id]
 
 
-async def test_tenants_come_back(broker: Broker) -> None:
+async def test_tenants_are_stored_unchanged(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("q", tenant=name) for name in LONG_NAMES])
     assert [job.tenant for job in await every_job(broker)] == LONG_NAMES
     assert [claim.tenant for claim in await broker.claim("q", limit=len(LONG_NAMES))] == LONG_NAMES
 
 
-async def test_headers_never_collide_and_come_back(broker: Broker) -> None:
+async def test_headers_are_stored_unchanged_and_never_collide(broker: Broker) -> None:
     headers = {name: f"{number} {name}" for number, name in enumerate(LONG_NAMES)}
     enqueued = await broker.enqueue("q", headers=headers)
     assert (await record(broker, enqueued.id)).headers == headers
     assert (await claim_one(broker)).headers == headers
 
 
-async def test_dedup_keys_never_collide_and_come_back(broker: Broker) -> None:
+async def test_dedup_keys_are_stored_unchanged_and_never_collide(broker: Broker) -> None:
     first = await broker.enqueue_many([NewJob("q", dedup_key=name) for name in LONG_NAMES])
     assert all(one.created for one in first)
     again = await broker.enqueue_many([NewJob("q", dedup_key=name) for name in LONG_NAMES])
@@ -105,7 +105,7 @@ async def test_dedup_keys_never_collide_and_come_back(broker: Broker) -> None:
     assert [job.dedup_key for job in await every_job(broker)] == LONG_NAMES
 
 
-async def test_queue_and_dedup_key_do_not_run_into_each_other(broker: Broker) -> None:
+async def test_queue_and_dedup_key_are_not_concatenated(broker: Broker) -> None:
     pairs = [("a", "b:c"), ("a:b", "c"), ("a:b:c", "d"), ("a", "b"), ("a:", "b"), ("a", ":b"), ("a\n", "b")]
     pairs += [("a", "\nb"), ("ab", "c"), ("a", "bc"), ("a'", "b"), ("a", "'b"), ("a%", "b"), ("a", "%b")]
     answers = [await broker.enqueue(queue, dedup_key=key) for queue, key in pairs]
@@ -113,7 +113,7 @@ async def test_queue_and_dedup_key_do_not_run_into_each_other(broker: Broker) ->
     assert len({answer.id for answer in answers}) == len(pairs)
 
 
-async def test_workers_come_back(broker: Broker) -> None:
+async def test_worker_names_are_stored_unchanged(broker: Broker) -> None:
     for name in NAMES:
         await broker.enqueue("q")
         claim = await claim_one(broker, worker=name)

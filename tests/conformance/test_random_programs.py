@@ -1,4 +1,4 @@
-"""Random programs: every engine answers as the memory engine does, and holds the same after each step."""
+"""Random programs: every engine replies as the memory engine does, with an equal state after each step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from msgspec.structs import replace
 from dayjob import JobState, NewJob, Settlement
 from dayjob.engines.base import Progress
 from dayjob.testing import ManualClock
-from tests.conformance.programs import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
-from tests.conformance.twins import Claim, Twins
+from tests.conformance.compared_engines import Claim, ComparedEngines
+from tests.conformance.model_actions import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
 from tests.support.engines import ENGINES, EngineUnderTest
 from tests.support.observe import fields
 
 PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "60"))
-"""How many programs to run on each engine; raise it to look further than the time of a test run allows."""
+"""The number of programs per engine. Raise it for a longer search than a test run allows."""
 
 
 class Program(RuleBasedStateMachine):
@@ -40,14 +40,14 @@ class Program(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.twins = Twins(
+        self.compared = ComparedEngines(
             self.engine.url(self.directory), CONFIG, self.clock, reference=self.engine.name != "memory"
         )
         self.claims: list[Claim] = []
         self.jobs: list[dict[str, Any]] = []
 
     def teardown(self) -> None:
-        self.twins.close()
+        self.compared.close()
         self.engine.after(self.directory)
 
     @initialize(jobs=st.lists(new_jobs(), min_size=3, max_size=8))
@@ -60,10 +60,10 @@ class Program(RuleBasedStateMachine):
         getattr(self, name)(**options)
 
     @invariant()
-    def both_hold_the_same(self) -> None:
-        self.jobs = self.twins.compare(KEYS)
+    def states_are_equal(self) -> None:
+        self.jobs = self.compared.compare(KEYS)
 
-    # Choosing: mostly what the action can act on, now and then anything.
+    # Choice of targets: mostly those that the action applies to, sometimes any.
 
     def job_in(self, pick: int, *states: JobState) -> str:
         fitting = [job["id"] for job in self.jobs if job["state"] in states]
@@ -95,32 +95,32 @@ class Program(RuleBasedStateMachine):
                 for one, claim in zip(batch, claims, strict=False)
             ]
 
-        self.twins.ask(lambda broker, side: broker.settle_many(made(side)))
+        self.compared.call_both(lambda broker, side: broker.settle_many(made(side)))
 
-    # In.
+    # Enqueue.
 
     def enqueue(self, job: dict[str, Any]) -> None:
         new = self.new_job(job)
         given = {name: getattr(new, name) for name in new.__struct_fields__}
-        self.twins.ask(lambda broker, _: broker.enqueue(**given))
+        self.compared.call_both(lambda broker, _: broker.enqueue(**given))
 
     def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
         batch = [self.new_job(job) for job in jobs]
-        self.twins.ask(lambda broker, _: broker.enqueue_many(batch))
+        self.compared.call_both(lambda broker, _: broker.enqueue_many(batch))
 
-    # Out.
+    # Claim and settle.
 
     def claim(self, queues: list[str], **options: Any) -> None:
-        self.claims += self.twins.claim(queues, **options)
+        self.claims += self.compared.claim(queues, **options)
 
     def claim_any(self, limit: int) -> None:
-        self.claims += self.twins.claim(None, limit=limit)
+        self.claims += self.compared.claim(None, limit=limit)
 
     def claim_anything(self, limit: int) -> None:
         self.claim(QUEUES, limit=limit, worker="w")
 
     def claim_and_settle(self, batch: list[dict[str, Any]]) -> None:
-        claims = self.twins.claim(QUEUES, limit=len(batch), worker="w")
+        claims = self.compared.claim(QUEUES, limit=len(batch), worker="w")
         self.claims += claims
         self.settle_claims(batch, claims)
 
@@ -133,7 +133,7 @@ class Program(RuleBasedStateMachine):
         def call(broker: Any, side: int) -> Any:
             return getattr(broker, settlement["verb"])(replace(claim[side]), **arguments)
 
-        self.twins.ask(call)
+        self.compared.call_both(call)
         return None
 
     def settle_many(self, batch: list[dict[str, Any]]) -> None:
@@ -143,51 +143,53 @@ class Program(RuleBasedStateMachine):
     def renew(self, pick: int, lease: float | None) -> None:
         if self.claims:
             claim = self.claim_of(pick)
-            if self.twins.ask(lambda broker, side: broker.renew(claim[side], lease)):
+            if self.compared.call_both(lambda broker, side: broker.renew(claim[side], lease)):
                 assert len({(job.lease_expires_at, job.cancel_requested) for job in claim}) == 1
 
     def renew_many(self, picked: list[int], lease: float | None) -> None:
         claims = [self.claim_of(pick) for pick in picked if self.claims]
-        self.twins.ask(lambda broker, side: broker.renew_many([claim[side] for claim in claims], lease))
+        self.compared.call_both(
+            lambda broker, side: broker.renew_many([claim[side] for claim in claims], lease)
+        )
 
     def record_progress(self, picked: list[int], fraction: float) -> None:
         claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
         reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
-        self.twins.ask(lambda broker, _: broker.record_progress(reports))
+        self.compared.call_both(lambda broker, _: broker.record_progress(reports))
 
-    # From outside.
+    # Operations on stored jobs.
 
     def cancel(self, pick: int, running: bool) -> None:
         waiting = (JobState.PENDING, JobState.SCHEDULED)
         id = self.job_in(pick, *((JobState.RUNNING,) if running else waiting))
-        self.twins.ask(lambda broker, _: broker.cancel(id))
+        self.compared.call_both(lambda broker, _: broker.cancel(id))
 
     def requeue(self, pick: int) -> None:
         id = self.job_in(pick, JobState.DEAD)
-        self.twins.ask(lambda broker, _: broker.requeue(id))
+        self.compared.call_both(lambda broker, _: broker.requeue(id))
 
     def requeue_dead(self, queue: str) -> None:
-        self.twins.ask(lambda broker, _: broker.requeue_dead(queue))
+        self.compared.call_both(lambda broker, _: broker.requeue_dead(queue))
 
     def purge_dead(self, queue: str | None) -> None:
-        self.twins.ask(lambda broker, _: broker.purge_dead(queue))
+        self.compared.call_both(lambda broker, _: broker.purge_dead(queue))
 
     def reschedule(self, pick: int, run_in: float | None, priority: int | None) -> None:
         id = self.job_in(pick, JobState.PENDING, JobState.SCHEDULED)
-        self.twins.ask(lambda broker, _: broker.reschedule(id, self.instant(run_in), priority))
+        self.compared.call_both(lambda broker, _: broker.reschedule(id, self.instant(run_in), priority))
 
     def pause(self, queue: str) -> None:
-        self.twins.ask(lambda broker, _: broker.pause(queue))
+        self.compared.call_both(lambda broker, _: broker.pause(queue))
 
     def resume(self) -> None:
         for queue in QUEUES:
             self.resume_one(queue)
 
     def resume_one(self, queue: str) -> None:
-        self.twins.ask(lambda broker, _: broker.resume(queue))
+        self.compared.call_both(lambda broker, _: broker.resume(queue))
 
     def kv(self, key: bytes, value: bytes | None) -> None:
-        self.twins.ask(
+        self.compared.call_both(
             lambda broker, _: broker.kv_delete(key) if value is None else broker.kv_put(key, value)
         )
 
@@ -201,24 +203,26 @@ class Program(RuleBasedStateMachine):
 
     def duty(self, duty: str, later: float) -> None:
         self.clock.advance(later)
-        self.twins.ask(lambda broker, _: getattr(broker, duty)())
+        self.compared.call_both(lambda broker, _: getattr(broker, duty)())
 
     def sweep_finished(self, duty: str, age: float) -> None:
-        self.twins.ask(lambda broker, _: getattr(broker, duty)(age))
+        self.compared.call_both(lambda broker, _: getattr(broker, duty)(age))
 
     def reopen(self) -> None:
-        if self.twins.persistent:
-            self.twins.reopen()
+        if self.compared.persistent:
+            self.compared.reopen()
 
-    # Looking.
+    # Reads.
 
-    def look(self, **options: Any) -> None:
-        self.twins.ask(lambda broker, _: broker.jobs(**options), lambda jobs: [fields(job) for job in jobs])
+    def list_jobs(self, **options: Any) -> None:
+        self.compared.call_both(
+            lambda broker, _: broker.jobs(**options), lambda jobs: [fields(job) for job in jobs]
+        )
 
-    def look_at_one(self, pick: int) -> None:
+    def get_one(self, pick: int) -> None:
         id = self.job_in(pick, *JobState)
-        self.twins.ask(lambda broker, _: broker.get(id), lambda job: job and fields(job))
-        self.twins.ask(
+        self.compared.call_both(lambda broker, _: broker.get(id), lambda job: job and fields(job))
+        self.compared.call_both(
             lambda broker, _: broker.wait(id, 0),
             lambda waited: (waited.status, waited.job and fields(waited.job)),
         )
@@ -228,7 +232,7 @@ def test_every_action_has_a_method() -> None:
     assert all(callable(getattr(Program, name)) for name in ACTIONS)
 
 
-@pytest.mark.timeout(360 + PROGRAMS)  # a failing program is made smaller for up to five minutes
+@pytest.mark.timeout(360 + PROGRAMS)  # Hypothesis shrinks a failing program for up to five minutes.
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_random_programs(engine: EngineUnderTest, tmp_path: Path) -> None:
     numbers = count()

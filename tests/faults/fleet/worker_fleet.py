@@ -1,4 +1,4 @@
-"""One storage, the worker processes on it, and what a test wants to know of them."""
+"""The worker processes on one storage, and helpers to observe them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.support.processes import Child, Spawn, pause, until
 
 READER = BrokerConfig(duties=False)
 BOUND = 60.0
-"""Seconds after which what should come is taken to be missing, on a busy machine."""
+"""Seconds until an expected condition counts as missing, on a busy machine."""
 
 
-class Member:
+class WorkerProcess:
     """A worker process."""
 
     def __init__(self, child: Child, id: str) -> None:
         self.child = child
         self.id = id
-        """The one that it had when it started."""
+        """The worker id at the start. It changes if the worker is declared dead."""
 
     @property
     def pid(self) -> int:
@@ -38,48 +38,48 @@ class Member:
         await self.child.kill()
 
 
-class Scene:
-    """To be used within ``async with`` of its broker, which only looks on."""
+class WorkerFleet:
+    """Use it inside ``async with fleet.broker``. That broker runs no duties."""
 
     def __init__(self, spawn: Spawn, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
         self.broker = Broker(url, config=READER)
-        self.diary = folder / "diary"
+        self.event_log = folder / "events.log"
         self._spawn = spawn
         self._names = (f"worker{number}" for number in count(1))
 
     # Workers.
 
-    async def start(self, **options: Any) -> Member:
-        """A worker that is at work when this returns."""
+    async def start(self, **options: Any) -> WorkerProcess:
+        """Start a worker and wait until it runs."""
         (member,) = await self.start_many(1, **options)
         return member
 
-    async def start_many(self, number: int, *, foreign: bool = False, **options: Any) -> list[Member]:
-        """Workers that start side by side; ``foreign`` ones each look like on a machine of their own."""
+    async def start_many(self, number: int, *, foreign: bool = False, **options: Any) -> list[WorkerProcess]:
+        """Start workers concurrently. Each ``foreign`` one looks like a worker on its own machine."""
         children = []
         for _ in range(number):
             name = next(self._names)
             each = {"name": name, **({"machine": f"machine of {name}"} if foreign else {}), **options}
-            children.append(await self._spawn(work, self.url, str(self.diary), each))
-        return [Member(child, await child.said()) for child in children]
+            children.append(await self._spawn(work, self.url, str(self.event_log), each))
+        return [WorkerProcess(child, await child.said()) for child in children]
 
-    async def leader(self, members: Sequence[Member]) -> Member:
-        """The one of these that does the duties, as soon as there is one."""
-        found: list[Member] = []
+    async def leader(self, members: Sequence[WorkerProcess]) -> WorkerProcess:
+        """Wait until one of the workers leads, and return it."""
+        found: list[WorkerProcess] = []
 
         async def leads() -> bool:
             _, documents = await self.broker._engine.documents(KIND, None)
-            holders = [msgspec.msgpack.decode(note.value, type=Holder) for note in documents]
+            holders = [msgspec.msgpack.decode(document.value, type=Holder) for document in documents]
             found.extend(member for member in members for holder in holders if holder.pid == member.pid)
             return bool(found)
 
         await until(leads, BOUND)
         return found[0]
 
-    async def freeze(self, member: Member) -> None:
-        """Stop the process where it stands; on SQLite not in the middle of a write, which would stop all."""
+    async def freeze(self, member: WorkerProcess) -> None:
+        """Stop the process with SIGSTOP; on SQLite not during a write, which would block all others."""
         while True:
             member.child.signal(SIGSTOP)
             if not self.url.startswith("sqlite:") or self._can_be_written():
@@ -97,8 +97,8 @@ class Scene:
             connection.execute("ROLLBACK")
             return True
 
-    async def until_declared_dead(self, member: Member) -> None:
-        """Wait until others have marked it: one that has only been silent for long may still come back."""
+    async def until_declared_dead(self, member: WorkerProcess) -> None:
+        """Wait until another worker has marked it dead. A merely silent worker may still come back."""
 
         async def marked() -> bool:
             _, members = await self.broker._worker_registry._read()
@@ -124,7 +124,7 @@ class Scene:
         return {job.id: job for job in found}
 
     async def until_running(self, ids: Sequence[str], worker: str | None = None) -> float:
-        """Wait until these jobs run, by this worker if one is named; how many seconds that took."""
+        """Wait until these jobs run, on this worker if one is named. Return the seconds."""
 
         async def all_run() -> bool:
             running = await self.jobs(JobState.RUNNING)
@@ -140,23 +140,23 @@ class Scene:
         await until(nothing_left, BOUND)
 
     async def now(self) -> int:
-        """The storage's time, in microseconds."""
+        """Return the time of the engine, in microseconds."""
         now, _ = await self.broker._engine.documents(KIND, None)
         return now
 
     def end(self, task: str) -> None:
-        """Let the jobs of this task end."""
+        """Allow the jobs of this task to end."""
         (self.folder / f"end-{task}").touch()
 
-    def told(self, word: str, member: Member | None = None) -> list[str]:
-        """The ids of the jobs with this word in the diary, by this process or by any."""
-        if not self.diary.exists():
+    def logged(self, event: str, member: WorkerProcess | None = None) -> list[str]:
+        """Return the ids of the jobs with this event in the log, from this process or from any."""
+        if not self.event_log.exists():
             return []
-        lines = [line.split() for line in self.diary.read_text().splitlines()]
-        return [id for said, id, by in lines if said == word and (member is None or member.pid == int(by))]
+        lines = [line.split() for line in self.event_log.read_text().splitlines()]
+        return [id for name, id, by in lines if name == event and (member is None or member.pid == int(by))]
 
-    async def until_told(self, word: str, ids: Sequence[str], member: Member | None = None) -> None:
-        async def all_told() -> bool:
-            return set(ids) <= set(self.told(word, member))
+    async def until_logged(self, event: str, ids: Sequence[str], member: WorkerProcess | None = None) -> None:
+        async def all_logged() -> bool:
+            return set(ids) <= set(self.logged(event, member))
 
-        await until(all_told, BOUND)
+        await until(all_logged, BOUND)

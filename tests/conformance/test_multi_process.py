@@ -1,4 +1,4 @@
-"""Several processes on one storage. For engines that allow it."""
+"""Several processes on one storage, for engines with ``multi_process``."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
-class Other:
-    """A handle on another process; see ``other_process``."""
+class OtherBroker:
+    """A handle to another process; see ``other_process``."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def answer(self) -> Any:
+    async def reply(self) -> Any:
         assert self._process.stdout is not None
         line = await within(self._process.stdout.readline())
         assert line, "the other process ended"
         return json.loads(line)
 
-    def tell(self, verb: str, *arguments: object) -> None:
+    def send(self, verb: str, *arguments: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([verb, *arguments]).encode() + b"\n")
 
-    async def ask(self, verb: str, *arguments: object) -> Any:
-        self.tell(verb, *arguments)
-        return await self.answer()
+    async def call(self, verb: str, *arguments: object) -> Any:
+        self.send(verb, *arguments)
+        return await self.reply()
 
     async def kill(self) -> None:
         if self._process.returncode is None:
@@ -48,24 +48,24 @@ class Other:
         await within(self._process.communicate())
 
 
-Start = Callable[[int], Awaitable[list[Other]]]
+Start = Callable[[int], Awaitable[list[OtherBroker]]]
 
 
 @pytest.fixture
 async def start(broker: Broker, url: str) -> AsyncIterator[Start]:
-    """Starts other processes on the test's storage, all at once, and waits until they are open."""
+    """Start other processes on the test's storage concurrently, and wait until they are open."""
     if not broker.capabilities.multi_process:
-        pytest.skip("the engine is for one process")
-    started: list[Other] = []
+        pytest.skip("the engine allows one process only")
+    started: list[OtherBroker] = []
 
-    async def start_some(count: int) -> list[Other]:
+    async def start_some(count: int) -> list[OtherBroker]:
         command = (sys.executable, "-m", "tests.conformance.other_process", url)
         some = [
-            Other(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT))
+            OtherBroker(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT))
             for _ in range(count)
         ]
         started.extend(some)
-        assert [await other.answer() for other in some] == ["open"] * count
+        assert [await other.reply() for other in some] == ["open"] * count
         return some
 
     yield start_some
@@ -73,14 +73,14 @@ async def start(broker: Broker, url: str) -> AsyncIterator[Start]:
         await other.kill()
 
 
-async def test_of_enqueues_in_several_processes_one_holds_the_key(broker: Broker, start: Start) -> None:
+async def test_of_enqueues_with_one_key_in_several_processes_one_wins(broker: Broker, start: Start) -> None:
     others = await start(3)
     keys = [f"k{number % 10}" for number in range(50)]
     for other in others:
-        other.tell("enqueue", "q", keys)
+        other.send("enqueue", "q", keys)
     created = Counter[str]()
     for other in others:
-        for key, made in zip(keys, await other.answer(), strict=True):
+        for key, made in zip(keys, await other.reply(), strict=True):
             created[key] += made
     assert created == {f"k{number}": 1 for number in range(10)}
     assert (await broker.stats("q")).pending == 10
@@ -90,8 +90,8 @@ async def test_each_job_is_claimed_by_one_process(broker: Broker, start: Start) 
     others = await start(3)
     enqueued = await broker.enqueue_many([NewJob("q") for _ in range(200)])
     for other in others:
-        other.tell("claim_all", "q")
-    claimed = [id for other in others for id in await other.answer()]
+        other.send("claim_all", "q")
+    claimed = [id for other in others for id in await other.reply()]
     assert sorted(claimed) == [one.id for one in enqueued]
     assert (await broker.stats("q")).done == 200
 
@@ -102,7 +102,7 @@ async def test_a_waiting_claim_is_woken_from_another_process(
     [other] = await start(1)
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     await clock.until_waiting()
-    id = await other.ask("enqueue_plain", "q")
+    id = await other.call("enqueue_plain", "q")
     assert [job.id for job in await within(waiting)] == [id]
 
 
@@ -111,43 +111,43 @@ async def test_a_wait_ends_with_the_ack_of_another_process(
 ) -> None:
     [other] = await start(1)
     enqueued = await broker.enqueue("q")
-    assert await other.ask("claim", "q", 1) == [enqueued.id]
+    assert await other.call("claim", "q", 1) == [enqueued.id]
     waiting = asyncio.create_task(broker.wait(enqueued.id, LONG))
     await clock.until_waiting()
-    await other.ask("ack")
+    await other.call("ack")
     assert (await within(waiting)).status == "completed"
 
 
 async def test_a_cancel_reaches_the_claim_of_another_process(broker: Broker, start: Start) -> None:
     [other] = await start(1)
     enqueued = await broker.enqueue("q")
-    await other.ask("claim", "q", 1)
-    other.tell("wait_for_cancel")
+    await other.call("claim", "q", 1)
+    other.send("wait_for_cancel")
     assert await broker.cancel(enqueued.id) == "requested"
-    assert await other.answer() is True
+    assert await other.reply() is True
     mine = await running(broker, "r")
-    assert await other.ask("cancel", mine.id) == "requested"
+    assert await other.call("cancel", mine.id) == "requested"
     await within(mine.cancel_token.wait())
 
 
 async def test_a_pause_holds_for_every_process(broker: Broker, start: Start) -> None:
     [other] = await start(1)
     await broker.enqueue("q")
-    await other.ask("pause", "q")
+    await other.call("pause", "q")
     assert await broker.claim("q") == []
     await broker.resume("q")
-    assert len(await other.ask("claim", "q", 1)) == 1
+    assert len(await other.call("claim", "q", 1)) == 1
 
 
-async def test_the_claims_of_a_killed_process_come_back(
+async def test_the_claims_of_a_killed_process_are_reaped(
     broker: Broker, start: Start, clock: WatchedClock
 ) -> None:
-    """At once where the engine knows that the process is gone; everywhere when the lease is over."""
+    """At once with ``knows_orphans``; on every engine when the lease expires."""
     [other] = await start(1)
     enqueued = await broker.enqueue("q")
     mine = await running(broker, "r")
-    await other.ask("claim", "q", 1)
-    assert await broker.reap() == 0, "a process that lives keeps its claims"
+    await other.call("claim", "q", 1)
+    assert await broker.reap() == 0, "a live process keeps its claims"
     await other.kill()
     if not broker.capabilities.knows_orphans:
         assert await broker.reap() == 0

@@ -1,4 +1,4 @@
-"""Notes: small records of dayjob's own, written together or not at all, and only over what was expected."""
+"""Documents: compare-and-set writes, atomic over several documents and with jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import LONG, WatchedClock, within
 
 @pytest.fixture
 def documents(broker: Broker) -> Engine:
-    """The engine itself: what the broker keeps in notes has tests of its own."""
+    """The engine itself. The broker's own documents have tests of their own."""
     return broker._engine
 
 
@@ -28,14 +28,14 @@ def insertion(broker: Broker, queue: str = "q", **options: object) -> Insertion:
 
 
 async def values(engine: Engine, kind: str = "k") -> dict[str, bytes]:
-    return {note.name: note.value for note in (await engine.documents(kind))[1]}
+    return {document.name: document.value for document in (await engine.documents(kind))[1]}
 
 
-async def test_there_are_none_at_first(documents: Engine) -> None:
+async def test_a_new_storage_has_no_documents(documents: Engine) -> None:
     assert (await documents.documents("k"))[1] == []
 
 
-async def test_a_note_is_written_replaced_and_removed(documents: Engine) -> None:
+async def test_a_document_is_written_replaced_and_removed(documents: Engine) -> None:
     assert await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
     assert await values(documents) == {"a": b"1"}
     assert await documents.compare_and_set([DocumentWrite("k", "a", b"1", b"2")])
@@ -45,14 +45,16 @@ async def test_a_note_is_written_replaced_and_removed(documents: Engine) -> None
 
 
 @pytest.mark.parametrize("expected", [None, b"", b"12", b"2"])
-async def test_a_note_that_is_not_as_expected_stays(documents: Engine, expected: bytes | None) -> None:
+async def test_a_write_with_another_expected_value_is_refused(
+    documents: Engine, expected: bytes | None
+) -> None:
     await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
     assert not await documents.compare_and_set([DocumentWrite("k", "a", expected, b"new")])
     assert not await documents.compare_and_set([DocumentWrite("k", "a", expected, None)])
     assert await values(documents) == {"a": b"1"}
 
 
-async def test_a_note_that_is_gone_is_not_as_expected(documents: Engine) -> None:
+async def test_a_write_that_expects_a_removed_document_is_refused(documents: Engine) -> None:
     assert not await documents.compare_and_set([DocumentWrite("k", "a", b"1", b"2")])
     assert not await documents.compare_and_set([DocumentWrite("k", "a", b"1", None)])
     assert await values(documents) == {}
@@ -61,14 +63,16 @@ async def test_a_note_that_is_gone_is_not_as_expected(documents: Engine) -> None
     )
 
 
-async def test_an_empty_value_is_a_note(documents: Engine) -> None:
+async def test_an_empty_value_differs_from_no_document(documents: Engine) -> None:
     assert await documents.compare_and_set([DocumentWrite("k", "a", None, b"")])
     assert not await documents.compare_and_set([DocumentWrite("k", "a", None, b"2")])
     assert await values(documents) == {"a": b""}
     assert await documents.compare_and_set([DocumentWrite("k", "a", b"", b"2")])
 
 
-async def test_one_that_is_not_as_expected_spoils_all(documents: Engine, broker: Broker) -> None:
+async def test_one_refused_write_refuses_the_whole_batch_with_its_jobs(
+    documents: Engine, broker: Broker
+) -> None:
     await documents.compare_and_set([DocumentWrite("k", "b", None, b"1")])
     writes = [
         DocumentWrite("k", "a", None, b"x"),
@@ -82,9 +86,7 @@ async def test_one_that_is_not_as_expected_spoils_all(documents: Engine, broker:
 
 
 @pytest.mark.parametrize("fresh", [1, 3])
-async def test_new_notes_beside_one_that_is_not_as_expected_are_not_written(
-    documents: Engine, fresh: int
-) -> None:
+async def test_new_documents_beside_a_refused_write_are_not_written(documents: Engine, fresh: int) -> None:
     await documents.compare_and_set([DocumentWrite("k", "m", None, b"1")])
     for place in ("a", "z"):
         writes = [DocumentWrite("k", f"{place}{number}", None, b"x") for number in range(fresh)]
@@ -93,16 +95,16 @@ async def test_new_notes_beside_one_that_is_not_as_expected_are_not_written(
     assert await values(documents) == {"m": b"1"}
 
 
-async def test_a_write_that_is_refused_or_not_announced_is_silent_here(documents: Engine) -> None:
-    with documents.signals.listen([documents_topic("k")]) as heard:
+async def test_a_refused_or_unannounced_write_publishes_nothing(documents: Engine) -> None:
+    with documents.signals.listen([documents_topic("k")]) as signal:
         await documents.documents("k")
-        heard.clear()
+        signal.clear()
         await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
         assert not await documents.compare_and_set([DocumentWrite("k", "a", None, b"2")], announce=True)
-        assert not heard.is_set()
+        assert not signal.is_set()
 
 
-async def test_notes_and_jobs_commit_together(documents: Engine, broker: Broker) -> None:
+async def test_documents_and_jobs_commit_together(documents: Engine, broker: Broker) -> None:
     now, later = insertion(broker, task="t", payload=b"p"), insertion(broker, delay=60)
     writes = [DocumentWrite("k", "a", None, b"1"), DocumentWrite("l", "a", None, b"2")]
     assert await documents.compare_and_set(writes, [now, later])
@@ -113,7 +115,7 @@ async def test_notes_and_jobs_commit_together(documents: Engine, broker: Broker)
     assert (await broker.stats("q")).pending == 1
 
 
-async def test_a_job_that_exists_is_no_hindrance(documents: Engine, broker: Broker) -> None:
+async def test_an_existing_job_does_not_refuse_the_write(documents: Engine, broker: Broker) -> None:
     there = await broker.enqueue("q", b"first", dedup_key="d")
     again = insertion(broker, payload=b"second", id=there.id)
     held = insertion(broker, dedup_key="d")
@@ -122,15 +124,15 @@ async def test_a_job_that_exists_is_no_hindrance(documents: Engine, broker: Brok
     assert [job.payload for job in await broker.jobs()] == [b"first"]
 
 
-async def test_notes_come_in_the_order_of_their_names_bytes(documents: Engine) -> None:
+async def test_documents_are_listed_in_the_byte_order_of_their_names(documents: Engine) -> None:
     names = ["ä", "b", "B", "a:b", "a", "a%", "a b", "😀", "\ue000", "a\n", "é", "e\u0301", "z" * 1024]
     assert await documents.compare_and_set([DocumentWrite("k", name, None, name.encode()) for name in names])
     found = (await documents.documents("k"))[1]
-    assert [note.name for note in found] == sorted(names, key=str.encode)
-    assert all(note.value == note.name.encode() for note in found)
+    assert [document.name for document in found] == sorted(names, key=str.encode)
+    assert all(document.value == document.name.encode() for document in found)
 
 
-async def test_kinds_are_apart(documents: Engine) -> None:
+async def test_kinds_are_separate(documents: Engine) -> None:
     await documents.compare_and_set(
         [DocumentWrite("k", "a", None, b"1"), DocumentWrite("kk", "a", None, b"2")]
     )
@@ -146,7 +148,7 @@ async def test_values_may_be_large_and_of_any_bytes(documents: Engine) -> None:
     assert await values(documents) == {"a": value + b"\0"}
 
 
-async def test_many_notes_in_one_commit(documents: Engine) -> None:
+async def test_many_documents_in_one_commit(documents: Engine) -> None:
     writes = [DocumentWrite("k", f"{number:05}", None, b"1") for number in range(3000)]
     assert await documents.compare_and_set(writes)
     assert len(await values(documents)) == 3000
@@ -156,7 +158,7 @@ async def test_many_notes_in_one_commit(documents: Engine) -> None:
     assert set((await values(documents)).values()) == {b"2"}
 
 
-async def test_a_note_knows_when_it_was_written(documents: Engine, clock: WatchedClock) -> None:
+async def test_a_document_has_the_time_of_its_last_write(documents: Engine, clock: WatchedClock) -> None:
     begun = clock.now()
     await documents.compare_and_set(
         [DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")], now=begun
@@ -168,15 +170,17 @@ async def test_a_note_knows_when_it_was_written(documents: Engine, clock: Watche
     assert (first.written_us, second.written_us) == (begun + 5_000_000, begun)
 
 
-async def test_without_a_time_the_engines_own_counts(documents: Engine) -> None:
+async def test_without_a_time_the_engine_clock_decides(documents: Engine) -> None:
     before = (await documents.documents("k"))[0]
     await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
-    after, (note,) = await documents.documents("k")
-    assert before <= note.written_us <= after
+    after, (document,) = await documents.documents("k")
+    assert before <= document.written_us <= after
     assert after - before < 60_000_000
 
 
-async def test_of_those_who_expect_the_same_one_writes(documents: Engine, open_broker: OpenBroker) -> None:
+async def test_of_concurrent_writers_with_the_same_expected_value_one_succeeds(
+    documents: Engine, open_broker: OpenBroker
+) -> None:
     others = [(await open_broker())._engine for _ in range(4)]
     for round in range(5):
         expected = str(round - 1).encode() if round else None
@@ -189,9 +193,7 @@ async def test_of_those_who_expect_the_same_one_writes(documents: Engine, open_b
         assert written.count(True) == 1
 
 
-async def test_an_announced_write_is_heard_by_every_broker(
-    documents: Engine, open_broker: OpenBroker
-) -> None:
+async def test_an_announced_write_notifies_every_broker(documents: Engine, open_broker: OpenBroker) -> None:
     other = (await open_broker())._engine
     with (
         other.signals.listen([documents_topic("k")]) as far,
@@ -206,7 +208,7 @@ async def test_an_announced_write_is_heard_by_every_broker(
         await within(near.wait())
 
 
-async def test_jobs_that_come_with_notes_are_announced(
+async def test_jobs_inserted_with_documents_are_announced(
     documents: Engine, broker: Broker, open_broker: OpenBroker
 ) -> None:
     other = (await open_broker())._engine
@@ -220,7 +222,9 @@ async def test_jobs_that_come_with_notes_are_announced(
         await within(due.wait())
 
 
-async def test_notes_outlive_the_process(documents: Engine, broker: Broker, open_broker: OpenBroker) -> None:
+async def test_documents_survive_reopening(
+    documents: Engine, broker: Broker, open_broker: OpenBroker
+) -> None:
     if not broker.capabilities.persistent:
         pytest.skip("the engine is not persistent")
     await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
@@ -229,7 +233,7 @@ async def test_notes_outlive_the_process(documents: Engine, broker: Broker, open
     assert await values(again) == {"a": b"1"}
 
 
-async def test_notes_are_not_the_users_values(documents: Engine, broker: Broker) -> None:
+async def test_documents_and_user_kv_are_separate(documents: Engine, broker: Broker) -> None:
     await broker.kv_put(b"k\0a", b"mine")
     await broker.kv_put(b"a", b"mine")
     await documents.compare_and_set([DocumentWrite("k", "a", None, b"1")])
@@ -237,7 +241,7 @@ async def test_notes_are_not_the_users_values(documents: Engine, broker: Broker)
     assert await values(documents) == {"a": b"1"}
 
 
-# Claims of workers that are gone.
+# Reclaim: the claims of dead workers.
 
 
 async def claimed_by(broker: Broker, worker: str, jobs: int = 1, **options: object) -> list[str]:
@@ -246,7 +250,7 @@ async def claimed_by(broker: Broker, worker: str, jobs: int = 1, **options: obje
     return [job.id for job in await broker.claim("q", limit=jobs, worker=worker)]
 
 
-async def test_the_claims_of_gone_workers_end(broker: Broker, documents: Engine) -> None:
+async def test_reclaim_ends_the_claims_of_dead_workers(broker: Broker, documents: Engine) -> None:
     lost = await claimed_by(broker, "gone", 2)
     kept = await claimed_by(broker, "alive")
     also = await claimed_by(broker, "also gone")
@@ -266,7 +270,7 @@ async def test_the_claims_of_gone_workers_end(broker: Broker, documents: Engine)
     assert await state(broker, kept[0]) is JobState.RUNNING
 
 
-async def test_a_gone_workers_last_attempt_is_dead(broker: Broker, documents: Engine) -> None:
+async def test_a_reclaimed_last_attempt_is_dead(broker: Broker, documents: Engine) -> None:
     [id] = await claimed_by(broker, "gone", max_attempts=1)
     assert await documents.reclaim(["gone"], 100, broker._policies.retention) == 1
     job = await broker.get(id)
@@ -274,13 +278,13 @@ async def test_a_gone_workers_last_attempt_is_dead(broker: Broker, documents: En
     assert (job.state, job.last_error) == (JobState.DEAD, "worker gone")
 
 
-async def test_reclaiming_is_bounded_and_goes_on(broker: Broker, documents: Engine) -> None:
+async def test_reclaim_is_bounded_by_its_limit_and_can_be_repeated(broker: Broker, documents: Engine) -> None:
     await claimed_by(broker, "gone", 5)
     retention = broker._policies.retention
     assert [await documents.reclaim(["gone"], 2, retention) for _ in range(4)] == [2, 2, 1, 0]
 
 
-async def test_a_gone_workers_settlement_is_refused(broker: Broker, documents: Engine) -> None:
+async def test_a_settlement_after_reclaim_is_lost(broker: Broker, documents: Engine) -> None:
     job = await running(broker)
     assert await documents.reclaim(["w"], 10, broker._policies.retention) == 1
     [again] = await broker.claim("q", worker="new")
@@ -299,10 +303,10 @@ async def test_reclaimed_jobs_are_announced(
     assert len(await within(waiting)) == 1
 
 
-# Who goes first.
+# Position.
 
 
-async def test_ahead_counts_the_pending_jobs_that_go_first(broker: Broker, documents: Engine) -> None:
+async def test_position_counts_the_pending_jobs_before_a_job(broker: Broker, documents: Engine) -> None:
     first = await broker.enqueue("q")
     await running(broker, priority=1)
     await broker.enqueue("q", delay=60, priority=1)
@@ -318,7 +322,7 @@ async def test_ahead_counts_the_pending_jobs_that_go_first(broker: Broker, docum
     assert await position(second.id, 1) == 1
 
 
-async def test_nothing_is_ahead_of_a_job_that_is_not_pending(broker: Broker, documents: Engine) -> None:
+async def test_the_position_of_a_job_that_is_not_pending_is_zero(broker: Broker, documents: Engine) -> None:
     await broker.enqueue("q")
     later = await broker.enqueue("q", delay=60)
     assert await documents.position(id_key(later.id), 10) == 0

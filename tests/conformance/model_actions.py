@@ -1,7 +1,7 @@
-"""What random programs consist of: one strategy per action, and how often each is taken.
+"""The actions of random programs: one Hypothesis strategy per action, with its weight.
 
-An action is a name and options that know nothing of the state; ``pick`` is a number by which the machine
-chooses among the jobs or claims that the action can act on.
+An action is a name and options that do not depend on the state. ``pick`` is a number that selects one of the
+jobs or claims that the action applies to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POOL = 61
 
 
 def id_of(number: int) -> str:
-    """One of the ids of the pool, which are not enqueued in their order."""
+    """Return an id of the pool. Ids are not enqueued in their order."""
     return str(UUID(int=number * 7919 % POOL))
 
 
@@ -47,7 +47,7 @@ run_in = st.sampled_from([None, -100, 0, 1e-6, 5, 30])
 
 @st.composite
 def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
-    """The options of a job; ``run_in`` is turned into a ``run_at`` at the clock's time."""
+    """Draw the options of a job. ``run_in`` becomes a ``run_at`` relative to the clock."""
     options: dict[str, Any] = {"id": draw(ids), "queue": draw(queues)}
     match draw(st.integers(0, 4)):
         case 1:
@@ -71,7 +71,7 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def settlements(draw: st.DrawFn) -> dict[str, Any]:
-    """The verb, the claim to settle, and the verb's own arguments."""
+    """Draw the verb, the claim to settle, and the arguments of the verb."""
     verb = draw(
         st.sampled_from(["ack", "nack", "nack", "dead_letter", "release", "snooze", "mark_cancelled"])
     )
@@ -133,7 +133,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     ),
     "sweep_finished": (1, {"duty": st.sampled_from(["sweep_done", "sweep_dead"]), "age": times}),
     "reopen": (1, {}),
-    "look": (
+    "list_jobs": (
         2,
         {
             "queue": st.none() | queues,
@@ -144,7 +144,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "newest_first": st.booleans(),
         },
     ),
-    "look_at_one": (1, {"pick": picks}),
+    "get_one": (1, {"pick": picks}),
 }
 
 

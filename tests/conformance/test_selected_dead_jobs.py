@@ -1,4 +1,4 @@
-"""Dead letters that somebody chose, one by one: requeued or removed, and no others."""
+"""Requeue and purge of selected dead jobs leave all other jobs unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def the(broker: Broker, id: str) -> Job:
     return job
 
 
-async def test_the_chosen_ones_are_removed_and_the_others_stay(broker: Broker) -> None:
+async def test_purge_removes_the_selected_dead_jobs_only(broker: Broker) -> None:
     ids = await make_dead(broker, "q", 4)
     told: list[int] = []
     assert await broker.purge_many(ids[1:3], told=told.append) == 2
@@ -30,7 +30,7 @@ async def test_the_chosen_ones_are_removed_and_the_others_stay(broker: Broker) -
     assert (await broker.stats("q")).dead == 2
 
 
-async def test_what_is_not_dead_is_not_removed(broker: Broker) -> None:
+async def test_purge_leaves_jobs_that_are_not_dead(broker: Broker) -> None:
     dead = (await make_dead(broker, "q", 1))[0]
     waiting = (await broker.enqueue("q")).id
     running = (await broker.enqueue("other")).id
@@ -44,7 +44,7 @@ async def test_what_is_not_dead_is_not_removed(broker: Broker) -> None:
     assert await broker.get(dead) is None
 
 
-async def test_the_chosen_ones_are_requeued_and_the_others_stay(broker: Broker) -> None:
+async def test_requeue_takes_the_selected_dead_jobs_only(broker: Broker) -> None:
     ids = await make_dead(broker, "q", 4)
     waiting = (await broker.enqueue("other")).id
     told: list[int] = []

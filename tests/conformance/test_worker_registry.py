@@ -1,4 +1,4 @@
-"""The roster: who is alive, who is taken for dead, and what becomes of a dead worker's jobs."""
+"""The worker registry: live workers, workers declared dead, and the fate of a dead worker's jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.registered_workers import MEMBER, elsewhere
 from tests.support.waiting import WatchedClock, within
 
 GONE = replace(MEMBER, id="gone", process_started="0")
-"""Its pid is in use again, by another process."""
+"""A worker whose pid now belongs to another process."""
 
 
 async def names(broker: Broker) -> list[str]:
@@ -27,13 +27,13 @@ async def names(broker: Broker) -> list[str]:
 
 
 async def documents(broker: Broker, clock: WatchedClock) -> list[str]:
-    return [note.name for note in (await broker._engine.documents(KIND, clock.now()))[1]]
+    return [document.name for document in (await broker._engine.documents(KIND, clock.now()))[1]]
 
 
-# Coming, beating, going.
+# Register, heartbeat, deregister.
 
 
-async def test_a_worker_is_listed_with_what_it_told(
+async def test_a_worker_is_listed_with_its_registered_fields(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     begun = clock.time
@@ -53,7 +53,7 @@ async def test_a_worker_is_listed_with_what_it_told(
     assert (worker.started, worker.seen) == (begun, begun + timedelta(seconds=4))
 
 
-async def test_workers_come_and_go(broker: Broker) -> None:
+async def test_workers_register_and_deregister(broker: Broker) -> None:
     first = await broker.register(replace(MEMBER, id="1"))
     await broker.register(replace(MEMBER, id="2"))
     assert await names(broker) == ["1", "2"]
@@ -62,7 +62,7 @@ async def test_workers_come_and_go(broker: Broker) -> None:
     assert await names(broker) == ["2"]
 
 
-async def test_a_worker_that_beats_stays(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_worker_with_heartbeats_stays_listed(broker: Broker, clock: WatchedClock) -> None:
     member: Member | None = await broker.register(MEMBER)
     for number in range(20):
         clock.advance(14)
@@ -80,9 +80,9 @@ async def test_a_silent_worker_is_not_listed(broker: Broker, clock: WatchedClock
     assert await names(broker) == []
 
 
-async def test_a_beat_whose_answer_was_lost_does_no_harm(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_heartbeat_whose_reply_was_lost_does_no_harm(broker: Broker, clock: WatchedClock) -> None:
     member = await broker.register(MEMBER)
-    assert await broker.beat(member, 1) is not None  # Written, and never heard of.
+    assert await broker.beat(member, 1) is not None  # Written, but the reply was lost.
     clock.advance(5)
     again = await broker.beat(member, 2)
     assert again is not None
@@ -95,7 +95,7 @@ async def test_a_beat_whose_answer_was_lost_does_no_harm(broker: Broker, clock: 
 
 @pytest.fixture
 async def silent(broker: Broker, clock: WatchedClock) -> Member:
-    """A worker that had two jobs, one of them for the last time, and was not heard of for too long."""
+    """A worker with two jobs, one on its last attempt, without a heartbeat for too long."""
     member = await broker.register(MEMBER)
     await broker.enqueue("q", b"again", max_attempts=3)
     await broker.enqueue("q", b"last", max_attempts=1)
@@ -106,7 +106,7 @@ async def silent(broker: Broker, clock: WatchedClock) -> Member:
     return member
 
 
-async def test_the_jobs_of_a_silent_worker_are_taken_back_and_counted(
+async def test_the_jobs_of_a_silent_worker_are_reclaimed_and_counted(
     broker: Broker, silent: Member, clock: WatchedClock
 ) -> None:
     jobs = await broker.jobs("q")
@@ -123,22 +123,22 @@ async def test_the_jobs_of_a_silent_worker_are_taken_back_and_counted(
     assert (await claim_one(broker)).attempts == 2
 
 
-async def test_a_beat_after_that_is_told_none(broker: Broker, silent: Member) -> None:
+async def test_a_heartbeat_after_the_removal_returns_none(broker: Broker, silent: Member) -> None:
     await broker.reclaim()
     assert await broker.beat(silent, 2) is None
     assert await names(broker) == []
-    await broker.register(replace(silent, id="w-1-anew", beat=0))
-    assert await names(broker) == ["w-1-anew"]
+    await broker.register(replace(silent, id="w-1-again", beat=0))
+    assert await names(broker) == ["w-1-again"]
 
 
-async def test_a_beat_between_mark_and_removal_is_told_none(broker: Broker, silent: Member) -> None:
+async def test_a_heartbeat_between_mark_and_removal_returns_none(broker: Broker, silent: Member) -> None:
     await broker._worker_registry.mark_dead(True)
     assert await broker.beat(silent, 2) is None
     assert await names(broker) == []
     assert await broker.reclaim() == 2
 
 
-async def test_a_crash_between_mark_and_removal_is_made_up_for(
+async def test_after_a_crash_between_mark_and_removal_another_broker_reclaims(
     broker: Broker, open_broker: OpenBroker, silent: Member, clock: WatchedClock
 ) -> None:
     await broker._worker_registry.mark_dead(True)
@@ -148,10 +148,10 @@ async def test_a_crash_between_mark_and_removal_is_made_up_for(
     assert await documents(broker, clock) == []
 
 
-async def test_a_failure_while_claims_are_taken_back_is_made_up_for(
+async def test_after_a_failed_reclaim_the_next_one_reclaims(
     broker: Broker, silent: Member, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*_: Any) -> int:
+    async def fails(*_: Any, **__: Any) -> int:
         raise InvalidState("crashed")
 
     monkeypatch.setattr(broker._engine, "reclaim", fails)
@@ -162,7 +162,7 @@ async def test_a_failure_while_claims_are_taken_back_is_made_up_for(
     assert await broker.reclaim() == 2
 
 
-async def test_a_beat_just_before_the_mark_wins(
+async def test_a_heartbeat_just_before_the_mark_wins(
     broker: Broker, silent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare_and_set = broker._engine.compare_and_set
@@ -177,17 +177,19 @@ async def test_a_beat_just_before_the_mark_wins(
     assert await names(broker) == [silent.id]
 
 
-async def test_silence_is_no_proof_after_an_outage(broker: Broker, silent: Member) -> None:
+async def test_silence_during_an_outage_does_not_declare_a_worker_dead(
+    broker: Broker, silent: Member
+) -> None:
     assert await broker.reclaim(trusting=False) == 0
     assert await broker.beat(silent, 2) is not None
 
 
-async def test_a_late_answer_does_not_make_everybody_silent(
+async def test_a_slow_read_of_the_registry_declares_no_worker_dead(
     broker: Broker, silent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The storage was away while we asked: whoever was heard just before that gets the time to be again."""
+    """The storage was away during the read: the time of the read does not count as silence."""
     monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 2)))
-    assert await broker.reclaim() == 0, "it was not silent two seconds ago"
+    assert await broker.reclaim() == 0, "the worker was not silent two seconds ago"
     monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 0.5)))
     assert await broker.reclaim() == 2
 
@@ -197,7 +199,7 @@ class _Elapsed:
         self.elapsed = lambda: next(seconds)
 
 
-async def test_racing_brokers_take_each_job_back_once(
+async def test_concurrent_brokers_reclaim_each_job_once(
     open_broker: OpenBroker, broker: Broker, silent: Member
 ) -> None:
     brokers = [await open_broker() for _ in range(4)]
@@ -206,7 +208,7 @@ async def test_racing_brokers_take_each_job_back_once(
     assert [len(job.errors) for job in await broker.jobs("q")] == [1, 1]
 
 
-async def test_a_process_that_is_gone_here_is_known_at_once(broker: Broker) -> None:
+async def test_a_process_that_died_on_this_machine_is_declared_dead_at_once(broker: Broker) -> None:
     await broker.register(GONE)
     await broker.register(MEMBER)
     await broker.enqueue("q")
@@ -216,7 +218,7 @@ async def test_a_process_that_is_gone_here_is_known_at_once(broker: Broker) -> N
     assert await names(broker) == ["w-1"]
 
 
-async def test_a_worker_of_another_machine_is_known_by_its_silence_only(
+async def test_a_worker_on_another_machine_is_declared_dead_only_by_its_silence(
     broker: Broker, clock: WatchedClock
 ) -> None:
     await broker.register(elsewhere("far", process_started="0"))
@@ -224,19 +226,19 @@ async def test_a_worker_of_another_machine_is_known_by_its_silence_only(
         await broker.reclaim()
         assert await names(broker) == ["far"]
         clock.advance(16)
-    await broker.reclaim()  # Where others are shut out, it can't be there any more.
+    await broker.reclaim()  # Without ``multi_process`` no other worker can be alive.
     assert await documents(broker, clock) == []
 
 
-async def test_a_worker_may_ask_for_more_patience(broker: Broker, clock: WatchedClock) -> None:
-    await broker.register(replace(MEMBER, id="patient", dead_after=60_000_000))
+async def test_a_worker_may_have_its_own_dead_after(broker: Broker, clock: WatchedClock) -> None:
+    await broker.register(replace(MEMBER, id="slow", dead_after=60_000_000))
     await broker.register(MEMBER)
     clock.advance(30)
     await broker.reclaim()
-    assert await names(broker) == ["patient"]
+    assert await names(broker) == ["slow"]
 
 
-async def test_very_many_jobs_are_taken_back(broker: Broker, clock: WatchedClock) -> None:
+async def test_more_jobs_than_one_batch_are_reclaimed(broker: Broker, clock: WatchedClock) -> None:
     member = await broker.register(MEMBER)
     for _ in range(3):
         await broker.enqueue_many([NewJob("q")] * 500)
@@ -247,7 +249,7 @@ async def test_very_many_jobs_are_taken_back(broker: Broker, clock: WatchedClock
     assert (await broker.stats("q")).pending == 1500
 
 
-async def test_claims_are_taken_back_by_worker(broker: Broker) -> None:
+async def test_claims_are_reclaimed_by_exact_worker_id(broker: Broker) -> None:
     await broker.enqueue("q")
     job = await claim_one(broker, worker="w-1")
     assert await broker.reclaim_from([]) == 0
@@ -256,7 +258,7 @@ async def test_claims_are_taken_back_by_worker(broker: Broker) -> None:
     assert ids(await broker.jobs(state=JobState.PENDING)) == [job.id]
 
 
-async def test_a_note_that_cannot_be_read_is_removed(
+async def test_an_undecodable_document_is_ignored_and_removed(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.register(MEMBER)
@@ -266,7 +268,7 @@ async def test_a_note_that_cannot_be_read_is_removed(
     assert await documents(broker, clock) == ["w-1"]
 
 
-async def test_a_closed_broker_says_so(broker: Broker) -> None:
+async def test_a_closed_broker_raises_closed(broker: Broker) -> None:
     await broker.close()
     for call in (
         broker.workers(), broker.register(MEMBER), broker.beat(MEMBER, 0), broker.deregister(MEMBER),
@@ -276,10 +278,12 @@ async def test_a_closed_broker_says_so(broker: Broker) -> None:
             await call
 
 
-# By itself.
+# With duties.
 
 
-async def test_a_silent_worker_loses_its_jobs_by_itself(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_the_reclaim_duty_takes_the_jobs_of_a_silent_worker(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     config = BrokerConfig(dead_after=2.4, promote_interval=7, reap_interval=7, sweep_interval=7, duties=True)
     busy = await open_broker(config)
     await busy.register(replace(MEMBER, dead_after=2_400_000))

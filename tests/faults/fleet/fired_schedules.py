@@ -1,4 +1,4 @@
-"""What recurring jobs left behind, compared with what was due. For tests and for benchmarks."""
+"""The due times that schedules fired, compared with the expected ones. For tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dayjob.model.recurring import DUE_HEADER, SCHEDULE_HEADER, Schedule
 
 
 def fired(jobs: Iterable[Job]) -> dict[str, list[int]]:
-    """For which times each schedule fired, in order."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
+    """Return the due times that each schedule fired, in order."""
+    times_by_id: defaultdict[str, list[int]] = defaultdict(list)
     for job in jobs:
         if SCHEDULE_HEADER in job.headers:
-            found[job.headers[SCHEDULE_HEADER]].append(due(job))
-    return {id: sorted(times) for id, times in found.items()}
+            times_by_id[job.headers[SCHEDULE_HEADER]].append(due(job))
+    return {id: sorted(times) for id, times in times_by_id.items()}
 
 
 def due(job: Job) -> int:
@@ -25,23 +25,25 @@ def due(job: Job) -> int:
 
 
 def not_exactly_once(first: Sequence[Schedule], last: Sequence[Schedule], jobs: Iterable[Job]) -> list[str]:
-    """What is wrong with schedules that fall due every second, from their first due time to their last."""
-    found = fired(jobs)
-    ended = {schedule.id: schedule.last_us for schedule in last}
-    wrong = []
+    """Return the errors of schedules that fire every second, between their first and last due time."""
+    times_by_id = fired(jobs)
+    last_times = {schedule.id: schedule.last_us for schedule in last}
+    errors = []
     for schedule in first:
-        begun, end = schedule.next_us, ended[schedule.id]
+        begun, end = schedule.next_us, last_times[schedule.id]
         if begun is None or end is None:
-            wrong.append(f"{schedule.id} never fired")
+            errors.append(f"{schedule.id} never fired")
             continue
         expected = list(range(begun, end + 1, SECOND))
-        times = found.get(schedule.id, [])
+        times = times_by_id.get(schedule.id, [])
         if times != expected:
             missing = sorted(set(expected) - set(times))
-            wrong.append(f"{schedule.id}: {len(times)} for {len(expected)} due times, without {missing}")
-    return wrong
+            errors.append(
+                f"{schedule.id}: {len(times)} jobs for {len(expected)} due times, missing {missing}"
+            )
+    return errors
 
 
 def lateness(jobs: Iterable[Job]) -> list[int]:
-    """Microseconds from each due time to its job's being there."""
+    """Return the microseconds from each due time to the enqueue of its job."""
     return [job.enqueued_us - due(job) for job in jobs if DUE_HEADER in job.headers]
