@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, passed on to every worker that runs in the main thread."""
+"""Handlers for SIGTERM and SIGINT, shared by all workers that run in the main thread."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _before: dict[signal.Signals, Any] = {}
 
 
 @contextmanager
-def interrupts(callback: Callable[[], None]) -> Iterator[None]:
-    """Call back on each of the signals while the block runs; the last one out restores what was before."""
+def on_stop_signals(callback: Callable[[], None]) -> Iterator[None]:
+    """Call back on each SIGTERM and SIGINT during the block. The last block restores the old handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     if not _listeners:
-        _take_over()
+        _install()
     _listeners.append(callback)
     try:
         yield
@@ -30,12 +30,12 @@ def interrupts(callback: Callable[[], None]) -> Iterator[None]:
             _restore()
 
 
-def _take_over() -> None:
+def _install() -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         before = signal.getsignal(number)
         with suppress(NotImplementedError):
-            loop.add_signal_handler(number, _tell)
+            loop.add_signal_handler(number, _call_listeners)
             _before[number] = before
 
 
@@ -47,6 +47,6 @@ def _restore() -> None:
         signal.signal(number, before if before is not None else signal.SIG_DFL)
 
 
-def _tell() -> None:
+def _call_listeners() -> None:
     for listener in _listeners:
         listener()

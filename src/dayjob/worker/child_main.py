@@ -1,8 +1,8 @@
-"""The child's side of ``pool="process"``: takes jobs one by one, runs them, and says what came of them.
+"""The main program of a child process: receives jobs one by one, runs them, and returns their outcomes.
 
-A thread reads what the worker says, so that a cancel reaches a handler that is busy. The main thread
-runs the handlers; a plain function runs on no event loop, as it would in a thread of the worker. When
-the worker goes away, whichever way, the child ends, and with a job under way so does all that it started.
+A thread reads the worker's messages, so that a cancel reaches a busy handler. The main thread runs the
+handlers; a plain function runs without an event loop, as in a thread of the worker. When the worker is gone,
+the child ends. If it was running a job, the processes that the job started are killed too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import StopSignal
-from dayjob.worker.call import bound
-from dayjob.worker.messages import (
-    Began,
+from dayjob.worker.child_messages import (
     Cancelled,
     Ended,
     Frames,
@@ -41,33 +39,35 @@ from dayjob.worker.messages import (
     Progressed,
     ShuttingDown,
     Start,
+    Started,
     frame,
     from_worker,
     packed,
     unpacked_job,
 )  # fmt: skip
+from dayjob.worker.handler_call import handler_call
 from dayjob.worker.outcome import AnyTask, describe, failed, succeeded
 
-GRACE = 2.0
-"""Seconds that an idle child has for leaving the app's lifespan when it is no longer needed."""
+STOP_TIMEOUT = 2.0
+"""Seconds for an idle child to exit the app's lifespan."""
 
-WORKERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""Meant for the worker, which decides what becomes of its children; blocked until they are ignored here."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The worker handles these for its children. They are blocked until the child ignores them."""
 
 
 def serve(connection: socket.socket) -> None:
-    """The life of a child."""
+    """Run jobs until the worker closes the connection."""
     os.setpgid(0, 0)
-    _leave_signals_to_the_worker()
+    _ignore_stop_signals()
     connection.set_inheritable(False)
-    Child(Line(connection)).serve()
+    Child(Connection(connection)).serve()
 
 
-def _leave_signals_to_the_worker() -> None:
-    """Ignore them by a handler: what the job starts must not inherit deaf ears."""
-    for number in WORKERS_SIGNALS:
+def _ignore_stop_signals() -> None:
+    """Ignore them with a handler: with ``SIG_IGN``, processes that the job starts would ignore them too."""
+    for number in STOP_SIGNALS:
         signal.signal(number, _ignore)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKERS_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     os.register_at_fork(after_in_child=_restore_signals)
 
 
@@ -80,32 +80,32 @@ def _restore_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class Line:
-    """The connection to the worker; any thread may send."""
+class Connection:
+    """The connection to the worker. Any thread may send."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, socket: socket.socket) -> None:
+        self._socket = socket
         self._sending = threading.Lock()
         self._frames = Frames()
 
     def send(self, message: Message) -> None:
         data = frame(message)
-        with self._sending, suppress(OSError):  # The worker is gone: the reading thread sees to it.
-            self._connection.sendall(data)
+        with self._sending, suppress(OSError):  # The worker is gone; the thread that reads ends the process.
+            self._socket.sendall(data)
 
-    def read(self, take: Callable[[bytes], None]) -> None:
+    def read(self, receive: Callable[[bytes], None]) -> None:
         """Read until the worker is gone."""
         with suppress(OSError):
-            while data := self._connection.recv(1 << 16):
+            while data := self._socket.recv(1 << 16):
                 for message in self._frames.feed(data):
-                    take(message)
+                    receive(message)
 
 
 class Child:
-    """Runs the jobs that come over the line."""
+    """Runs the jobs that the worker sends."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._jobs: SimpleQueue[tuple[Start, Context] | None] = SimpleQueue()
         self._shutting_down = StopSignal()
         self._running: Context | None = None
@@ -113,26 +113,26 @@ class Child:
         self._lifespans: dict[App, Lifespan] = {}
 
     def serve(self) -> None:
-        _send_logs_to(self._line)
+        _forward_logs(self._connection)
         threading.Thread(target=self._listen, name="dayjob-worker", daemon=True).start()
         with self._runner:
             while (received := self._jobs.get()) is not None:
-                self._line.send(Began())
+                self._connection.send(Started())
                 ended = self._perform(*received)
                 self._running = None
-                self._line.send(ended)
+                self._connection.send(ended)
             self._runner.run(self._close())
 
-    # In the reading thread.
+    # In the thread that reads.
 
     def _listen(self) -> None:
-        self._line.read(self._hear)
+        self._connection.read(self._receive)
         if self._running is None:
             self._jobs.put(None)
-            threading.Event().wait(GRACE)
+            threading.Event().wait(STOP_TIMEOUT)
         os.killpg(0, signal.SIGKILL)
 
-    def _hear(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         message = from_worker(data)
         if isinstance(message, Start):
             self._accept(message)
@@ -154,7 +154,7 @@ class Child:
 
     def _report_progress(self, context: Context, fraction: float, message: str) -> None:
         if context is self._running:
-            self._line.send(Progressed(fraction, clean_error(message)))
+            self._connection.send(Progressed(fraction, clean_error(message)))
 
     def _perform(self, start: Start, context: Context) -> Ended:
         logging.getLogger("dayjob.job").setLevel(max(start.log_level, 1))
@@ -173,43 +173,43 @@ class Child:
 
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
-        call = bound(task, context)
+        call = handler_call(task, context)
         variables = copy_context()
         variables.run(enter, context)
         scope = task.app.tenant_scope
         tenant = context.job.tenant
         if scope is not None and tenant is not None:
             if task.is_async:
-                return self._runner.run(_within(scope(tenant), call), context=variables)
-            return self._call_within(scope(tenant), call, variables)
+                return self._runner.run(_in_scope(scope(tenant), call), context=variables)
+            return self._call_in_scope(scope(tenant), call, variables)
         if task.is_async:
             return self._runner.run(call(), context=variables)
         return variables.run(call)
 
-    def _call_within(self, scope: Any, call: Callable[[], Any], variables: Variables) -> Any:
-        """A plain call inside an async scope, which one coroutine enters and leaves."""
+    def _call_in_scope(self, scope: Any, call: Callable[[], Any], variables: Variables) -> Any:
+        """Run a plain call inside an async scope, which one coroutine enters and exits."""
         loop = self._runner.get_loop()
         entered, returned = asyncio.Event(), asyncio.Event()
         outcome: Callable[[], Any] = partial(_raise, RuntimeError("the scope was not entered"))
 
-        async def hold() -> Any:
+        async def stay_in_scope() -> Any:
             async with scope:
                 entered.set()
                 await returned.wait()
                 return outcome()
 
-        holding = loop.create_task(hold(), context=variables)
-        loop.run_until_complete(_either(entered, holding))
+        in_scope = loop.create_task(stay_in_scope(), context=variables)
+        loop.run_until_complete(_either(entered, in_scope))
         if entered.is_set():
             try:
-                outcome = partial(_same, variables.run(call))
+                outcome = partial(_identity, variables.run(call))
             except BaseException as error:
                 outcome = partial(_raise, error)
             returned.set()
-        return loop.run_until_complete(holding)
+        return loop.run_until_complete(in_scope)
 
     def _state(self, app: App) -> Any:
-        """What the app's lifespan yielded; it is entered by the first job."""
+        """Return what the app's lifespan yielded. The first job enters it."""
         if app.lifespan is None:
             return None
         lifespan = self._lifespans.get(app)
@@ -222,39 +222,39 @@ class Child:
     async def _close(self) -> None:
         for lifespan in self._lifespans.values():
             with suppress(Exception):
-                await lifespan.leave()
+                await lifespan.exit()
         for app in known_apps():
             with suppress(Exception):
                 await app.close()
 
 
 class Lifespan:
-    """An app's lifespan, entered and left by one coroutine, as task groups require."""
+    """An app's lifespan, entered and exited by one coroutine, as task groups require."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._entered, self._over = asyncio.Event(), asyncio.Event()
+        self._entered, self._exiting = asyncio.Event(), asyncio.Event()
         self.state: Any = None
 
     async def enter(self) -> None:
-        self._holding = asyncio.create_task(self._hold())
-        await _either(self._entered, self._holding)
+        self._task = asyncio.create_task(self._stay())
+        await _either(self._entered, self._task)
         if not self._entered.is_set():
-            await self._holding
+            await self._task
 
-    async def leave(self) -> None:
-        self._over.set()
-        await self._holding
+    async def exit(self) -> None:
+        self._exiting.set()
+        await self._task
 
-    async def _hold(self) -> None:
+    async def _stay(self) -> None:
         assert self._app.lifespan is not None
         async with self._app.lifespan(self._app) as self.state:
             self._entered.set()
-            await self._over.wait()
+            await self._exiting.wait()
 
 
 def find(start: Start) -> AnyTask:
-    """The task that a job is for, in the modules that the worker knows it from."""
+    """Return the task of a job, from the modules that the worker named."""
     for module in start.modules:
         # The main module was imported, under another name, when the process started.
         if module not in ("__main__", "__mp_main__"):
@@ -269,7 +269,7 @@ def find(start: Start) -> AnyTask:
         if task is not None:
             return task
     raise DeadLetter(
-        f"task {start.task!r} is not known in a child process after importing "
+        f"task {start.task!r} is not registered in a child process after importing "
         f"{', '.join(start.modules)}: define it at the top level of a module that can be imported, "
         'outside of `if __name__ == "__main__":`'
     )
@@ -281,10 +281,10 @@ def _registered(start: Start) -> AnyTask | None:
         task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
         if task is not None and task.name == start.task:
             found.append(task)
-    return max(found, key=lambda task: _likeness(task.app, start.app), default=None)
+    return max(found, key=lambda task: _match(task.app, start.app), default=None)
 
 
-def _likeness(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
+def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
     name, url = wanted
     return app.url == url, app.name == name
 
@@ -295,19 +295,19 @@ def _cancel(context: Context, message: Cancelled) -> None:
     context.cancelled.set(message.reason)
 
 
-async def _within(scope: Any, call: Callable[[], Any]) -> Any:
+async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
     async with scope:
         return await call()
 
 
 async def _either(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
-    """Until the event is set or the task is done."""
+    """Wait until the event is set or the task is done."""
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -315,20 +315,20 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _send_logs_to(line: Line) -> None:
-    """What a handler logs by ``ctx.log`` goes where the worker's logging sends it."""
+def _forward_logs(connection: Connection) -> None:
+    """Send the records of ``ctx.log`` to the worker, which logs them."""
     logger = logging.getLogger("dayjob.job")
     logger.propagate = False
-    logger.addHandler(_LogLine(line))
+    logger.addHandler(_LogForwarder(connection))
 
 
-class _LogLine(logging.Handler):
-    def __init__(self, line: Line) -> None:
+class _LogForwarder(logging.Handler):
+    def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._line = line
+        self._connection = connection
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._line.send(Logged(record.levelno, clean_error(self.format(record))))
+            self._connection.send(Logged(record.levelno, clean_error(self.format(record))))
         except Exception:
             self.handleError(record)

@@ -1,4 +1,4 @@
-"""The call that a job stands for."""
+"""The call of a handler for a job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dayjob.context import Context
 from dayjob.task import Task
 
 
-def bound(task: Task[Any, Any, Any], context: Context) -> Callable[[], Any]:
-    """The task's function with the job's arguments, or with the job itself for a raw handler."""
+def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], Any]:
+    """Return the task's function with the job's arguments, or with the job for a raw handler."""
     args: Sequence[Any] = (context.job,)
     kwargs: dict[str, Any] = {}
     if task.arguments is not None:

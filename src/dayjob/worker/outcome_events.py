@@ -1,4 +1,4 @@
-"""Which events a stored outcome gives rise to."""
+"""The events of a stored outcome."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement, SettleResult
 
 
-def happened(events: Events, job: Job, settlement: Settlement, result: SettleResult) -> None:
-    """Tell the observers what became of a run."""
+def emit_outcome(events: Events, job: Job, settlement: Settlement, result: SettleResult) -> None:
+    """Emit the events of a settled run."""
     for name in _names(settlement, result.state):
         if events.wants(name):
             error = None if settlement.error is None else error_text(settlement.error)

@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other: msgpack in frames, never pickle."""
+"""Messages between a worker and its child processes: msgpack in frames, never pickle."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, structs
 
 from dayjob.broker.validation import error_text
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import DedupUntil, Job, JobState, NewJob
+from dayjob.model.job import Job, JobState, NewJob
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import Reason
 from dayjob.worker.outcome import AnyTask
 
 _HEAD = 4
-_CLAIMED = (
-    "key", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
-    "epoch", "enqueued_us", "run_us", "claimed_us", "lease_us", "expires_us", "last_error",
-    "cancel_requested", "worker",
-)  # fmt: skip
-"""The fields that a claim fills in."""
+_NOT_CLAIMED = {"errors", "progress", "result"}
+_JOB_FIELDS = tuple(
+    name for name in Job.__struct_fields__ if not name.startswith("_") and name not in _NOT_CLAIMED
+)
+"""The fields that a claim may fill in."""
 
 
 class Message(Struct, array_like=True, tag=True):
-    """The base of all that is said."""
+    """The base of all messages."""
 
 
 # From the worker.
 
 
 class Start(Message):
-    """Run this job. The task is found by its name after importing these modules, the first that has it."""
+    """Run this job. The child imports these modules in turn until one has registered the task."""
 
     modules: Sequence[str]
     task: str
@@ -46,7 +45,7 @@ class Start(Message):
 
 
 class Cancelled(Message):
-    """The running job is to stop."""
+    """Stop the running job."""
 
     reason: Reason
     requested: bool
@@ -61,8 +60,8 @@ class ShuttingDown(Message):
 # From the child.
 
 
-class Began(Message):
-    """The job was taken: from here on, the end of the process is the end of its attempt."""
+class Started(Message):
+    """The child started the job. From here on, the end of the process ends the attempt."""
 
 
 class Progressed(Message):
@@ -77,28 +76,16 @@ class Logged(Message):
     text: str
 
 
-class FollowUp(Struct, frozen=True, array_like=True):
-    """A ``NewJob``, with times of one type each."""
+class FollowUp(NewJob, frozen=True):
+    """A ``NewJob`` with one wire type for each field, so that decoding checks it."""
 
-    queue: str
-    payload: bytes
-    task: str
-    priority: int | None
-    run_at: datetime | None
-    delay: float | None
-    expires_in: float | None
-    expires_at: datetime | None
-    max_attempts: int | None
-    dedup_key: str | None
-    dedup_until: DedupUntil
-    headers: dict[str, str] | None
-    tenant: str | None
-    kv: dict[bytes, bytes] | None
-    id: str | None
+    delay: float | None = None
+    expires: float | datetime | None = None
+    id: str | None = None
 
 
 class Ended(Message):
-    """What came of the job."""
+    """The outcome of the job."""
 
     transition: Transition
     error: str | None
@@ -109,14 +96,14 @@ class Ended(Message):
 
 
 FromWorker = Start | Cancelled | ShuttingDown
-FromChild = Began | Progressed | Logged | Ended
+FromChild = Started | Progressed | Logged | Ended
 
 _from_worker: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
 _from_child: msgpack.Decoder[FromChild] = msgpack.Decoder(FromChild)
 
 
 class Frames:
-    """Cuts a stream of bytes into messages; each has its length before it."""
+    """Splits a stream of bytes into messages, each preceded by its length."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -147,7 +134,7 @@ def from_child(data: bytes) -> FromChild:
 
 
 def packed_job(job: Job) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in _CLAIMED}
+    return {name: getattr(job, name) for name in _JOB_FIELDS}
 
 
 def unpacked_job(fields: dict[str, Any]) -> Job:
@@ -155,15 +142,17 @@ def unpacked_job(fields: dict[str, Any]) -> Job:
 
 
 def packed(settlement: Settlement) -> Ended:
-    """A settlement on its way to the worker; a follow-up that makes no sense is an error here."""
+    """Return the message of a settlement. Raise if a follow-up job or a kv write is invalid."""
     error = settlement.error
     ended = Ended(
-        settlement.transition,
-        None if error is None else error_text(error if isinstance(error, BaseException) else str(error)),
-        _seconds(settlement.delay, "delay"),
-        settlement.result,
-        [_packed_new_job(job) for job in settlement.enqueue],
-        None if settlement.kv is None else dict(settlement.kv),
+        transition=settlement.transition,
+        error=None
+        if error is None
+        else error_text(error if isinstance(error, BaseException) else str(error)),
+        delay=_seconds(settlement.delay, "delay"),
+        result=settlement.result,
+        enqueue=[_follow_up(job) for job in settlement.enqueue],
+        kv=None if settlement.kv is None else dict(settlement.kv),
     )
     if ended.enqueue or ended.kv:
         from_child(msgpack.encode(ended))
@@ -177,30 +166,22 @@ def unpacked(ended: Ended, task: AnyTask, job: Job) -> Settlement:
         error=ended.error,
         delay=ended.delay,
         result=ended.result,
-        enqueue=[_unpacked_new_job(follow_up) for follow_up in ended.enqueue],
+        enqueue=ended.enqueue,
         kv=ended.kv,
         retention=task.config.retention,
     )
 
 
-def _packed_new_job(job: NewJob) -> FollowUp:
+def _follow_up(job: NewJob) -> FollowUp:
     expires = job.expires
-    at = expires if isinstance(expires, datetime) else None
-    return FollowUp(
-        job.queue, job.payload, job.task, job.priority, job.run_at, _seconds(job.delay, "delay"),
-        None if isinstance(expires, datetime) else _seconds(expires, "expires"), at,
-        job.max_attempts, job.dedup_key, job.dedup_until,
-        None if job.headers is None else dict(job.headers), job.tenant,
-        None if job.kv is None else dict(job.kv), None if job.id is None else str(job.id),
-    )  # fmt: skip
-
-
-def _unpacked_new_job(job: FollowUp) -> NewJob:
-    return NewJob(
-        job.queue, job.payload, job.task, job.priority, job.run_at, job.delay,
-        job.expires_in if job.expires_at is None else job.expires_at,
-        job.max_attempts, job.dedup_key, job.dedup_until, job.headers, job.tenant, job.kv, job.id,
-    )  # fmt: skip
+    fields = structs.asdict(job) | {
+        "delay": _seconds(job.delay, "delay"),
+        "expires": expires if isinstance(expires, datetime) else _seconds(expires, "expires"),
+        "headers": None if job.headers is None else dict(job.headers),
+        "kv": None if job.kv is None else dict(job.kv),
+        "id": None if job.id is None else str(job.id),
+    }
+    return FollowUp(**fields)
 
 
 def _seconds(duration: Duration | None, name: str) -> float | None:

@@ -1,6 +1,6 @@
-"""Threads for handlers that are plain functions: started when needed, kept, and abandoned when stuck.
+"""Threads for handlers that are plain functions: started on demand, reused, and abandoned when stuck.
 
-They are daemons: a handler that never returns does not hold up the process's exit.
+They are daemon threads, so a handler that never returns does not delay the exit of the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Call:
-    """One function call on its way through a thread."""
+    """One function call for a thread."""
 
     __slots__ = ("function", "future", "variables")
 
@@ -29,7 +29,7 @@ class Call:
 
 
 class ThreadPool:
-    """As many threads as calls run at once. Used on one event loop."""
+    """As many threads as concurrent calls. Used on one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class ThreadPool:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """The function's result. If the caller is cancelled, the thread is left to itself, and replaced."""
+        """Return the function's result. If the caller is cancelled, the thread is abandoned and replaced."""
         call = Call(function, self._loop.create_future(), copy_context())
         if self._idle > 0:
             self._idle -= 1
@@ -47,26 +47,27 @@ class ThreadPool:
             self._started += 1
             Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
         self._calls.put(call)
-        answer, error = await call.future
+        result, error = await call.future
         if error is not None:
             raise error
-        return answer
+        return result
 
     def close(self) -> None:
-        """Let the idle threads end; the others end with their calls."""
+        """End the idle threads. The others end after their calls."""
         for _ in range(self._started):
             self._calls.put(None)
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
-                answer, error = call.variables.run(call.function), None
+                result, error = call.variables.run(call.function), None
             except BaseException as raised:
-                answer, error = None, raised
-            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-                self._loop.call_soon_threadsafe(self._done, call, answer, error)
+                result, error = None, raised
+            with suppress(RuntimeError):  # The loop is closed, so no caller waits.
+                self._loop.call_soon_threadsafe(self._done, call, result, error)
 
-    def _done(self, call: Call, answer: Any, error: BaseException | None) -> None:
+    def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
         self._idle += 1
-        if not call.future.done():  # As an exception of the future, some would end the task that waits.
-            call.future.set_result((answer, error))
+        # The error is part of the result: SystemExit as the future's exception would end the event loop.
+        if not call.future.done():
+            call.future.set_result((result, error))
