@@ -104,7 +104,7 @@ async def two_workers(run: Run, engine: str) -> list[Result]:
                 measure="two-workers",
                 engine=engine,
                 description=f"{tasks}, processors used by two workers and the server",
-                figures=f"{100 - median(two.own):.0f} % by the server; {median(one.used):.0f} % with one worker",
+                figures=f"{100 - median(two.own):.0f} % by the server; with one: {median(one.used):.0f} %",
                 value=median(two.used),
                 unit="%",
             ),
