@@ -24,9 +24,9 @@ def engine_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str
     engine: Engine = broker._engine
 
     def counted(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             counts[name] += 1
-            return await verb(*arguments)
+            return await verb(*arguments, **named)
 
         return call
 
@@ -75,10 +75,10 @@ async def test_an_item_on_which_the_engine_raises_fails_alone(
     engine: Engine = broker._engine
     insert = engine.insert
 
-    async def failing(jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def failing(jobs: Sequence[Insertion], *rest: Any, **named: Any) -> list[Enqueued]:
         if any(job.queue == "stumble" for job in jobs):
             raise RuntimeError("an unexpected error")
-        return await insert(jobs, now)
+        return await insert(jobs, *rest, **named)
 
     monkeypatch.setattr(engine, "insert", failing)
     answers = await asyncio.gather(

@@ -189,7 +189,7 @@ async def test_followers_run_no_duties(
     follower = await open_broker(BUSY)
     called: list[str] = []
     for verb in ("promote", "next_due", "reap", "reclaim", "sweep"):
-        monkeypatch.setattr(follower._engine, verb, lambda *_, verb=verb: called.append(verb))
+        monkeypatch.setattr(follower._engine, verb, lambda *_, verb=verb, **__: called.append(verb))
     claim = await running(broker)
     await broker.enqueue("q", delay=1)
 

@@ -221,12 +221,12 @@ async def test_the_schedule_and_its_jobs_commit_together(
     compare_and_set = broker._engine.compare_and_set
     calls: list[tuple[int, int]] = []
 
-    async def fails(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
+    async def fails(writes: Any, jobs: Any, *_: Any, **__: Any) -> bool:
         calls.append((len(writes), len(jobs)))
         raise InvalidState("crashed before the commit")
 
-    async def dies(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
-        await compare_and_set(writes, jobs, announce, now)
+    async def dies(*arguments: Any, **named: Any) -> bool:
+        await compare_and_set(*arguments, **named)
         raise InvalidState("crashed after the commit")
 
     clock.advance(60)

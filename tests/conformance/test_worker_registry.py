@@ -151,7 +151,7 @@ async def test_after_a_crash_between_mark_and_removal_another_broker_reclaims(
 async def test_after_a_failed_reclaim_the_next_one_reclaims(
     broker: Broker, silent: Member, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(*_: Any) -> int:
+    async def fails(*_: Any, **__: Any) -> int:
         raise InvalidState("crashed")
 
     monkeypatch.setattr(broker._engine, "reclaim", fails)

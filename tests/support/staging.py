@@ -50,13 +50,13 @@ class Stage:
         self.last: Callable[[], object] | None = None
         """Called just before the broker gets the answer."""
 
-    async def _call(self, *arguments: Any) -> Any:
+    async def _call(self, *arguments: Any, **named: Any) -> Any:
         self.calls.append(arguments)
         if self.before is not None:
             await self.before.passed()
         if self.failures:
             raise self.failures.popleft()
-        answer = await self._verb(*arguments)
+        answer = await self._verb(*arguments, **named)
         if self.after is not None:
             await self.after.passed()
         if self.last is not None:

@@ -265,7 +265,7 @@ async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
     assert lost == []
 
 
-async def test_hurrying_releases_at_once(app: App, outside: Broker) -> None:
+async def test_stopping_now_releases_at_once(app: App, outside: Broker) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -280,7 +280,7 @@ async def test_hurrying_releases_at_once(app: App, outside: Broker) -> None:
     worker.stop()
     await pause(0.05)
     assert not running.done()
-    worker.hurry()
+    worker.stop_now()
     await within(running, 5)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)

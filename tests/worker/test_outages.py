@@ -87,7 +87,7 @@ async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outs
     assert job.state is JobState.DONE
 
 
-async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(
+async def test_stopping_now_does_not_wait_for_a_storage_that_stays_away(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.2)
@@ -102,7 +102,7 @@ async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(
     settles.failures.extend(away(1000))
     async with working(app) as worker:
         await until(lambda: len(settles.calls) > 1)
-        worker.hurry()
+        worker.stop_now()
     settles.failures.clear()
 
 

@@ -255,13 +255,13 @@ class Broker(Fleet):
         """Set new leases for many claims in one commit; a lost one is answered with no lease."""
         self._check_open()
         renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
-        return await self._engine.renew(renewals, self._now()) if renewals else []
+        return await self._renew(renewals) if renewals else []
 
     async def record_progress(self, reports: Sequence[Progress]) -> None:
         """Store how far runs are; what lost claims report is passed over."""
         self._check_open()
         if reports:
-            await self._engine.record_progress(reports)
+            await self._write(lambda token: self._engine.record_progress(reports, token=token))
 
     def lease_of(self, queue: str, lease: Duration | None = None) -> float:
         """How many seconds a claim on the queue lasts."""

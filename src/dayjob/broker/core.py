@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain, islice
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from dayjob.broker.batcher import Batcher
 from dayjob.broker.held_claims import HeldClaims
@@ -16,6 +16,7 @@ from dayjob.broker.leader_election import LeaderElection
 from dayjob.broker.offers import Offer, Offers
 from dayjob.broker.policy import Policies
 from dayjob.broker.schedules import Schedules
+from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
@@ -39,6 +40,7 @@ from dayjob.engines.base import (
     Renewal,
     Renewed,
     SettleOp,
+    Token,
 )
 from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import Closed, ConfigError, DayjobError
@@ -50,6 +52,8 @@ from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import CANCEL, LEAD
 
 _log = logging.getLogger("dayjob.broker")
+
+Reply = TypeVar("Reply")
 
 CHORE_BATCH = 1000
 """How many jobs a duty changes at most in one commit."""
@@ -80,7 +84,7 @@ class Core:
         self._shown = without_password(url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
-        self._claims = HeldClaims(self._engine.cancel_requests)
+        self._claims = HeldClaims(lambda: self._storage.read(self._engine.cancel_requests))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._opening = asyncio.Lock()
@@ -89,6 +93,7 @@ class Core:
 
     def _prepare(self) -> None:
         """What belongs to the event loop: made anew for each opening."""
+        self._storage = Storage(self._engine, self._injected_clock)
         self._offers = Offers(self._give_back)
         self._background: set[asyncio.Task[Any]] = set()
         self._inserting: Batcher[tuple[Insertion, ...], list[Enqueued]] = Batcher(self._insert, weigh=len)
@@ -108,12 +113,10 @@ class Core:
             self._inserting, self._inserting_keyed, self._claiming, self._settling, self._renewing,
             self._cancelling, self._reading,
         )  # fmt: skip
-        self._worker_registry = WorkerRegistry(self._engine, self._now)
-        self._schedules = Schedules(
-            self._engine, self._validator, self._worker_registry, self._clock, self._now
-        )
-        self._history = History(self._engine, self._now)
-        self._leader_election = LeaderElection(self._engine, self._clock, self._now)
+        self._worker_registry = WorkerRegistry(self._storage)
+        self._schedules = Schedules(self._storage, self._validator, self._worker_registry, self._clock)
+        self._history = History(self._storage)
+        self._leader_election = LeaderElection(self._storage, self._clock)
         self._watch = self._service(WatchCancels(self))
         self._duties: list[Service] = []
 
@@ -225,8 +228,11 @@ class Core:
             )
 
     def _now(self) -> int | None:
-        """The injected time; None leaves the time to the engine's own clock."""
-        return None if self._injected_clock is None else self._injected_clock.now()
+        """Return the injected time. None leaves the time to the engine's own clock."""
+        return self._storage.now()
+
+    async def _write(self, call: Callable[[Token], Awaitable[Reply]]) -> Reply:
+        return await self._storage.write(call)
 
     # What the groups commit.
 
@@ -241,16 +247,19 @@ class Core:
         if offers:
             answers = iter(await self._insert_and_claim(jobs, offers))
         else:
-            answers = iter(await self._engine.insert(jobs, self._now()))
+            answers = iter(
+                await self._write(lambda token: self._engine.insert(jobs, self._now(), token=token))
+            )
         return [[next(answers) for _ in unit] for unit in units]
 
     async def _insert_and_claim(self, jobs: list[Insertion], offers: list[Offer]) -> list[Enqueued]:
         """Store the jobs and serve the claims that wait for them, in one commit."""
         claimed: list[list[Job]] = [[] for _ in offers]
+        requests = [offer.request for offer in offers]
         checks = self._claims.checks
         try:
-            enqueued, claimed = await self._engine.insert_and_claim(
-                jobs, [offer.request for offer in offers], self._now()
+            enqueued, claimed = await self._write(
+                lambda token: self._engine.insert_and_claim(jobs, requests, self._now(), token=token)
             )
         finally:
             for offer, taken in zip(offers, claimed, strict=True):
@@ -261,7 +270,7 @@ class Core:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # Whoever never claims need not hear of cancels.
         checks = self._claims.checks
-        claimed = await self._engine.claim(requests, self._now())
+        claimed = await self._write(lambda token: self._engine.claim(requests, self._now(), token=token))
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
@@ -274,17 +283,19 @@ class Core:
 
     async def _settle(self, units: list[tuple[SettleOp, ...]]) -> list[list[JobState | None]]:
         ops = list(chain.from_iterable(units))
-        states = iter(await self._engine.settle(ops, self._now()))
+        states = iter(await self._storage.settle(ops))
         return [list(islice(states, len(unit))) for unit in units]
 
     async def _renew(self, renewals: list[Renewal]) -> list[Renewed]:
-        return await self._engine.renew(renewals, self._now())
+        return await self._write(lambda token: self._engine.renew(renewals, self._now(), token=token))
 
     async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
-        return await self._engine.cancel(keys, self._policies.retention, self._now())
+        return await self._write(
+            lambda token: self._engine.cancel(keys, self._policies.retention, self._now(), token=token)
+        )
 
     async def _read(self, keys: list[bytes]) -> Sequence[Job | None]:
-        return await self._engine.get(keys)
+        return await self._storage.read(lambda: self._engine.get(keys))
 
     def _give_back(self, jobs: list[Job]) -> None:
         """Release claims whose caller was cancelled before it got them."""
@@ -312,7 +323,9 @@ class Core:
 
         async def promote(limit: int) -> int:
             nonlocal total
-            due, expired = await self._engine.promote(limit, self._policies.retention, self._now())
+            due, expired = await self._write(
+                lambda token: self._engine.promote(limit, self._policies.retention, self._now(), token=token)
+            )
             total += due
             return max(due, expired)
 
@@ -322,12 +335,16 @@ class Core:
     async def next_due(self) -> int | None:
         """Microseconds until the next job falls due or expires; None if there is none."""
         self._check_open()
-        return await self._engine.next_due(self._now())
+        return await self._storage.read(lambda: self._engine.next_due(self._now()))
 
     async def reap(self) -> int:
         """End expired and orphaned claims: their jobs run again or are dead; how many."""
         self._check_open()
-        return await _repeat(lambda limit: self._engine.reap(limit, self._policies.retention, self._now()))
+        return await _repeat(
+            lambda limit: self._write(
+                lambda token: self._engine.reap(limit, self._policies.retention, self._now(), token=token)
+            )
+        )
 
     async def reclaim(self, *, trusting: bool = True) -> int:
         """Take back the jobs of workers that are gone; how many.
@@ -347,7 +364,11 @@ class Core:
         if not workers:
             return 0
         return await _repeat(
-            lambda limit: self._engine.reclaim(workers, limit, self._policies.retention, self._now())
+            lambda limit: self._write(
+                lambda token: self._engine.reclaim(
+                    workers, limit, self._policies.retention, self._now(), token=token
+                )
+            )
         )
 
     async def recur(self) -> int:
@@ -377,7 +398,10 @@ class Core:
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over; how many."""
         self._check_open()
-        return await _repeat(lambda limit: self._engine.sweep(limit, self._now()), SWEEP_REST)
+        return await _repeat(
+            lambda limit: self._write(lambda token: self._engine.sweep(limit, self._now(), token=token)),
+            SWEEP_REST,
+        )
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims for which a cancel was requested."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -124,9 +125,9 @@ class Fleet(Operations):
         now, live = await self._worker_registry.live()
         paused, ahead = False, 0
         if job is not None and not job.state.finished:
-            paused = job.queue in await self._engine.paused()
+            paused = job.queue in await self.paused()
             if job.state is JobState.PENDING:
-                ahead = await self._engine.position(job.key, COUNTED_AHEAD)
+                ahead = await self._storage.read(partial(self._engine.position, job.key, COUNTED_AHEAD))
         return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live]))
 
 

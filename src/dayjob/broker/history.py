@@ -8,13 +8,15 @@ to a settlement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from math import inf
 
 import msgspec
 from msgspec import Struct
 
-from dayjob.engines.base import Document, DocumentWrite, Engine, JobQuery
+from dayjob.broker.storage import Storage
+from dayjob.engines.base import Document, DocumentWrite, JobQuery
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState, QueueStats
 from dayjob.runtime.clock import SYSTEM
@@ -61,17 +63,16 @@ _decode = msgspec.msgpack.Decoder(list[Sample]).decode
 class History:
     """Takes samples and reads them."""
 
-    def __init__(self, engine: Engine, now: Callable[[], int | None]) -> None:
-        self._engine = engine
-        self._now = now
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
     async def sample(self) -> int:
         """Note the counters of this minute, unless somebody has; microseconds until the next one."""
-        now, documents = await self._engine.documents(KIND, self._now())
+        now, documents = await self._storage.documents(KIND)
         minute = now - now % MINUTE
         samples = [sample for note in documents for sample in _read(note)]
         if not samples or samples[-1].at_us < minute:
-            stats = await self._engine.stats()
+            stats = await self._storage.read(self._storage.engine.stats)
             queues = _counters(stats)
             if not samples or samples[-1].queues != queues:
                 await self._add(documents, Sample(minute, queues, await self.first_due(stats)))
@@ -83,7 +84,8 @@ class History:
         pending = sorted((queue for queue in stats if stats[queue].pending), key=lambda q: -stats[q].pending)
         found: dict[str, int] = {}
         for queue in pending[:MOST_ASKED]:
-            for job in await self._engine.find(JobQuery(1, queue, JobState.PENDING)):
+            query = JobQuery(1, queue, JobState.PENDING)
+            for job in await self._storage.read(partial(self._storage.engine.find, query)):
                 found[queue] = job.run_us
             if SYSTEM.elapsed() >= deadline:
                 break
@@ -98,11 +100,11 @@ class History:
         writes += [
             DocumentWrite(KIND, note.name, note.value, None) for note in documents if note.name < oldest
         ]
-        await self._engine.compare_and_set(writes, now=self._now())
+        await self._storage.compare_and_set(writes)
 
     async def read(self, hours: int = KEPT) -> tuple[int, list[Sample]]:
         """The engine's time, and the samples of the last hours, oldest first, with the one before them."""
-        now, documents = await self._engine.documents(KIND, self._now())
+        now, documents = await self._storage.documents(KIND)
         samples = [sample for note in documents for sample in _read(note)]
         before = [sample for sample in samples if sample.at_us <= now - hours * HOUR]
         return now, before[-1:] + samples[len(before) :]

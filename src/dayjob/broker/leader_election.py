@@ -8,13 +8,13 @@ itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.engines.base import Document, DocumentWrite, Engine
+from dayjob.broker.storage import Storage
+from dayjob.engines.base import Document, DocumentWrite
 from dayjob.errors import DayjobError
 from dayjob.model.durations import SECOND
 from dayjob.runtime.clock import Clock
@@ -49,12 +49,11 @@ _decode = msgspec.msgpack.Decoder(Holder).decode
 class LeaderElection:
     """One broker's part in it."""
 
-    def __init__(self, engine: Engine, clock: Clock, now: Callable[[], int | None]) -> None:
+    def __init__(self, storage: Storage, clock: Clock) -> None:
         here = this_process()
         self._me = Holder(new_key().hex(), here.host, here.pid, here.started)
-        self._engine = engine
+        self._storage = storage
         self._clock = clock
-        self._now = now
         self._until = float("-inf")
         self._sought = False
         self._watched: tuple[bytes, float] = (b"", 0.0)
@@ -63,7 +62,7 @@ class LeaderElection:
     @property
     def alone(self) -> bool:
         """Whether no other process can have the storage."""
-        return not self._engine.capabilities.multi_process
+        return not self._storage.engine.capabilities.multi_process
 
     @property
     def leads(self) -> bool:
@@ -72,7 +71,7 @@ class LeaderElection:
     async def seek(self) -> float:
         """Renew the lead or try to get it; seconds until that is wanted again."""
         asked = self._clock.elapsed()
-        now, documents = await self._engine.documents(KIND, self._now())
+        now, documents = await self._storage.documents(KIND)
         note = next((note for note in documents if note.name == _NAME), None)
         holder = None if note is None else _read(note)
         if note is not None and holder is not None and holder.id != self._me.id:
@@ -87,7 +86,7 @@ class LeaderElection:
         mine = replace(self._me, renewed=self._me.renewed + 1)
         write = DocumentWrite(KIND, _NAME, None if note is None else note.value, _encode(mine))
         self._sought = True
-        if not await self._engine.compare_and_set([write], now=self._now()):
+        if not await self._storage.compare_and_set([write]):
             self._step_down()
             return 0.0
         if not self.leads:
@@ -108,12 +107,12 @@ class LeaderElection:
 
     async def _remove(self) -> bool:
         """Remove our note; false if a renewal that was under way came in between."""
-        _, documents = await self._engine.documents(KIND, self._now())
+        _, documents = await self._storage.documents(KIND)
         for note in documents:
             holder = _read(note)
             if holder is not None and holder.id == self._me.id:
                 write = DocumentWrite(KIND, note.name, note.value, None)
-                return await self._engine.compare_and_set([write], announce=True, now=self._now())
+                return await self._storage.compare_and_set([write], announce=True)
         return True
 
     def _step_down(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from dayjob.broker.core import CHORE_BATCH, Core
 from dayjob.engines.base import Diagnostic, JobQuery, Reschedule
@@ -42,7 +43,8 @@ class Operations(Core):
         if check_limit(limit) == 0 or (after is not None and cursor is None):
             return []
         wanted = None if state is None else _to_state(state)
-        return await self._engine.find(JobQuery(min(limit, _ALL), queue, wanted, task, cursor, newest_first))
+        query = JobQuery(min(limit, _ALL), queue, wanted, task, cursor, newest_first)
+        return await self._storage.read(lambda: self._engine.find(query))
 
     async def dead_jobs(
         self, queue: str | None = None, after: str | None = None, limit: int = 100
@@ -55,19 +57,22 @@ class Operations(Core):
     ) -> list[Job]:
         """Dead jobs, the latest failure first; ``before`` is the last one seen."""
         self._check_open()
-        place = None if before is None else (before.finished_us or 0, before.key)
-        return await self._engine.find_dead(queue, place, min(check_limit(limit), _ALL)) if limit else []
+        cursor = None if before is None else (before.finished_us or 0, before.key)
+        number = min(check_limit(limit), _ALL)
+        return (
+            await self._storage.read(lambda: self._engine.find_dead(queue, cursor, number)) if limit else []
+        )
 
     async def stats(self, queue: str) -> QueueStats:
         """How many jobs of the queue are in each state; zeros for an unknown queue."""
         self._check_open()
         check_queue(queue)
-        return (await self._engine.stats([queue])).get(queue, QueueStats())
+        return (await self._storage.read(lambda: self._engine.stats([queue]))).get(queue, QueueStats())
 
     async def all_stats(self) -> dict[str, QueueStats]:
         """``stats`` of every queue ever used, by name."""
         self._check_open()
-        return await self._engine.stats()
+        return await self._storage.read(self._engine.stats)
 
     async def queues(self) -> list[str]:
         """Every queue ever used, in name order."""
@@ -79,19 +84,26 @@ class Operations(Core):
         """Make a dead job pending again, with all its attempts; false if it isn't a dead job."""
         self._check_open()
         key = known_key(id)
-        return key is not None and (await self._engine.requeue([key], self._now()))[0]
+        return key is not None and (await self._requeue([key]))[0]
 
     async def requeue_many(self, ids: Sequence[str], *, told: Callable[[int], None] | None = None) -> int:
         """``requeue`` of many, in commits of some; how many were dead jobs. ``told``: so far."""
 
         async def some(keys: list[bytes]) -> int:
-            return sum(await self._engine.requeue(keys, self._now()))
+            return sum(await self._requeue(keys))
 
         return await self._in_chunks(ids, some, told)
 
     async def purge_many(self, ids: Sequence[str], *, told: Callable[[int], None] | None = None) -> int:
         """Remove those of the jobs that are dead, in commits of some; how many. ``told``: so far."""
-        return await self._in_chunks(ids, self._engine.purge, told)
+
+        async def some(keys: list[bytes]) -> int:
+            return await self._write(lambda token: self._engine.purge(keys, token=token))
+
+        return await self._in_chunks(ids, some, told)
+
+    async def _requeue(self, keys: list[bytes]) -> list[bool]:
+        return await self._write(lambda token: self._engine.requeue(keys, self._now(), token=token))
 
     async def _in_chunks(
         self,
@@ -114,7 +126,8 @@ class Operations(Core):
         left = (await self.stats(queue)).dead
         total = 0
         while left > 0:
-            done = await self._engine.requeue_dead(queue, min(left, CHORE_BATCH), self._now())
+            some = min(left, CHORE_BATCH)
+            done = await self._write(partial(self._engine.requeue_dead, queue, some, self._now()))
             if done == 0:
                 break
             total += done
@@ -132,7 +145,8 @@ class Operations(Core):
             left = sum(stats.dead for stats in (await self.all_stats()).values())
         total = 0
         while left > 0:
-            done = await self._engine.purge_dead(queue, min(left, CHORE_BATCH))
+            some = min(left, CHORE_BATCH)
+            done = await self._write(partial(self._engine.purge_dead, queue, some))
             if done == 0:
                 break
             total += done
@@ -152,7 +166,10 @@ class Operations(Core):
         key = known_key(id)
         if key is None:
             return False
-        return (await self._engine.reschedule([Reschedule(key, instant, priority)], self._now()))[0]
+        change = Reschedule(key, instant, priority)
+        return (await self._write(lambda token: self._engine.reschedule([change], self._now(), token=token)))[
+            0
+        ]
 
     async def rerun(self, id: str) -> Enqueued:
         """Enqueue a new job like a finished one that is still kept."""
@@ -181,7 +198,9 @@ class Operations(Core):
         age = to_micros(retention, "retention")
         total, cursor = 0, None
         while True:
-            removed, cursor = await self._engine.sweep_finished(state, age, cursor, CHORE_BATCH, self._now())
+            removed, cursor = await self._write(
+                partial(self._engine.sweep_finished, state, age, cursor, CHORE_BATCH, self._now())
+            )
             total += removed
             if cursor is None:
                 return total
@@ -189,7 +208,7 @@ class Operations(Core):
     async def diagnose(self) -> list[Diagnostic]:
         """What there is to say of the storage's settings; ``dayjob doctor`` shows it."""
         self._check_open()
-        return await self._engine.diagnose()
+        return await self._storage.read(self._engine.diagnose)
 
     # Queues and values.
 
@@ -197,33 +216,33 @@ class Operations(Core):
         """Hand out no more jobs of the queue, in any process; it still accepts them."""
         self._check_open()
         check_queue(queue)
-        await self._engine.pause(queue, True)
+        await self._write(lambda token: self._engine.pause(queue, True, token=token))
 
     async def resume(self, queue: str) -> None:
         """Hand out the queue's jobs again."""
         self._check_open()
         check_queue(queue)
-        await self._engine.pause(queue, False)
+        await self._write(lambda token: self._engine.pause(queue, False, token=token))
 
     async def paused(self) -> set[str]:
         self._check_open()
-        return await self._engine.paused()
+        return await self._storage.read(self._engine.paused)
 
     async def kv_get(self, key: bytes) -> bytes | None:
         self._check_open()
         check_kv_key(key)
-        return (await self._engine.kv_get([key]))[0]
+        return (await self._storage.read(lambda: self._engine.kv_get([key])))[0]
 
     async def kv_put(self, key: bytes, value: bytes) -> None:
         self._check_open()
         check_kv_key(key)
         check_kv_value(value)
-        await self._engine.kv_write([(key, value)])
+        await self._write(lambda token: self._engine.kv_write([(key, value)], token=token))
 
     async def kv_delete(self, key: bytes) -> None:
         self._check_open()
         check_kv_key(key)
-        await self._engine.kv_write([(key, None)])
+        await self._write(lambda token: self._engine.kv_write([(key, None)], token=token))
 
 
 def check_limit(limit: int) -> int:

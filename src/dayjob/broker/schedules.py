@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
-from dayjob.engines.base import DocumentWrite, Engine, Insertion
+from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.model.durations import SECOND
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Schedule
@@ -75,17 +76,15 @@ class Schedules:
 
     def __init__(
         self,
-        engine: Engine,
+        storage: Storage,
         validator: Validator,
         worker_registry: WorkerRegistry,
         clock: Clock,
-        now: Callable[[], int | None],
     ) -> None:
-        self._engine = engine
+        self._storage = storage
         self._validator = validator
         self._worker_registry = worker_registry
         self._clock = clock
-        self._now = now
         self._undeclared: dict[str, float] = {}
         self._reported: dict[str, str | None] = {}
 
@@ -104,7 +103,7 @@ class Schedules:
             if after is None or after == before:
                 return after
             write = DocumentWrite(KIND, id, None if old is None else old.value, _encode(after))
-            if await self._engine.compare_and_set([write], announce=True, now=self._now()):
+            if await self._storage.compare_and_set([write], announce=True):
                 return after
 
     async def remove(self, id: str) -> bool:
@@ -116,7 +115,7 @@ class Schedules:
             if old is None:
                 return False
             write = DocumentWrite(KIND, id, old.value, None)
-            if await self._engine.compare_and_set([write], announce=True, now=self._now()):
+            if await self._storage.compare_and_set([write], announce=True):
                 return True
 
     async def declare(self, schedules: Sequence[Schedule]) -> None:
@@ -130,7 +129,7 @@ class Schedules:
                 if old is None or after != old.schedule:
                     expected = None if old is None else old.value
                     writes.append(DocumentWrite(KIND, schedule.id, expected, _encode(after)))
-            if not writes or await self._engine.compare_and_set(writes, announce=True, now=self._now()):
+            if not writes or await self._storage.compare_and_set(writes, announce=True):
                 return
 
     async def fire(self) -> int:
@@ -147,7 +146,7 @@ class Schedules:
                 crew = await self._crew()
                 writes, jobs = self._plan(due, crew, now)
                 if writes:
-                    await self._engine.compare_and_set(writes, jobs, now=self._now())
+                    await self._storage.compare_and_set(writes, jobs)
                     continue  # Written or overtaken by somebody: look again.
             return self._wait(stored, now)
 
@@ -228,7 +227,7 @@ class Schedules:
         return min(wait, LONGEST_WAIT)
 
     async def _read(self) -> tuple[int, dict[str, Stored]]:
-        now, documents = await self._engine.documents(KIND, self._now())
+        now, documents = await self._storage.documents(KIND)
         stored = {}
         for note in documents:
             try:

@@ -8,13 +8,13 @@ worker's next beat finds its note changed: it has been replaced, and must regist
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.engines.base import Document, DocumentWrite, Engine
+from dayjob.broker.storage import Storage
+from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
@@ -72,13 +72,12 @@ _decode = msgspec.msgpack.Decoder(Member).decode
 class WorkerRegistry:
     """Reads and writes the notes of the workers."""
 
-    def __init__(self, engine: Engine, now: Callable[[], int | None]) -> None:
-        self._engine = engine
-        self._now = now
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
     async def join(self, member: Member) -> Member:
         """Register a worker that is not on the roster."""
-        now, _ = await self._engine.documents(KIND, self._now())
+        now, _ = await self._storage.documents(KIND)
         member = replace(member, started_us=now)
         await self._write(member.id, None, member)
         return member
@@ -138,12 +137,12 @@ class WorkerRegistry:
     def _ended(self, member: Member) -> bool:
         """Whether the worker's process is known to have ended."""
         here = this_process()
-        if not self._engine.capabilities.multi_process:  # All but this one are shut out.
+        if not self._storage.engine.capabilities.multi_process:  # All but this one are shut out.
             return (member.machine, member.pid, member.process_started) != (here.host, here.pid, here.started)
         return member.machine == here.host and is_gone(member.pid, member.process_started)
 
     async def _read(self) -> tuple[int, list[Seen]]:
-        now, documents = await self._engine.documents(KIND, self._now())
+        now, documents = await self._storage.documents(KIND)
         members = []
         for note in documents:
             try:
@@ -155,4 +154,4 @@ class WorkerRegistry:
 
     async def _write(self, id: str, expected: bytes | None, member: Member | None) -> bool:
         value = None if member is None else _encode(member)
-        return await self._engine.compare_and_set([DocumentWrite(KIND, id, expected, value)], now=self._now())
+        return await self._storage.compare_and_set([DocumentWrite(KIND, id, expected, value)])

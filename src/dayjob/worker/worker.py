@@ -110,7 +110,7 @@ class Worker:
     def _prepare(self) -> None:
         """What belongs to one run and its event loop."""
         self._stopping = asyncio.Event()
-        self._hurrying = asyncio.Event()
+        self._stopping_now = asyncio.Event()
         self._changed = asyncio.Event()
         self._runs: dict[bytes, Run] = {}
         self._unsettled = 0
@@ -137,17 +137,17 @@ class Worker:
         """Claim no more, and let ``run`` end when the running jobs have; from any thread."""
         self._from_any_thread(self._stopping)
 
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """What a health check should know: that the worker is not at work, or was not heard of in time."""
         if self._loop is None or self._registration is None:
             return "the worker is not running"
         late = self._registration.silent_for()
         return None if late is None else f"no heartbeat was stored for {late:.0f} s"
 
-    def hurry(self) -> None:
+    def stop_now(self) -> None:
         """Stop without waiting for running jobs: they are interrupted and released."""
         self._from_any_thread(self._stopping)
-        self._from_any_thread(self._hurrying)
+        self._from_any_thread(self._stopping_now)
 
     def _from_any_thread(self, event: asyncio.Event) -> None:
         if self._loop is None:
@@ -246,12 +246,12 @@ class Worker:
         _log.error("worker %s stops: %s", self.id, error)
         self._failure = error
         self._stopping.set()
-        self._hurrying.set()
+        self._stopping_now.set()
 
     def _signalled(self) -> None:
         if self._stopping.is_set():
             _log.warning("worker %s stops at once", self.id)
-            self._hurrying.set()
+            self._stopping_now.set()
         else:
             _log.info("worker %s stops: %d jobs are running", self.id, len(self._runs))
             self._stopping.set()
@@ -447,7 +447,7 @@ class Worker:
         for run in self._waiting:
             self._settle(run, Settlement(run.job, Transition.RELEASE))
         self._waiting.clear()
-        await self._wait_for_tasks(self._shutdown_timeout, or_until=self._hurrying)
+        await self._wait_for_tasks(self._shutdown_timeout, or_until=self._stopping_now)
         if self._tasks:
             _log.warning("%d jobs did not finish in time and are released", len(self._tasks))
             for run in list(self._runs.values()):
@@ -460,24 +460,24 @@ class Worker:
                 run.abandoned = True
                 self._settle(run, Settlement(run.job, Transition.RELEASE))
         flushing = asyncio.ensure_future(self._settler.flush())
-        hurrying = asyncio.ensure_future(self._hurrying.wait())
-        await asyncio.wait({flushing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        stop_now = asyncio.ensure_future(self._stopping_now.wait())
+        await asyncio.wait({flushing, stop_now}, return_when=asyncio.FIRST_COMPLETED)
         if not flushing.done():
             await asyncio.wait({flushing}, timeout=_GRACE)
             self._settler.abort()
-        hurrying.cancel()
+        stop_now.cancel()
 
     async def _wait_for_tasks(self, seconds: float, or_until: asyncio.Event | None = None) -> None:
         deadline = SYSTEM.elapsed() + seconds
-        hurrying = asyncio.ensure_future(or_until.wait()) if or_until is not None else None
+        stop_now = asyncio.ensure_future(or_until.wait()) if or_until is not None else None
         try:
             while self._tasks and (left := deadline - SYSTEM.elapsed()) > 0:
-                if hurrying is not None and hurrying.done():
+                if stop_now is not None and stop_now.done():
                     return
                 waiting: set[asyncio.Future[Any]] = {*self._tasks}
-                if hurrying is not None:
-                    waiting.add(hurrying)
+                if stop_now is not None:
+                    waiting.add(stop_now)
                 await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if hurrying is not None:
-                hurrying.cancel()
+            if stop_now is not None:
+                stop_now.cancel()

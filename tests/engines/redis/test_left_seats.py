@@ -119,12 +119,12 @@ async def test_nobody_gets_more_than_the_limit(broker: Broker, other: Broker) ->
     await until_heard(message)
     claim = broker._engine.claim
 
-    async def slow_claim(*arguments: Any) -> Any:
-        found = await claim(*arguments)
+    async def slow_claim(*arguments: Any, **named: Any) -> Any:
+        found = await claim(*arguments, **named)
         hear(broker, message[0])
         return found
 
-    broker._engine.claim = slow_claim  # type: ignore[method-assign, assignment]
+    broker._engine.claim = slow_claim  # type: ignore[method-assign]
     await other.enqueue("q", b"2")
     [job] = await within(waiting)
     assert job.payload == b"1"

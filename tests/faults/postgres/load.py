@@ -143,7 +143,7 @@ class Load:
                 await self._drained()
             except BaseException:
                 for worker in self._workers:
-                    worker.hurry()
+                    worker.stop_now()
                 raise
             for worker in self._workers:
                 worker.stop()

@@ -1,4 +1,4 @@
-"""The demo's app and its tasks: mostly they wait a little, and some of them fail."""
+"""The demo's app and its tasks. They sleep for a while, and some of them fail."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ EMAIL, RESIZE, REPORT, FLAKY, POISON, REMINDER, EXPORT = QUEUES = (
     "email", "resize", "report", "flaky", "poison", "reminder", "export",
 )  # fmt: skip
 
-KEPT = timedelta(hours=1)
-"""Longer than any demo, so that every job that ended can still be counted and looked at."""
+RETENTION = timedelta(hours=1)
+"""Longer than any demo, so that the audit finds every finished job."""
 
 EXPORT_SECONDS = 300
 
 
 def make_app(url: str) -> App:
-    """The app on a store; settings for the demo's own queues only, as the store may hold others."""
-    kept = Retention(done=KEPT, dead=KEPT, cancelled=KEPT)
-    config = BrokerConfig(queues={queue: QueueConfig(retention=kept) for queue in QUEUES})
+    """Return the app. It configures the demo's own queues only, as the store may have others."""
+    retention = Retention(done=RETENTION, dead=RETENTION, cancelled=RETENTION)
+    config = BrokerConfig(queues={queue: QueueConfig(retention=retention) for queue in QUEUES})
     app = App(url, config=config, name="demo")
     app.task(name="send", queue=EMAIL)(send)
     app.task(name="resize", queue=RESIZE)(resize)
@@ -53,27 +53,27 @@ async def report(ctx: Context, year: int) -> None:
 
 
 async def fetch(ctx: Context, failures: int) -> None:
-    """Fails that often, then succeeds."""
+    """Fail that many times, then succeed."""
     await _work(0.03)
     if ctx.attempt <= failures:
-        raise ConnectionError("the other side hung up")
+        raise ConnectionError("connection reset by the server")
 
 
 async def parse(text: str, broken: bool) -> None:
     await _work(0.01)
     if broken:
-        raise DeadLetter("the file is not a table at all")
+        raise DeadLetter("the file is not a table")
     raise ValueError(text)
 
 
 async def remind(ctx: Context, appointment: str) -> None:
     if SYSTEM.now() < ctx.job.run_us:
-        raise DeadLetter("started before its time")
+        raise DeadLetter("started before its due time")
     await _work(0.01)
 
 
 async def export(ctx: Context, archive: str) -> None:
-    """Takes minutes, unless it is cancelled."""
+    """Run for minutes, unless cancelled."""
     try:
         async with asyncio.timeout(EXPORT_SECONDS):
             await ctx.cancelled.wait()

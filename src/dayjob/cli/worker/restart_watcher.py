@@ -1,6 +1,6 @@
-"""When a supervised worker should be replaced by a fresh one: it has grown too big, or its code has changed.
+"""Stops a supervised worker that must be replaced: its memory exceeds the limit, or its code changed.
 
-Looks from a thread of its own, so that handlers that block the event loop don't keep it from looking.
+Each check runs in a thread, so that a handler that blocks the event loop does not delay it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
 
 
-class Health:
-    """Stops the worker when it is due to be replaced, and remembers that this was why."""
+class RestartWatcher:
+    """Stops the worker when it must be replaced, and sets ``replace``."""
 
     def __init__(self, worker: Worker, *, max_rss: int | None, reload: bool) -> None:
         self.replace = False
         self._worker = worker
         self._max_rss = max_rss
-        self._files = Files() if reload else None
+        self._files = SourceFiles() if reload else None
 
     def start(self) -> None:
         if self._max_rss is not None:
@@ -47,7 +47,10 @@ class Health:
         while (used := rss() // MEBIBYTE) <= self._max_rss:
             block(RSS_INTERVAL)
         _log.info(
-            "worker %s uses %d MiB, over --max-rss %d: it drains", self._worker.name, used, self._max_rss
+            "worker %s uses %d MiB, over --max-rss %d: it drains and is replaced",
+            self._worker.name,
+            used,
+            self._max_rss,
         )
         self.replace = True
         self._worker.stop()
@@ -55,13 +58,13 @@ class Health:
     def _watch_files(self) -> None:
         assert self._files is not None
         changed = self._files.wait_for_change()
-        _log.info("%s changed: running jobs are put back for the new code", changed)
+        _log.info("%s changed: running jobs are released for the new code", changed)
         self.replace = True
-        self._worker.hurry()
+        self._worker.stop_now()
 
 
 def rss() -> int:
-    """Bytes of memory that this process has resident; where the system only tells the peak, that."""
+    """Return the resident memory of this process in bytes; the peak, where the system has only that."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -70,10 +73,10 @@ def rss() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class Files:
-    """The source files of the imported modules that are the project's own, as they were at first sight.
+class SourceFiles:
+    """The source files of the project's imported modules, with their modification times when first seen.
 
-    With a folder, all that is below it too: for a module that can't be imported, and so is not known.
+    With a folder, also all source files below it: an import that failed leaves its modules unknown.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -87,13 +90,13 @@ class Files:
         return path
 
     def changed(self) -> Path | None:
-        """A file that was written or removed since it was first seen."""
+        """Return a file that was written or removed since it was first seen."""
         paths: set[Path] = {*_imported(), *self._seen}
         if self._folder is not None:
             paths.update(_below(self._folder))
         for path in paths:
-            written = _written(path)
-            if self._seen.setdefault(path, written) != written:
+            modified = _modified(path)
+            if self._seen.setdefault(path, modified) != modified:
                 return path
         return None
 
@@ -114,7 +117,7 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in names if name.endswith(".py"))
 
 
-def _written(path: Path) -> int | None:
+def _modified(path: Path) -> int | None:
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, watched, one of them killed, the others ended with the demo."""
+"""The demo's worker processes: start them, check that they live, kill one, end the others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Self
 
 from dayjob.errors import DayjobError
 
-PATIENCE = 5.0
-"""Seconds that a worker has to end by itself."""
+STOP_TIMEOUT = 5.0
+"""Seconds for a worker process to end before it is killed."""
 
 
 class WorkerFailed(DayjobError):
-    """A worker process ended that should not have."""
+    """A worker process ended unexpectedly."""
 
 
-class Crew:
-    """Worker processes by name. Each lives as long as the pipe to its standard input is open."""
+class WorkerProcesses:
+    """Worker processes by name. Each ends when its standard input is closed."""
 
     def __init__(self, url: str, size: int, logs: Path) -> None:
         self._url = url
@@ -43,17 +43,17 @@ class Crew:
     async def _start(self, name: str) -> Process:
         with self._log(name).open("wb") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "dayjob.cli.demo_worker", self._url, name,
+                sys.executable, "-P", "-m", "dayjob.cli.demo.worker_main", self._url, name,
                 stdin=PIPE, stdout=DEVNULL, stderr=log,
-                process_group=0,  # Ctrl-C is for the demo, which then ends its workers
+                process_group=0,  # Ctrl-C goes to the demo only, which then ends its workers.
             )  # fmt: skip
 
     async def _stop(self) -> None:
         for process in self._processes.values():
-            _hang_up(process)
+            _close_input(process)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(STOP_TIMEOUT):
                     for process in self._processes.values():
                         await process.wait()
         finally:
@@ -69,21 +69,21 @@ class Crew:
         return {name: process.pid for name, process in self._processes.items()}
 
     def check(self) -> None:
-        """Refuse to go on without a worker that nobody killed."""
+        """Raise ``WorkerFailed`` if a worker ended that the demo did not kill."""
         for name, process in self._processes.items():
             if process.returncode is not None:
-                said = self._log(name).read_text(errors="replace").strip() or "nothing"
-                raise WorkerFailed(f"{name} ended with code {process.returncode}; it said: {said}")
+                output = self._log(name).read_text(errors="replace").strip() or "no output"
+                raise WorkerFailed(f"{name} ended with exit code {process.returncode}: {output}")
 
     async def kill(self, name: str) -> None:
-        """End a worker as the out-of-memory killer would: at once, with whatever it has in hand."""
+        """Kill a worker with SIGKILL, as the out-of-memory killer would, while it holds claims."""
         process = self._processes[name]
         process.kill()
         await process.wait()
         del self._processes[name]
-        _hang_up(process)
+        _close_input(process)
 
 
-def _hang_up(process: Process) -> None:
+def _close_input(process: Process) -> None:
     if process.stdin is not None:
         process.stdin.close()

@@ -1,4 +1,4 @@
-"""What the demo shows: its story line by line, a progress bar on a terminal, and the sums at the end."""
+"""The output of the demo: lines, a progress bar on a terminal, and the table of the audit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dayjob.cli.demo_reckoning import Reckoning, Row
+from dayjob.cli.demo.audit import Audit, Row
 
 
 class Screen:
-    """Lines are plain where there is no terminal. What is said holds ASCII only, for any encoding."""
+    """Lines are plain without a terminal, and ASCII only, so that any encoding can print them."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
@@ -22,11 +22,11 @@ class Screen:
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[details]}"),
             console=self._console,
             disable=not self._console.is_terminal or self._console.is_dumb_terminal,
         )
-        self._bar = self._progress.add_task("jobs", total=None, note="")
+        self._bar = self._progress.add_task("jobs", total=None, details="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -37,28 +37,28 @@ class Screen:
     ) -> None:
         self._progress.stop()
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-    def progress(self, ended: int, total: int, note: str) -> None:
-        self._progress.update(self._bar, completed=ended, total=total, note=note)
+    def progress(self, ended: int, total: int, details: str) -> None:
+        self._progress.update(self._bar, completed=ended, total=total, details=details)
 
-    def show(self, reckoning: Reckoning) -> None:
-        table = Table(title="Every job accounted for" if not reckoning.problems else "The sums")
+    def show(self, audit: Audit) -> None:
+        table = Table(title="Jobs by queue" if audit.problems else "Every job accounted for")
         table.add_column("queue")
         for heading in ("enqueued", "= done", "+ dead", "+ cancelled", "+ left"):
             table.add_column(heading, justify="right")
         table.add_column("adds up", justify="center")
-        for row in reckoning.rows:
+        for row in audit.rows:
             table.add_row(*_cells(row))
         table.add_section()
-        table.add_row(*_cells(reckoning.total), style="bold")
+        table.add_row(*_cells(audit.total), style="bold")
         self._console.print(table)
-        self.say(f"total: {reckoning.total}")
-        if reckoning.problems:
-            self.say("This is not as it should be:")
-            for problem in reckoning.problems:
-                self.say(f"- {problem}")
+        self.print(f"total: {audit.total}")
+        if audit.problems:
+            self.print("Problems:")
+            for problem in audit.problems:
+                self.print(f"- {problem}")
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,7 +1,7 @@
 """The supervisor: keeps worker processes running, stops them together, and leaves none behind.
 
-A child that crashed is started again after a growing delay; one that asked to be replaced, at once.
-One that fails again and again before it is at work is no use: then all stop, with the reason.
+It restarts a crashed child after a back-off, and a child that exits with ``REPLACE`` at once. It stops all
+children when one fails ``MAX_FAILED_STARTS`` times in a row before it is ready.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import click
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import ImportFailed, load_app
-from dayjob.cli.worker_lifeline import HURRY, KILL_AFTER, STOP
-from dayjob.cli.worker_options import WorkerOptions
-from dayjob.cli.worker_process import FAILED, OK, REPLACE, UNAVAILABLE, USAGE
+from dayjob.cli.worker.options import WorkerOptions
+from dayjob.cli.worker.process import FAILED, OK, REPLACE, UNAVAILABLE, USAGE
+from dayjob.cli.worker.supervisor_link import KILL_AFTER, STOP, STOP_NOW
 from dayjob.runtime.clock import SYSTEM
 
 _log = logging.getLogger("dayjob.supervisor")
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 STEADY = 60.0
-"""Seconds after which a child has proved itself, and its next crash is its first."""
+"""A child that ran for this many seconds resets the back-off of its restarts."""
 
-MOST_FAILED_STARTS = 5
+MAX_FAILED_STARTS = 5
 
-_ENOUGH = 1.0
-"""Seconds for the last word of a child that has ended."""
+_READ_TIMEOUT = 1.0
+"""Seconds to read the last message of a child that has ended."""
 
 
 def supervise(options: WorkerOptions) -> int:
-    """Run the workers in child processes until all have ended; the exit code."""
+    """Run the workers in child processes until all have ended. Return the exit code."""
     try:
         _check(load_app(options.app), options)
     except ImportFailed:
@@ -46,23 +46,23 @@ def supervise(options: WorkerOptions) -> int:
 
 
 def _check(app: App, options: WorkerOptions) -> None:
-    """Refuse what the app's storage can't do."""
+    """Raise ``UsageError`` for options that the app's storage does not support."""
     can = Broker(app.url, config=app.config).capabilities
     scheme = app.url.partition(":")[0]
     if options.processes > 1 and not can.multi_process:
         raise click.UsageError(
-            f"--processes {options.processes}: {scheme}:// is for one process at a time; "
-            "use one process, or a storage that several can share, such as sqlite:///jobs.db"
+            f"--processes {options.processes}: {scheme}:// allows one process at a time. "
+            "Use one process, or a storage that several can share, such as sqlite:///jobs.db"
         )
     if options.restarts and not can.persistent:
         raise click.UsageError(
-            f"--max-jobs and --max-rss restart the worker, and {scheme}:// keeps its jobs in that process: "
-            "they would be lost"
+            f"--max-jobs and --max-rss restart the worker process, and {scheme}:// keeps its jobs in that "
+            "process: a restart would lose them. Use a persistent storage, such as sqlite:///jobs.db"
         )
 
 
 class Child:
-    """One worker process and the line to it."""
+    """One worker process and the link to it."""
 
     def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
@@ -76,19 +76,19 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def say(self, word: bytes) -> None:
+    def send(self, message: bytes) -> None:
         if self._process.returncode is None:
-            self._writer.write(word)
+            self._writer.write(message)
 
     def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
 
-    async def ended(self) -> int:
-        """The exit code, or minus the signal that ended it."""
+    async def wait(self) -> int:
+        """Wait for the end. Return the exit code, or minus the signal that ended the process."""
         code = await self._process.wait()
         self.ran = SYSTEM.elapsed() - self._started
-        await asyncio.wait({self._ready}, timeout=_ENOUGH)
+        await asyncio.wait({self._ready}, timeout=_READ_TIMEOUT)
         self.was_ready = (
             self._ready.done() and self._ready.exception() is None and self._ready.result() != b""
         )
@@ -112,21 +112,23 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         try:
-            await asyncio.gather(*(self._keep(number) for number in range(1, self._options.processes + 1)))
+            await asyncio.gather(
+                *(self._keep_running(number) for number in range(1, self._options.processes + 1))
+            )
         finally:
             self._kill()
         return self._code
 
     # Keeping a worker running.
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         delay, failed_starts, first = FIRST_DELAY, 0, True
         while not self._stopping.is_set():
-            child = await self._start(number, again=not first)
-            code = await child.ended()
+            child = await self._start(number, restarted=not first)
+            code = await child.wait()
             del self._children[number]
             if self._stopping.is_set():
-                self._note_end(number, child, code)
+                self._check_exit(number, child, code)
                 return
             if code == OK and self._options.burst:
                 return
@@ -135,16 +137,16 @@ class Supervisor:
                 delay, failed_starts, first = FIRST_DELAY, 0, False
                 continue
             if first and code in (USAGE, UNAVAILABLE):
-                self._give_up(code, f"worker process {number} could not start")
+                self._fail(code, f"worker process {number} could not start")
                 return
             failed_starts = 0 if child.was_ready else failed_starts + 1
-            if failed_starts == MOST_FAILED_STARTS:
-                why = f"failed {failed_starts} times in a row at start, the last time it {_how(code)}"
-                self._give_up(FAILED, f"worker process {number} {why}")
+            if failed_starts == MAX_FAILED_STARTS:
+                reason = f"failed {failed_starts} times in a row before it was ready: it {_how(code)}"
+                self._fail(FAILED, f"worker process {number} {reason}")
                 return
             delay = FIRST_DELAY if child.ran >= STEADY else delay
             _log.warning(
-                "worker process %d (pid %d) %s; it is started again in %g s",
+                "worker process %d (pid %d) %s; restarting it in %g s",
                 number,
                 child.pid,
                 _how(code),
@@ -153,23 +155,23 @@ class Supervisor:
             await SYSTEM.wait(self._stopping, delay)
             delay, first = min(delay * 2, LONGEST_DELAY), False
 
-    async def _start(self, number: int, *, again: bool) -> Child:
+    async def _start(self, number: int, *, restarted: bool) -> Child:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "dayjob",
-                *self._options.for_child(number, theirs.fileno(), again=again),
+                *self._options.for_child(number, theirs.fileno(), restarted=restarted),
                 stdin=DEVNULL, pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the supervisor, which then stops its children
+                process_group=0,  # Ctrl-C goes to the supervisor only, which then stops its children.
             )  # fmt: skip
         child = self._children[number] = Child(process, *await asyncio.open_connection(sock=ours))
         _log.info("worker process %d has pid %d", number, child.pid)
         if self._stopping.is_set():
-            child.say(STOP)
+            child.send(STOP)
         return child
 
-    def _note_end(self, number: int, child: Child, code: int) -> None:
-        """A child that ended otherwise than it was asked to makes for an exit code that says so."""
+    def _check_exit(self, number: int, child: Child, code: int) -> None:
+        """Log a child that did not end cleanly after STOP, and fail the supervisor's own exit code."""
         if code not in (OK, REPLACE) and (child.was_ready or code != -signal.SIGTERM):
             _log.error("worker process %d (pid %d) %s", number, child.pid, _how(code))
             self._code = self._code or FAILED
@@ -179,33 +181,33 @@ class Supervisor:
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals == 1:
-            _log.info("%s: %d worker processes are told to stop", number.name, len(self._children))
+            _log.info("%s: stopping %d worker processes", number.name, len(self._children))
             self._stop()
         elif self._signals == 2:
-            _log.warning("%s again: they are told to stop at once", number.name)
-            self._tell(HURRY)
+            _log.warning("%s again: stopping them at once", number.name)
+            self._send_all(STOP_NOW)
             asyncio.get_running_loop().call_later(KILL_AFTER, self._kill)
         else:
             self._kill()
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._tell(STOP)
+        self._send_all(STOP)
         asyncio.get_running_loop().call_later(self._options.shutdown_timeout + KILL_AFTER, self._kill)
 
-    def _give_up(self, code: int, why: str) -> None:
-        _log.error("%s", why)
+    def _fail(self, code: int, reason: str) -> None:
+        _log.error("%s", reason)
         self._code = self._code or code
         if not self._stopping.is_set():
             self._stop()
 
-    def _tell(self, word: bytes) -> None:
+    def _send_all(self, message: bytes) -> None:
         for child in self._children.values():
-            child.say(word)
+            child.send(message)
 
     def _kill(self) -> None:
         for number, child in self._children.items():
-            _log.error("worker process %d (pid %d) does not stop and is killed", number, child.pid)
+            _log.error("worker process %d (pid %d) did not stop in time and is killed", number, child.pid)
             child.kill()
 
 

@@ -1,4 +1,4 @@
-"""One worker in this process, from the app's import to the exit code."""
+"""One worker in this process, from the import of the app to the exit code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.dashboard import serve_with
-from dayjob.cli.worker_health import Files, Health
-from dayjob.cli.worker_lifeline import Lifeline
-from dayjob.cli.worker_metrics import serving_metrics
-from dayjob.cli.worker_news import log_outcomes
-from dayjob.cli.worker_options import WorkerOptions, queues_of
+from dayjob.cli.worker.job_log import log_outcomes
+from dayjob.cli.worker.metrics import serving_metrics
+from dayjob.cli.worker.options import WorkerOptions, queues_of
+from dayjob.cli.worker.restart_watcher import RestartWatcher, SourceFiles
+from dayjob.cli.worker.supervisor_link import SupervisorLink
 from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
 from dayjob.events import Event
 from dayjob.runtime.clock import block
@@ -35,14 +35,14 @@ _log = logging.getLogger("dayjob.worker")
 
 OK, FAILED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 REPLACE = 75
-"""A child's exit code that asks its supervisor for a successor, without delay."""
+"""The exit code of a child that its supervisor replaces at once."""
 
-GRACE = 3.0
-"""Seconds that foreign threads have to end after the worker has."""
+THREADS_TIMEOUT = 3.0
+"""Seconds for threads of handlers to end after the worker has stopped."""
 
 
 def run_worker(options: WorkerOptions) -> int:
-    """Work in this process until a signal or, with ``burst``, until nothing is left to do."""
+    """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     with serving_metrics(worker, options.metrics):
@@ -51,8 +51,8 @@ def run_worker(options: WorkerOptions) -> int:
 
 
 def run_child(options: WorkerOptions, descriptor: int) -> int:
-    """Work for the supervisor at the other end of the line."""
-    lifeline = Lifeline(descriptor, options.shutdown_timeout)
+    """Run a worker as a child of the supervisor at the other end of the link."""
+    link = SupervisorLink(descriptor, options.shutdown_timeout)
     try:
         worker = make_worker(load_app(options.app), options)
     except click.ClickException as error:
@@ -60,29 +60,29 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
             raise
         error.show()
         _log.info("waiting for a change of the files in %s", Path.cwd())
-        Files(Path.cwd()).wait_for_change()
+        SourceFiles(Path.cwd()).wait_for_change()
         return REPLACE
-    health = Health(worker, max_rss=options.max_rss, reload=options.reload)
+    watcher = RestartWatcher(worker, max_rss=options.max_rss, reload=options.reload)
 
     async def started(_: Event) -> None:
-        # A service manager may signal this process too, and that is not the second signal: the word is.
+        # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, worker.stop)
-        lifeline.ready()
+        link.ready()
 
     worker.app.events.add("worker.started", started)
-    lifeline.attach(worker)
-    health.start()
+    link.attach(worker)
+    watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     with serving_metrics(worker, options.metrics):
         code = _run(worker, options, threads)
-    if code == OK and (health.replace or _is_used_up(worker, options)):
+    if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE
     return _leave(code, threads)
 
 
-def _is_used_up(worker: Worker, options: WorkerOptions) -> bool:
-    """Whether ``max_jobs`` ended it. A burst may end by itself, so it is over once a run finds no job."""
+def _reached_max_jobs(worker: Worker, options: WorkerOptions) -> bool:
+    """Return whether ``max_jobs`` stopped the worker. A burst is over once a process finds no job to run."""
     return options.max_jobs is not None and (worker.done > 0 or not options.burst)
 
 
@@ -106,15 +106,14 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
 
 
 def take_over(app: App) -> None:
-    """Have the app take its storage over from whoever has it open."""
+    """Make the app take over its storage from the process that has it open."""
     url = f"{app.url}{'&' if '?' in app.url else '?'}takeover=1"
     try:
         Broker(url, config=app.config)
     except ConfigError as error:
         scheme = app.url.partition(":")[0]
         raise click.UsageError(
-            f"--take-over: {scheme}:// has no single owner to take over from, or the URL says it already "
-            f"({error})"
+            f"--take-over: {scheme}:// has no single owner, or its URL already has takeover=1 ({error})"
         ) from error
     app.url = url
 
@@ -144,7 +143,7 @@ def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecu
     except DayjobError as error:
         _log.error("%s: %s", type(error).__name__, error)
     except asyncio.CancelledError:
-        _log.warning("worker %s was interrupted before it had started", worker.name)
+        _log.warning("worker %s was interrupted before it started", worker.name)
     except Exception:
         _log.exception("worker %s failed", worker.name)
     return code
@@ -162,16 +161,16 @@ async def _serve(worker: Worker, burst: bool, threads: ThreadPoolExecutor) -> No
 
 @contextmanager
 def _signals(worker: Worker) -> Iterator[None]:
-    """For as long as the worker does not listen itself (the app starts or ends): the second one is final."""
-    this = asyncio.current_task()
+    """Handle signals while the worker does not: while the app opens and closes. The second one cancels."""
+    current = asyncio.current_task()
     loop = asyncio.get_running_loop()
-    heard: list[int] = []
+    received: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
-        heard.append(number)
+        received.append(number)
         worker.stop()
-        if this is not None and len(heard) > 1:
-            loop.call_soon_threadsafe(this.cancel)
+        if current is not None and len(received) > 1:
+            loop.call_soon_threadsafe(current.cancel)
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -182,7 +181,7 @@ def _signals(worker: Worker) -> Iterator[None]:
 
 
 def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, if it is installed."""
+    """Return the loop factory of uvloop, if it is installed."""
     if wanted:
         with suppress(ImportError):
             factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
@@ -191,28 +190,31 @@ def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | Non
 
 
 def _leave(code: int, threads: ThreadPoolExecutor) -> int:
-    """The exit code, to exit with. Threads that don't end must not hold that up: all jobs are settled.
+    """Return the exit code, and ensure that the process exits though threads of handlers do not end.
 
-    What handlers gave to ``asyncio.to_thread`` the interpreter waits for before anything else.
+    All jobs are settled by now. The interpreter waits first for the threads of ``asyncio.to_thread``, then
+    for others that are not daemons. Both waits are bounded.
     """
     ending = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
     ending.start()
-    ending.join(GRACE)
+    ending.join(THREADS_TIMEOUT)
     if ending.is_alive():
         _abandon(code)
-    threading.Thread(target=_end_within, args=(GRACE, code), name="dayjob-exit", daemon=True).start()
+    threading.Thread(
+        target=_exit_after, args=(THREADS_TIMEOUT, code), name="dayjob-exit", daemon=True
+    ).start()
     return code
 
 
-def _end_within(seconds: float, code: int) -> None:
-    """Once the interpreter waits for threads that are not daemons, let it do so for these seconds only."""
+def _exit_after(seconds: float, code: int) -> None:
+    """End the process this many seconds after the interpreter began to wait for threads."""
     threading.main_thread().join()
     block(seconds)
     _abandon(code)
 
 
 def _abandon(code: int) -> None:
-    _log.warning("some threads did not end, and are left behind")
+    _log.warning("some threads of handlers did not end, and are abandoned")
     logging.shutdown()
     with suppress(Exception):
         sys.stdout.flush()

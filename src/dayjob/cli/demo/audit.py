@@ -1,7 +1,6 @@
-"""Whether the demo's sums add up, and if not, what is wrong, in words. Pure: it is given all it judges.
+"""The audit of the demo: every accepted job is accounted for, or a problem is reported.
 
-There are two accounts: the counters of each queue, and the record of each job that was accepted. They
-must agree with each other, and with what was planned.
+Counters of the queues, records of the jobs and the plan must agree. Pure functions of these three.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from dayjob.cli.demo_jobs import Planned
+from dayjob.cli.demo.plan import PlannedJob
 from dayjob.model.job import Job, JobState, QueueStats
 from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
 
 
 class Accepted(Struct, frozen=True):
-    """A job that was enqueued, with what was planned for it and the record that is kept of it, if any."""
+    """An enqueued job with its plan, and its stored record if there is one."""
 
     id: str
-    planned: Planned
+    planned: PlannedJob
     record: Job | None
 
 
 class Row(Struct, frozen=True):
-    """The sum of one queue, or of all: enqueued = done + dead + cancelled + left."""
+    """The counts of one queue, or of all: enqueued = done + dead + cancelled + left."""
 
     name: str
     enqueued: int
@@ -35,12 +34,12 @@ class Row(Struct, frozen=True):
     left: int
 
     @property
-    def found(self) -> int:
+    def counted(self) -> int:
         return self.done + self.dead + self.cancelled + self.left
 
     @property
     def adds_up(self) -> bool:
-        return self.enqueued == self.found
+        return self.enqueued == self.counted
 
     def __str__(self) -> str:
         return (
@@ -49,7 +48,7 @@ class Row(Struct, frozen=True):
         )
 
 
-class Reckoning(Struct, frozen=True):
+class Audit(Struct, frozen=True):
     rows: list[Row]
     total: Row
     problems: list[str]
@@ -59,18 +58,18 @@ class Reckoning(Struct, frozen=True):
         return 1 if self.problems else 0
 
 
-def reckon(
+def audit(
     accepted: Sequence[Accepted], stats: Mapping[str, QueueStats], killed: str | None, orphans: Iterable[str]
-) -> Reckoning:
-    """``orphans`` are the ids of the jobs that the ``killed`` worker had in hand."""
+) -> Audit:
+    """``orphans`` are the ids of the jobs that the ``killed`` worker held claims for."""
     enqueued = Counter(item.planned.job.queue for item in accepted)
     rows = [_row(queue, count, stats.get(queue, QueueStats())) for queue, count in enqueued.items()]
     problems = [problem for row in rows for problem in _imbalance(row)]
     for queue in enqueued:
-        mine = [item for item in accepted if item.planned.job.queue == queue]
-        problems += _strays(queue, mine, stats.get(queue, QueueStats()))
+        of_queue = [item for item in accepted if item.planned.job.queue == queue]
+        problems += _mismatches(queue, of_queue, stats.get(queue, QueueStats()))
     problems += _unfinished_orphans(accepted, killed, set(orphans))
-    return Reckoning(rows, _total(rows), problems)
+    return Audit(rows, _total(rows), problems)
 
 
 def _row(name: str, enqueued: int, stats: QueueStats) -> Row:
@@ -85,36 +84,36 @@ def _total(rows: list[Row]) -> Row:
 
 def _imbalance(row: Row) -> Iterable[str]:
     if not row.adds_up:
-        gap = row.enqueued - row.found
-        what = f"{gap:,} missing" if gap > 0 else f"{-gap:,} too many"
-        yield f"{row.name}: {row.enqueued:,} jobs were enqueued and {row.found:,} are counted: {what}."
+        gap = row.enqueued - row.counted
+        difference = f"{gap:,} missing" if gap > 0 else f"{-gap:,} too many"
+        yield f"{row.name}: {row.enqueued:,} jobs enqueued, {row.counted:,} counted: {difference}."
 
 
-def _strays(queue: str, accepted: Sequence[Accepted], stats: QueueStats) -> Iterable[str]:
-    """Jobs without a record, counters that differ from the records, and ends that nobody planned."""
-    gone = [item.id for item in accepted if item.record is None]
-    if gone:
-        yield f"{queue}: {len(gone):,} accepted jobs have no record, the first of them {gone[0]}."
+def _mismatches(queue: str, accepted: Sequence[Accepted], stats: QueueStats) -> Iterable[str]:
+    """Report jobs without a record, counters that differ from the records, and unplanned final states."""
+    missing = [item.id for item in accepted if item.record is None]
+    if missing:
+        yield f"{queue}: {len(missing):,} accepted jobs have no record, the first is {missing[0]}."
     listed = Counter(item.record.state for item in accepted if item.record is not None)
-    planned = Counter(item.planned.end for item in accepted)
+    planned = Counter(item.planned.expected for item in accepted)
     for state in JobState:
         counted = getattr(stats, state.value)
         if counted != listed[state]:
-            yield f"{queue}: the counter says {counted:,} {state}, the records say {listed[state]:,}."
+            yield f"{queue}: the counter has {counted:,} {state}, the records have {listed[state]:,}."
         if listed[state] != planned[state]:
-            yield f"{queue}: {planned[state]:,} jobs should be {state} by now, and {listed[state]:,} are."
+            yield f"{queue}: {planned[state]:,} jobs should be {state}, but {listed[state]:,} are."
 
 
 def _unfinished_orphans(accepted: Sequence[Accepted], killed: str | None, orphans: set[str]) -> Iterable[str]:
     if killed is None or not orphans:
-        yield "No worker was killed with jobs in hand, so nothing was shown to come back."
+        yield "No worker was killed while it ran jobs, so recovery was not shown."
     ended = {item.id for item in accepted if item.record is not None and item.record.state.finished}
     if lost := orphans - ended:
-        yield f"{len(lost):,} of the {len(orphans):,} jobs of the killed {killed} did not end: {min(lost)}."
+        yield f"{len(lost):,} of the {len(orphans):,} jobs of {killed} did not finish: {min(lost)}."
 
 
 def was_held_by(worker: str, job: Job) -> bool:
-    """Whether a worker that is dead died with the job in hand: it was taken back, or is yet to be."""
+    """Return whether the worker died while it held a claim on the job, reaped by now or not."""
     if job.state is JobState.RUNNING and name_of(job.worker) == worker:
         return True
     return any(
@@ -124,5 +123,5 @@ def was_held_by(worker: str, job: Job) -> bool:
 
 
 def name_of(worker: str | None) -> str:
-    """The name of a worker, out of the id that it has for one start."""
+    """Return the name of a worker from its id, which is unique for each start."""
     return (worker or "").rpartition("-")[0]

@@ -1,4 +1,4 @@
-"""What ``dayjob worker`` was asked for, and how its supervisor asks its children for the same."""
+"""The options of ``dayjob worker``, and the command line that passes them to a child process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
     app: str
     queues: tuple[str, ...] | None
-    """None: those of the app's tasks and handlers; empty: all."""
+    """None: the queues of the app's tasks and handlers. Empty: all queues."""
     concurrency: int
     processes: int
     burst: bool
@@ -35,19 +35,19 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def supervised(self) -> bool:
-        """Whether a supervisor is needed, to start several workers or one again and again."""
+        """Whether a supervisor is needed, for several processes or for restarts."""
         return self.processes > 1 or self.restarts or self.reload
 
     @property
     def restarts(self) -> bool:
         return self.max_jobs is not None or self.max_rss is not None
 
-    def for_child(self, number: int, lifeline: int, *, again: bool = False) -> list[str]:
-        """The command line of one of the children, counted from 1.
+    def for_child(self, number: int, descriptor: int, *, restarted: bool = False) -> list[str]:
+        """Return the command line of a child, numbered from 1.
 
-        One that is started again takes nothing over: what its predecessor lost, it lost for good.
+        A restarted child never takes over the storage: another owner may have taken it from its predecessor.
         """
-        arguments = ["worker", self.app, "--child", str(lifeline)]
+        arguments = ["worker", self.app, "--child", str(descriptor)]
         values = {
             "--concurrency": self.concurrency,
             "--job-timeout": self.job_timeout,
@@ -69,7 +69,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--burst": self.burst,
             "--reload": self.reload,
             "--no-uvloop": not self.uvloop,
-            "--take-over": self.take_over and not again,
+            "--take-over": self.take_over and not restarted,
         }
         arguments += [flag for flag, given in flags.items() if given]
         for queue in ("*",) if self.queues == () else self.queues or ():
@@ -78,6 +78,6 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
 
 def queues_of(app: App) -> tuple[str, ...]:
-    """The queues that the app's tasks and handlers are registered for, in the order of registration."""
+    """Return the queues of the app's tasks and handlers, in the order of registration."""
     registered = [*app.tasks.values(), *app.handlers.values()]
     return tuple(dict.fromkeys(task.config.queue for task in registered))

@@ -1,4 +1,4 @@
-"""``dayjob worker --metrics PORT``: this process's metrics and health over HTTP, while it works."""
+"""``dayjob worker --metrics PORT``: the metrics and health of this process over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dayjob.worker import Worker
 
 @contextmanager
 def serving_metrics(worker: Worker, port: int | None) -> Iterator[None]:
-    """Count the worker's jobs and serve the figures on the loopback interface, if a port is given."""
+    """Measure the worker's jobs and serve the metrics on the loopback interface, if a port is given."""
     if port is None:
         yield
         return
@@ -30,7 +30,7 @@ def serving_metrics(worker: Worker, port: int | None) -> Iterator[None]:
     try:
         server = metrics.MetricsServer(
             lambda: Broker(app.url, config=app.broker_config), port,
-            registry=getattr(meter, "registry", None), alive=worker.trouble,
+            registry=getattr(meter, "registry", None), alive=worker.problem,
         )  # fmt: skip
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

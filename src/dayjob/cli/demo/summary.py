@@ -1,24 +1,24 @@
-"""What the records of a demo tell about retries, dead letters, priorities, delays and the killed worker."""
+"""A summary of the demo: its retries, dead letters, priorities, delays and killed worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dayjob.cli.demo_reckoning import name_of
-from dayjob.cli.demo_tasks import EMAIL, FLAKY, REMINDER
+from dayjob.cli.demo.audit import name_of
+from dayjob.cli.demo.tasks import EMAIL, FLAKY, REMINDER
 from dayjob.model.durations import SECOND
 from dayjob.model.job import HIGH, Job, JobState
 
 
-def observations(records: Sequence[Job], killed: str | None, orphans: set[str]) -> Iterator[str]:
-    """Lines for the reader; what must hold is checked by the reckoning."""
+def summarize(records: Sequence[Job], killed: str | None, orphans: set[str]) -> Iterator[str]:
+    """Return lines for the reader. The audit checks what must hold."""
     failures = sum(len(job.errors) for job in records)
     retried = sum(job.queue == FLAKY and job.state is JobState.DONE and job.attempts > 1 for job in records)
     yield f"{failures:,} runs failed, and {retried:,} flaky jobs succeeded on a retry"
 
     dead = [job for job in records if job.state is JobState.DEAD]
     if dead:
-        yield f"{len(dead):,} jobs are kept as dead letters, the first with {dead[0].last_error!r}"
+        yield f"{len(dead):,} jobs are dead letters, the first with the error {dead[0].last_error!r}"
 
     emails = [job for job in records if job.queue == EMAIL]
     urgent = _mean(
@@ -30,10 +30,10 @@ def observations(records: Sequence[Job], killed: str | None, orphans: set[str]) 
     yield f"urgent emails started after {urgent:.2f} s on average, the newsletter after {other:.2f} s"
 
     late = [job.claimed_us - job.run_us for job in records if job.queue == REMINDER and job.claimed_us]
-    yield f"{len(late):,} delayed reminders ran, on average {_mean(late):.2f} s after they fell due"
+    yield f"{len(late):,} delayed reminders ran, on average {_mean(late):.2f} s after their due time"
 
     ended = sum(job.id in orphans and job.state.finished and name_of(job.worker) != killed for job in records)
-    yield f"of the killed worker's {len(orphans):,} jobs, {ended:,} ran to their end on other workers"
+    yield f"of the killed worker's {len(orphans):,} jobs, {ended:,} finished on other workers"
 
 
 def _mean(micros: Iterable[int]) -> float:

@@ -1,4 +1,4 @@
-"""What a worker logs about its jobs: failures as warnings, dead letters as errors, each run as debug."""
+"""The log of job outcomes: retries as warnings, dead letters as errors, cancels as info, runs as debug."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("dayjob.job")
 
 
 def log_outcomes(app: App) -> None:
-    """Observe the app's jobs; what would not be logged is not observed, and costs nothing."""
+    """Subscribe to the events that the log level includes. The others cost nothing."""
     app.events.add("job.retrying", _retrying)
     app.events.add("job.dead", _dead)
     if _log.isEnabledFor(logging.INFO):
@@ -22,28 +22,29 @@ def log_outcomes(app: App) -> None:
 
 
 def _retrying(event: Event) -> None:
-    _tell(logging.WARNING, "failed, and will be retried", event)
+    _log_event(logging.WARNING, "failed and will be retried", event)
 
 
 def _dead(event: Event) -> None:
-    _tell(logging.ERROR, "is dead", event)
+    _log_event(logging.ERROR, "is dead", event)
 
 
 def _cancelled(event: Event) -> None:
-    _tell(logging.INFO, "cancelled", event)
+    _log_event(logging.INFO, "was cancelled", event)
 
 
 def _started(event: Event) -> None:
-    _tell(logging.DEBUG, "started", event)
+    _log_event(logging.DEBUG, "started", event)
 
 
 def _succeeded(event: Event) -> None:
-    _tell(logging.DEBUG, "done", event)
+    _log_event(logging.DEBUG, "succeeded", event)
 
 
-def _tell(level: int, what: str, event: Event) -> None:
-    """The first line of an error goes into the message, its traceback below."""
+def _log_event(level: int, outcome: str, event: Event) -> None:
+    """Log the first line of an error in the message, and its traceback below."""
     attempt = event.job.attempts if event.job is not None else None
     fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": attempt}
     first, _, rest = (event.error or "").partition("\n")
-    _log.log(level, "%s: %s" if first else "%s%s", what, first, extra={**fields, "failure": rest.strip("\n")})
+    text = "Job %s %s: %s" if first else "Job %s %s%s"
+    _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})

@@ -1,4 +1,4 @@
-"""``dayjob demo``: ten seconds of jobs that fail, wait, are cancelled and lose their worker, and add up."""
+"""``dayjob demo``: run jobs that fail, wait, are cancelled or lose their worker, then audit them all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import click
 
-from dayjob.cli.demo_reckoning import Reckoning
-from dayjob.cli.demo_screen import Screen
-from dayjob.cli.demo_story import play
+from dayjob.cli.demo.audit import Audit
+from dayjob.cli.demo.scenario import run_scenario
+from dayjob.cli.demo.screen import Screen
 from dayjob.errors import ConfigError, DayjobError
 
 Answer = TypeVar("Answer")
@@ -34,40 +34,40 @@ Answer = TypeVar("Answer")
     "--url",
     metavar="URL",
     default=None,
-    help="Where to keep the jobs, and leave them: a store without the demo's queues, for several processes. "
-    "By default a SQLite file in a temporary folder, removed at the end.",
+    help="The store for the jobs, which stay there. It must allow several processes and not have the demo's "
+    "queues yet. Default: a SQLite file in a temporary folder, removed at the end.",
 )
 def demo(jobs: int, url: str | None) -> None:
     """Enqueue jobs of several kinds and run them in worker processes.
 
-    Some fail and are retried, some are urgent, delayed or cancelled, some end as dead letters; one worker
-    is killed in the middle of its work, and its jobs run elsewhere. At the end every job is accounted for.
+    Some fail and are retried, some are urgent, delayed or cancelled, some end as dead letters. One worker
+    is killed while it runs jobs, and other workers run them again. At the end every job is accounted for.
 
-    Exits with 0 if all adds up, with 1 if it does not (saying what is wrong), and with 2 if it can't start.
+    Exit codes: 0 every job is accounted for, 1 some are not (the output lists them), 2 the demo can't start.
     """
     try:
-        reckoning = _run(jobs, url)
+        audit = _run(jobs, url)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except DayjobError as error:
         raise click.ClickException(str(error)) from error
     except asyncio.CancelledError as error:
         raise click.Abort from error
-    sys.exit(reckoning.exit_code)
+    sys.exit(audit.exit_code)
 
 
-def _run(jobs: int, url: str | None) -> Reckoning:
+def _run(jobs: int, url: str | None) -> Audit:
     with TemporaryDirectory(prefix="dayjob-demo-") as folder:
-        where = f"sqlite:///{quote(folder)}/jobs.db" if url is None else url
+        store = f"sqlite:///{quote(folder)}/jobs.db" if url is None else url
         with Screen() as screen:
-            screen.say(f"dayjob demo on {where}")
-            reckoning = asyncio.run(_interruptible(play(where, jobs, Path(folder), screen)))
-        screen.show(reckoning)
-        return reckoning
+            screen.print(f"dayjob demo on {store}")
+            audit = asyncio.run(_interruptible(run_scenario(store, jobs, Path(folder), screen)))
+        screen.show(audit)
+        return audit
 
 
 async def _interruptible(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Clean up on Ctrl-C, SIGTERM and SIGHUP, but for those that whoever started it has ignored."""
+    """Cancel the work on Ctrl-C, SIGTERM and SIGHUP, except signals that the parent process ignores."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:

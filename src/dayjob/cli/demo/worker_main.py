@@ -1,7 +1,6 @@
-"""A worker process of the demo: ``python -m dayjob.cli.demo_worker URL NAME``.
+"""A worker process of the demo: ``python -m dayjob.cli.demo.worker_main URL NAME``.
 
-It ends when its standard input does, so it never outlives the process that started it, however that
-one ended.
+It ends at the end of its standard input, so it never outlives the demo, even one that was killed.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from dayjob.cli.demo_tasks import EXPORT, QUEUES, make_app
+from dayjob.cli.demo.tasks import EXPORT, QUEUES, make_app
 from dayjob.worker import Worker
 
 SLOTS = 20
 
 
 async def work(url: str, name: str) -> None:
-    """Two workers in one process: one for the many quick jobs, one for a single long export."""
+    """Run two workers in one process: one for the quick jobs, one for a single long export."""
     async with make_app(url) as app:
-        # Where a dead process is known at once its leases may be long; elsewhere they bring its jobs back.
+        # Without orphan detection, only an expired lease returns the jobs of a killed worker.
         lease = 30.0 if app.broker.capabilities.knows_orphans else 3.0
         quick = [queue for queue in QUEUES if queue != EXPORT]
         workers = [
