@@ -163,7 +163,7 @@ def test_another_address_is_refused_without_a_token(url: str) -> None:
         (("--host", "no.such.host.invalid", "--token", "x"), "cannot be resolved"),
         (("--basic", "ada"), "pass user:password"),
         (("--redact", "("), "is not a regular expression"),
-        (("--root-path", "ops"), "should begin with /"),
+        (("--root-path", "ops"), "must begin with /"),
         (("--port", "70000"), "is not in the range"),
     ],
 )
