@@ -26,7 +26,7 @@ _START_UP = 0.3
 _MOST = 90_000
 """Jobs in a second, at the most."""
 
-_PENDING = "SELECT coalesce(sum(pending), 0)::bigint FROM dayjob.counts"
+_PENDING = "SELECT coalesce(sum(pending), 0)::bigint FROM dayjob.counters"
 
 
 class Crew:
