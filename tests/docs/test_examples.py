@@ -1,4 +1,4 @@
-"""Every example in docs/tasks.md, docs/recurring.md and docs/object-storage.md is a program that runs."""
+"""Every Python example in the docs is a program that runs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 
 import pytest
 
-PAGES = [
-    Path(__file__).parents[2] / "docs" / name for name in ("tasks.md", "recurring.md", "object-storage.md")
-]
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("quickstart", "tasks", "recurring", "broker", "engines", "object-storage", "testing")
+"""The pages whose examples need no server and no further file."""
 
 
 def examples() -> list[tuple[str, str]]:
-    """The heading that each program stands under, and the program."""
+    """Return each program with its page and heading."""
     found = []
     for page in PAGES:
-        text = page.read_text()
+        text = (DOCS / f"{page}.md").read_text()
         for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-            heading = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)[-1]
-            found.append((heading, block[1]))
+            if not block[1].startswith("# conftest.py"):
+                heading = re.findall(r"^#+ (.*)$", text[: block.start()], re.MULTILINE)[-1]
+                found.append((f"{page}: {heading}", block[1]))
     return found
 
 
