@@ -12,8 +12,8 @@ from benchmarks.results import Result, millis, number, paired_ratio, percentile,
 from benchmarks.run import Run, measure
 from dayjob import JobState, Recurring
 from dayjob.model.durations import SECOND
-from tests.faults.fleet.firing import fired, lateness, not_exactly_once
-from tests.faults.fleet.scene import Scene
+from tests.faults.fleet.fired_schedules import fired, lateness, not_exactly_once
+from tests.faults.fleet.worker_fleet import WorkerFleet
 from tests.support.processes import spawning, until
 
 _CLAIM_LATENCY, _DRAINS = "benchmarks.claim_latency", "benchmarks.duty_drains"
@@ -25,11 +25,11 @@ TIMEOUT = 300.0
 
 
 @asynccontextmanager
-async def _scene(run: Run, engine: str) -> AsyncIterator[Scene]:
+async def _scene(run: Run, engine: str) -> AsyncIterator[WorkerFleet]:
     folder = run.folder("scene")
     folder.mkdir()
     async with spawning() as spawn:
-        scene = Scene(spawn, run.url(engine), folder)
+        scene = WorkerFleet(spawn, run.url(engine), folder)
         async with scene.broker:
             yield scene
 
@@ -41,7 +41,7 @@ async def schedules(run: Run, engine: str) -> list[Result]:
     text = f"schedules · {engine} · {workers} workers × {count} schedules × {seconds} s"
     async with _scene(run, engine) as scene:
         with run.progress.stage(text, 1):
-            members = await scene.start_many(workers, tells=False)
+            members = await scene.start_many(workers, log_events=False)
             first = [
                 await scene.broker.schedule(Recurring(f"schedule {each}", every=1, task="tick"))
                 for each in range(count)
@@ -74,7 +74,7 @@ async def precision(run: Run, engine: str) -> list[Result]:
     expected = run.size(300, 60)
     async with _scene(run, engine) as scene:
         with run.progress.stage(f"precision · {engine}", 1):
-            await scene.start(tells=False)
+            await scene.start(log_events=False)
             for each in range(10):
                 await scene.broker.schedule(
                     Recurring(f"schedule {each}", every=0.83 + 0.07 * each, task="tick")

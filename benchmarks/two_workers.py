@@ -30,7 +30,7 @@ _START_UP = 0.3
 _MAX_RATE = 90_000
 """More jobs per second than the workers can start."""
 
-_PENDING = "SELECT coalesce(sum(pending), 0)::bigint FROM dayjob.counts"
+_PENDING = "SELECT coalesce(sum(pending), 0)::bigint FROM dayjob.counters"
 
 
 class WorkerGroup:

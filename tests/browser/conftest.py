@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dayjob import Broker
-from tests.cli.commands import Answer, Command, Start, ask, eventually, starting
+from tests.cli.commands import Answer, Command, Start, eventually, starting, with_broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -117,10 +117,10 @@ class Site:
         found: list[str] = []
 
         def printed() -> bool:
-            found[:] = re.findall(r"is on (http://[\d.]+:\d+)/", command.said())
+            found[:] = re.findall(r"is on (http://[\d.]+:\d+)/", command.output())
             return bool(found)
 
-        eventually(printed, "an address", command.said)
+        eventually(printed, "an address", command.output)
         return found[0]
 
     def enqueue(self, task: str, queue: str, payload: bytes, **options: Any) -> str:
@@ -129,7 +129,7 @@ class Site:
     def ask(self, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
         """Run a broker call in a thread without an event loop."""
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(ask, self.url, question).result()
+            return thread.submit(with_broker, self.url, question).result()
 
     def total(self, state: str) -> int:
         stats = self.ask(lambda broker: broker.all_stats())
@@ -137,7 +137,7 @@ class Site:
 
     def wait_for(self, state: str, count: int) -> None:
         """Wait until the store has that many jobs in the state."""
-        eventually(lambda: self.total(state) == count, f"{count} {state}", self.worker.said)
+        eventually(lambda: self.total(state) == count, f"{count} {state}", self.worker.output)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from dayjob.cli import main
 from dayjob.cli.dashboard import TOKEN_VARIABLE
 from dayjob.dashboard.server import bind, binds_loopback
 from dayjob.errors import ConfigError
-from tests.cli.commands import Command, Start, ask, eventually, starting
+from tests.cli.commands import Command, Start, eventually, starting, with_broker
 from tests.dashboard.browsing import TOKEN, make_dead
 
 ADDRESS = re.compile(r"is on http://127\.0\.0\.1:(\d+)/")
@@ -61,8 +61,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def port_of(command: Command) -> int:
-    eventually(lambda: ADDRESS.search(command.said()) is not None, "an address", command.said)
-    found = ADDRESS.search(command.said())
+    eventually(lambda: ADDRESS.search(command.output()) is not None, "an address", command.output)
+    found = ADDRESS.search(command.output())
     assert found is not None
     return int(found[1])
 
@@ -73,7 +73,7 @@ def run(*arguments: str, **environment: str) -> Result:
 
 @pytest.mark.slow
 def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) -> None:
-    [id] = ask(url, lambda broker: make_dead(broker))
+    [id] = with_broker(url, lambda broker: make_dead(broker))
     command = start(url, "--port", "0", command="dashboard")
     curl = HttpClient(port_of(command))
     status, headers, text = curl("/dead")
@@ -86,23 +86,23 @@ def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) 
     for path in (f"/jobs/{id}/requeue", "/dead/purge", f"/api/jobs/{id}/requeue"):
         assert curl(path, "POST", "all=yes", **form)[0] == 403
     assert curl("/dead", Host="evil.example")[0] == 403
-    assert len(ask(url, lambda broker: broker.dead_jobs())) == 1
+    assert len(with_broker(url, lambda broker: broker.dead_jobs())) == 1
     found = re.search(r'name="csrf" value="(\w+)"', text)
     assert found is not None
     cookie = headers["set-cookie"].partition(";")[0]
     status, headers, _ = curl(f"/jobs/{id}/requeue", "POST", f"csrf={found[1]}", Cookie=cookie, **form)
     assert (status, headers["location"]) == (303, f"/jobs/{id}?message=requeued")
-    job = ask(url, lambda broker: broker.get(id))
+    job = with_broker(url, lambda broker: broker.get(id))
     assert job is not None
     assert job.state is JobState.PENDING
-    assert command.stopped() == 0
-    assert f"job.requeue by local from 127.0.0.1 on '{id}': requeued" in command.said()
-    assert "Traceback" not in command.said()
+    assert command.stop() == 0
+    assert f"job.requeue by local from 127.0.0.1 on '{id}': requeued" in command.output()
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
 def test_a_shutdown_does_not_wait_for_live_streams(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(url, "--port", "0", command="dashboard")
     with socket.create_connection(("127.0.0.1", port_of(command)), timeout=30) as connection:
         connection.sendall(b"GET /events/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -110,32 +110,32 @@ def test_a_shutdown_does_not_wait_for_live_streams(start: Start, url: str) -> No
         while b"total-pending" not in received:
             received += connection.recv(65536)
         command.signal(signal.SIGINT)
-        assert command.ended() == 0
-    assert "Traceback" not in command.said()
+        assert command.wait() == 0
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
 def test_with_a_token_it_may_listen_on_every_address(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(url, "--port", "0", "--host", "0.0.0.0", "--token", TOKEN, command="dashboard")
-    eventually(lambda: "is on http://0.0.0.0:" in command.said(), "an address", command.said)
-    curl = HttpClient(int(command.said().rpartition("0.0.0.0:")[2].partition("/")[0]))
+    eventually(lambda: "is on http://0.0.0.0:" in command.output(), "an address", command.output)
+    curl = HttpClient(int(command.output().rpartition("0.0.0.0:")[2].partition("/")[0]))
     assert curl("/api/queues", Host="jobs.example")[0] == 401
     status, _, text = curl("/api/queues", Host="jobs.example", Authorization=f"Bearer {TOKEN}")
     assert status == 200
     assert json.loads(text)[0]["queue"] == "email"
-    assert TOKEN not in command.said()
-    assert command.stopped() == 0
+    assert TOKEN not in command.output()
+    assert command.stop() == 0
 
 
 @pytest.mark.slow
 def test_root_path_serves_behind_a_proxy_that_strips_the_path(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(
         url, "--port", "0", "--root-path", "/ops", "--allow-host", "jobs.example", command="dashboard"
     )
-    eventually(lambda: "/ops/" in command.said(), "an address", command.said)
-    curl = HttpClient(int(command.said().rpartition("127.0.0.1:")[2].partition("/")[0]))
+    eventually(lambda: "/ops/" in command.output(), "an address", command.output)
+    curl = HttpClient(int(command.output().rpartition("127.0.0.1:")[2].partition("/")[0]))
     status, headers, text = curl("/jobs", Host="jobs.example", X_Forwarded_Proto="https")
     assert status == 200
     assert 'href="/ops/jobs"' in text
@@ -148,7 +148,7 @@ def test_root_path_serves_behind_a_proxy_that_strips_the_path(start: Start, url:
 
 
 def test_another_address_is_refused_without_a_token(url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         result = run(url, "--host", host)
         assert result.exit_code == 2
@@ -163,12 +163,12 @@ def test_another_address_is_refused_without_a_token(url: str) -> None:
         (("--host", "no.such.host.invalid", "--token", "x"), "cannot be resolved"),
         (("--basic", "ada"), "pass user:password"),
         (("--redact", "("), "is not a regular expression"),
-        (("--root-path", "ops"), "should begin with /"),
+        (("--root-path", "ops"), "must begin with /"),
         (("--port", "70000"), "is not in the range"),
     ],
 )
 def test_an_invalid_option_is_a_usage_error(url: str, arguments: tuple[str, ...], message: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     result = run(url, *arguments)
     assert result.exit_code == 2, result.output
     assert message in result.output
@@ -176,7 +176,7 @@ def test_an_invalid_option_is_a_usage_error(url: str, arguments: tuple[str, ...]
 
 
 def test_a_port_in_use_is_a_usage_error(url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     with bind("127.0.0.1", 0) as taken:
         result = run(url, "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
@@ -238,22 +238,22 @@ def test_a_worker_serves_a_dashboard_that_answers_while_its_loop_is_blocked(
     write_jobs(tmp_path, chosen)
     command = start("jobs:app", "--dashboard", "0", "--shutdown-timeout", "5", command="worker")
     curl = HttpClient(port_of(command))
-    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 1, "a worker", command.said)
+    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 1, "a worker", command.output)
     assert curl("/workers")[0] == 200
     if where == "sqlite":
 
         def block(broker: Any) -> Any:
             return broker.enqueue("blocks", b'{"seconds": 3}', task="block")
 
-        ask(url, block)
+        with_broker(url, block)
         eventually(
-            lambda: json.loads(curl("/api/overview")[2])["total"]["running"] == 1, "a run", command.said
+            lambda: json.loads(curl("/api/overview")[2])["total"]["running"] == 1, "a run", command.output
         )
         for _ in range(5):
             assert curl("/jobs")[0] == 200
         assert json.loads(curl("/api/overview")[2])["total"]["running"] == 1
-    assert command.stopped() == 0
-    assert "Traceback" not in command.said()
+    assert command.stop() == 0
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
@@ -264,13 +264,13 @@ def test_with_several_processes_the_first_serves_and_so_does_its_replacement(
     with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = start("jobs:app", "--dashboard", str(port), "--processes", "2", command="worker")
-    command.says("the dashboard is on", 1)
+    command.wait_for_output("the dashboard is on", 1)
     curl = HttpClient(port)
-    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 2, "two workers", command.said)
-    found = re.search(r"worker process 1 has pid (\d+)", command.said())
+    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 2, "two workers", command.output)
+    found = re.search(r"worker process 1 has pid (\d+)", command.output())
     assert found is not None
     os.kill(int(found[1]), signal.SIGKILL)
-    command.says("the dashboard is on", 2)
+    command.wait_for_output("the dashboard is on", 2)
 
     def answers() -> bool:
         try:
@@ -278,8 +278,8 @@ def test_with_several_processes_the_first_serves_and_so_does_its_replacement(
         except OSError:
             return False
 
-    eventually(answers, "an answer", command.said)
-    assert command.stopped() == 0
+    eventually(answers, "an answer", command.output)
+    assert command.stop() == 0
 
 
 @pytest.mark.slow
@@ -289,9 +289,9 @@ def test_a_worker_with_a_port_in_use_exits_with_an_error(start: Start, url: str,
         port = taken.getsockname()[1]
         for more in ((), ("--processes", "2")):
             command = start("jobs:app", "--dashboard", str(port), *more, command="worker")
-            assert command.ended() == 2
-            assert f"--dashboard {port}: port {port} on 127.0.0.1 is in use" in command.said()
-            assert "Traceback" not in command.said()
+            assert command.wait() == 2
+            assert f"--dashboard {port}: port {port} on 127.0.0.1 is in use" in command.output()
+            assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow

@@ -199,15 +199,15 @@ def test_a_port_in_use_is_a_config_error(tmp_path: Path) -> None:
 
 async def test_a_worker_reports_a_missing_heartbeat(app: App) -> None:
     worker = Worker(app, ["q"])
-    assert worker.trouble() == "the worker is not running"
+    assert worker.problem() == "the worker is not running"
     started = asyncio.Event()
     app.events.add("worker.started", lambda _: started.set())
     working = asyncio.create_task(worker.run())
     await asyncio.wait_for(started.wait(), 10)
-    assert worker.trouble() is None
+    assert worker.problem() is None
     assert worker._registration is not None
     worker._registration.beat_at -= 1000
-    assert "no heartbeat was stored" in str(worker.trouble())
+    assert "no heartbeat was stored" in str(worker.problem())
     worker.stop()
     await working
 

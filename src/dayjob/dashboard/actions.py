@@ -166,21 +166,21 @@ def _scope(action: ActionRequest) -> str:
 
 async def _requeue(action: ActionRequest, on_progress: OnProgress) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.requeue_many(await _of_error(action), told=on_progress)
+        return await action.broker.requeue_many(await _of_error(action), on_progress=on_progress)
     queue = action.fields.get("queue")
     names = (
         [queue] if queue else [name for name, each in (await action.broker.all_stats()).items() if each.dead]
     )
     total = 0
     for name in names:
-        total += await action.broker.requeue_dead(name, told=partial(_add, on_progress, total))
+        total += await action.broker.requeue_dead(name, on_progress=partial(_add, on_progress, total))
     return total
 
 
 async def _purge(action: ActionRequest, on_progress: OnProgress) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.purge_many(await _of_error(action), told=on_progress)
-    return await action.broker.purge_dead(action.fields.get("queue") or None, told=on_progress)
+        return await action.broker.purge_many(await _of_error(action), on_progress=on_progress)
+    return await action.broker.purge_dead(action.fields.get("queue") or None, on_progress=on_progress)
 
 
 async def _of_error(action: ActionRequest) -> list[str]:
