@@ -53,7 +53,7 @@ def dashboard(
 
 
 class Dashboard:
-    """An ASGI application. ``close`` closes a broker that it opened; its own lifespan ends with that."""
+    """An ASGI application. ``close`` closes a broker that it opened. A server's lifespan shutdown calls it."""
 
     def __init__(
         self,
