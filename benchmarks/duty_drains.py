@@ -1,4 +1,4 @@
-"""A worker with and without registry, heartbeat and duties: ``python -m benchmarks.duty_drains KIND URL JOBS``.
+"""A worker with and without registry and duties: ``python -m benchmarks.duty_drains KIND URL JOBS``.
 
 Without: no entry in the worker registry, no heartbeat, no renewals, no duties, and so no schedules.
 """

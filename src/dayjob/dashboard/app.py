@@ -53,7 +53,7 @@ def dashboard(
 
 
 class Dashboard:
-    """An ASGI application. ``close`` closes a broker that it opened. A server's lifespan shutdown calls it."""
+    """An ASGI application. ``close`` closes a broker that it opened; a server calls it at shutdown."""
 
     def __init__(
         self,
