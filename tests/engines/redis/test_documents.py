@@ -36,7 +36,7 @@ async def values(broker: Broker, kind: str = "k") -> dict[str, bytes]:
 async def test_a_write_whose_reply_is_lost_is_applied_once_and_succeeds(
     through: Broker, proxy: Proxy, times: int
 ) -> None:
-    storage = through._storage
+    storage = through._session.storage
     proxy.losing = times
     assert await within(storage.compare_and_set([FIRST], [insertion(through)]))
     assert (await through.stats("q")).pending == 1
@@ -50,7 +50,7 @@ async def test_a_write_whose_reply_is_lost_is_applied_once_and_succeeds(
 async def test_a_refused_write_whose_reply_is_lost_is_refused_again(through: Broker, proxy: Proxy) -> None:
     await through._engine.compare_and_set([FIRST])
     proxy.losing = 1
-    assert not await within(through._storage.compare_and_set([FIRST], [insertion(through)]))
+    assert not await within(through._session.storage.compare_and_set([FIRST], [insertion(through)]))
     assert proxy.lost == 1
     assert await through.jobs() == []
 
@@ -62,7 +62,7 @@ async def test_a_write_that_was_undone_before_its_repetition_is_not_applied_agai
     proxy.losing = 1
     with broker._engine.signals.listen([documents_topic("k")]) as announced:
         await broker._engine.documents("k")
-        writing = asyncio.create_task(through._storage.compare_and_set([FIRST], announce=True))
+        writing = asyncio.create_task(through._session.storage.compare_and_set([FIRST], announce=True))
         await within(announced.wait())
         assert await broker._engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
     assert await within(writing)

@@ -1,4 +1,4 @@
-"""What ``import dayjob`` costs a program."""
+"""The cost of ``import dayjob``."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import os
 import subprocess
 import sys
 
-from benchmarks.findings import Finding, millis
+from benchmarks.results import Result, millis
 from benchmarks.run import Run, measure
 
 _TRIES = 7
 
 
 @measure("import-time")
-async def import_time(run: Run, engine: str) -> list[Finding]:
-    """The time that ``import dayjob`` adds to the start of a program."""
+async def import_time(run: Run, engine: str) -> list[Result]:
+    """Time that ``import dayjob`` adds to the start of a program."""
     took, cpu = [], []
-    with run.screen.stage("import-time", _TRIES) as advance:
+    with run.progress.stage("import-time", _TRIES) as advance:
         for _ in range(_TRIES):
             took.append(_import_seconds())
             cpu.append(_cpu_seconds())
             advance(1)
     return [
-        Finding(
+        Result(
             measure="import-time",
             engine=engine,
-            what=f"import dayjob, best of {_TRIES}",
+            description=f"import dayjob, best of {_TRIES}",
             figures=f"{millis(min(took))} to {millis(max(took))}",
             value=min(took) * 1000,
             unit="ms",
             at_most=60,
         ),
-        Finding(
+        Result(
             measure="import-time",
             engine=engine,
-            what="the CPU time of it, which a busy machine adds less to",
+            description="its CPU time, which depends less on other load",
             figures=f"{millis(min(cpu))} to {millis(max(cpu))}",
             value=min(cpu) * 1000,
             unit="ms",
@@ -46,7 +46,7 @@ _CPU_TIME = "import time; start = time.process_time(); import dayjob; print(time
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that may use, and leave behind, compiled modules."""
+    """Run a new interpreter that may read and write compiled modules."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)

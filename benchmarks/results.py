@@ -1,4 +1,4 @@
-"""What a measure found, and whether that is good enough."""
+"""The result of a measure, and whether it is within its bound."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from msgspec import Struct
 Unit = Literal["×", "ms", "%", "/s", "MiB", "bytes", ""]
 
 
-class Finding(Struct, frozen=True, kw_only=True):
-    """One figure. With a bound it passes or not; if it ``must`` and does not, the run fails."""
+class Result(Struct, frozen=True, kw_only=True):
+    """One figure, with an optional bound. A missed bound that is ``required`` fails the run."""
 
     measure: str
     engine: str
-    what: str
+    description: str
     figures: str
     value: float
     unit: Unit
     at_least: float | None = None
     at_most: float | None = None
-    must: bool = True
+    required: bool = True
 
     @property
     def passed(self) -> bool | None:
-        """None when nothing is asked of it."""
+        """None without a bound."""
         if self.at_least is not None:
             return self.value >= self.at_least
         if self.at_most is not None:
@@ -36,23 +36,23 @@ class Finding(Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> bool:
-        return self.must and self.passed is False
+        return self.required and self.passed is False
 
     @property
-    def shown(self) -> str:
+    def value_text(self) -> str:
         return _with_unit(self.value, self.unit)
 
     @property
-    def wanted(self) -> str:
+    def bound_text(self) -> str:
         if self.at_least is not None:
             return f"≥ {_with_unit(self.at_least, self.unit)}"
         return "" if self.at_most is None else f"≤ {_with_unit(self.at_most, self.unit)}"
 
     @property
-    def verdict(self) -> str:
+    def status(self) -> str:
         if self.passed is None:
             return ""
-        if self.must:
+        if self.required:
             return "pass" if self.passed else "FAIL"
         return "ok" if self.passed else "missed"
 
@@ -62,7 +62,7 @@ def _with_unit(value: float, unit: Unit) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, and all of a large number."""
+    """Return three significant digits, or all digits of a large number."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -77,11 +77,11 @@ def millis(seconds: float) -> str:
 
 
 def paired_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
-    """How many times the others' rate the ones' is: the median over rounds, each compared with its own."""
+    """Return the median over the rounds of the ratio in each round."""
     return median(one / other for one, other in zip(ones, others, strict=True))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least that share of the values does not exceed."""
+    """Return the smallest value that is at or above that share of the values."""
     ordered = sorted(values)
     return ordered[max(ceil(len(ordered) * percent / 100) - 1, 0)]

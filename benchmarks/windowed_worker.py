@@ -1,8 +1,8 @@
-"""A worker that works in shifts: ``python -m benchmarks.shifts work URL NUMBER``.
+"""A worker that runs in time windows: ``python -m benchmarks.windowed_worker work URL NUMBER``.
 
-Each line that it is told names two moments, by the machine's clock: it works from now until the second, and
-answers how many jobs it started between them, and for how long it had a processor. So the sides of a
-comparison take turns within seconds, on one backlog, and nobody starts up while he is measured.
+Each line of input gives the begin and end of a window, by a clock that all processes share. The worker runs
+until the end, and answers with the jobs that it started in the window and the CPU seconds that it used. The
+variants of a comparison can therefore alternate within seconds on one backlog, without start-up time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dayjob.worker.garbage import collect_less_often
 
 
 async def work(url: str, numbers: int) -> Answer:
-    """Its tasks add up that many numbers each."""
+    """Run tasks that each add up that many numbers."""
 
     async def add_up(number: int) -> None:
         starts.append(time.perf_counter())
         sum(range(numbers))
 
-    async with make_app(url, note=add_up) as app:
+    async with make_app(url, handler=add_up) as app:
         await app.broker.stats("default")
         print(READY, flush=True)
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():

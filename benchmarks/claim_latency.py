@@ -1,7 +1,7 @@
-"""What the duties do while claims go on: ``python -m benchmarks.chores KIND URL JOBS``.
+"""Claim latency while a duty runs: ``python -m benchmarks.claim_latency KIND URL JOBS``.
 
-Claims and the chore share a broker, as in the worker that leads. The usual latency is taken before the chore
-and after it, in the same process.
+Claims and the duty share a broker, as in the leading worker. The usual latency is measured before and after
+the duty, in the same process.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.child import Answer, Kind, run
-from benchmarks.findings import percentile
+from benchmarks.results import percentile
 from benchmarks.workloads import FILL, QUEUE, enqueue
 from dayjob import Broker, BrokerConfig, NewJob, Retention
 from dayjob.worker.garbage import collect_less_often
 
 USUAL = 3.0
-"""Seconds of claims before the chore, and after it."""
+"""Seconds of claims before the duty, and after it."""
 
-LONGEST = 60.0
-"""Seconds after which the chore has been watched for long enough."""
+MAX_DURATION = 60.0
+"""Seconds after which the duty is stopped."""
 
 _BACKLOG = 2000
 _OTHER = "other"
-_KEPT = BrokerConfig(duties=False, retention=Retention(done=1, cancelled=1))
+_RETAINING = BrokerConfig(duties=False, retention=Retention(done=1, cancelled=1))
 _PLAIN = BrokerConfig(duties=False)
 
 
 class Claims:
-    """A claim and its ack, now and then: how long each claim takes."""
+    """Claims and acks at intervals, and records the duration of each claim."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -55,13 +55,13 @@ class Claims:
         return await self.until(lambda: time.perf_counter() >= end)
 
 
-async def _watched(broker: Broker, chore: Callable[[], Awaitable[int]]) -> Answer:
+async def _measure(broker: Broker, duty: Callable[[], Awaitable[int]]) -> Answer:
     claims = Claims(broker)
     await claims.seconds(0.5)
     usual = await claims.seconds(USUAL)
     begun = time.perf_counter()
-    running = asyncio.ensure_future(chore())
-    during = await claims.until(lambda: running.done() or time.perf_counter() - begun > LONGEST)
+    running = asyncio.ensure_future(duty())
+    during = await claims.until(lambda: running.done() or time.perf_counter() - begun > MAX_DURATION)
     took = time.perf_counter() - begun
     if not running.done():
         running.cancel()
@@ -79,31 +79,31 @@ async def _watched(broker: Broker, chore: Callable[[], Awaitable[int]]) -> Answe
 
 
 async def promotion(url: str, jobs: int) -> Answer:
-    """Jobs that are due at one moment become pending."""
+    """Promote jobs that are due at the same time."""
     async with Broker(url, config=_PLAIN) as broker:
         for start in range(0, jobs, FILL):
             await broker.enqueue_many([NewJob(_OTHER, delay=60)] * min(FILL, jobs - start))
-        shift = 120_000_000
-        # They are due for a clock that is ahead: filling may take longer than any delay that was chosen.
-        broker._now = lambda: time.time_ns() // 1000 + shift  # type: ignore[method-assign]
-        answer = await _watched(broker, broker.promote)
+        offset = 120_000_000
+        # A clock in the future makes them due. The fill may take longer than any fixed delay.
+        broker._now = lambda: time.time_ns() // 1000 + offset  # type: ignore[method-assign]
+        answer = await _measure(broker, broker.promote)
         answer["done"] = (await broker.stats(_OTHER)).pending
     return answer
 
 
 async def sweep(url: str, jobs: int) -> Answer:
-    """Finished jobs whose retention is over are removed."""
+    """Sweep finished jobs whose retention is over."""
     options = "&synchronous=normal" if "?" in url else "?synchronous=normal"
     filling = url + options if url.startswith("sqlite:") else url
     async with Broker(url, config=_PLAIN) as broker:
-        async with Broker(filling, config=_KEPT) as filler:
+        async with Broker(filling, config=_RETAINING) as filler:
             for start in range(0, jobs, FILL):
                 some = min(FILL, jobs - start)
                 added = await filler.enqueue_many([NewJob(_OTHER, delay=3600)] * some)
                 await asyncio.gather(*(filler.cancel(each.id) for each in added))
         before = (await broker.stats(_OTHER)).cancelled
         await asyncio.sleep(1.5)
-        answer = await _watched(broker, broker.sweep)
+        answer = await _measure(broker, broker.sweep)
         answer["done"] = before - (await broker.stats(_OTHER)).cancelled
     return answer
 

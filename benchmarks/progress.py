@@ -1,4 +1,4 @@
-"""Progress on stderr. It draws only when told of an advance, so it never runs beside a measurement."""
+"""Progress on stderr. It draws only when ``advance`` is called, so it never runs during a measurement."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 _PAUSE = 0.1
 
 
-class Screen:
-    """One bar per stage on a terminal; elsewhere one line."""
+class ProgressDisplay:
+    """One bar per stage on a terminal, one line elsewhere."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def print(self, text: str) -> None:
+        """Print a line that stays."""
         self._console.print(text, highlight=False)
 
     @contextmanager
     def stage(self, text: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A stage of ``total`` steps; call what it gives with the steps done since the last call."""
+        """Show a stage of ``total`` steps. Yield a function that adds finished steps."""
         if not self._console.is_terminal:
             self._console.print(text, highlight=False)
             yield lambda steps: None

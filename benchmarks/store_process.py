@@ -1,7 +1,7 @@
-"""One side of a comparison in a process of its own.
+"""A store of a comparison in its own process.
 
-A million jobs in one side's memory must not slow down its rival: not through the garbage collector,
-not through a shared cache. The sides take turns; the one that does not work waits for its pipe.
+A million jobs in the memory of one store must not slow down the other through the garbage collector or a
+shared cache. The stores take turns; an idle one waits on its pipe.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dayjob import Broker, BrokerConfig, Retention
 Parameters = ParamSpec("Parameters")
 Answer = TypeVar("Answer")
 
-KEEPING = BrokerConfig(retention=Retention(done=timedelta(days=1)))
+RETAINING = BrokerConfig(retention=Retention(done=timedelta(days=1)))
 
 _context = get_context("spawn")
 
-_PATIENCE = 10
-"""Seconds that a side gets to put its store away."""
+_CLOSE_TIMEOUT = 10
+"""Seconds in which the process may close its store."""
 
 
 class Store:
-    """A URL in the side's process, seen through one broker at a time, so that no cache is lost to another."""
+    """The store inside the process, opened by one broker at a time so that caches stay warm."""
 
     def __init__(self, url: str, report: Callable[[int], None]) -> None:
         self._url = url
@@ -37,12 +37,12 @@ class Store:
         self._opened: tuple[bool, str] | None = None
         self.report = report
 
-    async def use(self, *, keep: bool, options: str = "") -> Broker:
-        """A broker that keeps done jobs, or doesn't. The next is opened before the last is closed."""
-        if self._broker is None or self._opened != (keep, options):
+    async def use(self, *, retain: bool, options: str = "") -> Broker:
+        """Return a broker that retains done jobs or not. It is opened before the last one is closed."""
+        if self._broker is None or self._opened != (retain, options):
             before = self._broker
-            self._broker = await Broker(self._url + options, config=KEEPING if keep else None).open()
-            self._opened = (keep, options)
+            self._broker = await Broker(self._url + options, config=RETAINING if retain else None).open()
+            self._opened = (retain, options)
             if before is not None:
                 await before.close()
         return self._broker
@@ -52,8 +52,8 @@ class Store:
             await self._broker.close()
 
 
-class Side:
-    """The parent's end: ``ask`` has a coroutine function run on the side's store."""
+class StoreProcess:
+    """The parent's end. ``run`` runs a coroutine function on the store in the process."""
 
     def __init__(self, url: str) -> None:
         self._pipe, theirs = _context.Pipe()
@@ -61,23 +61,23 @@ class Side:
         self._process.start()
         theirs.close()
 
-    def ask(
+    def run(
         self,
         work: Callable[Concatenate[Store, Parameters], Awaitable[Answer]],
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Answer:
-        """Do the work in the side's process and wait for its answer."""
-        return self.ask_for_long(lambda steps: None, work, *args, **kwargs)
+        """Run the work in the process and return its answer."""
+        return self.run_with_progress(lambda steps: None, work, *args, **kwargs)
 
-    def ask_for_long(
+    def run_with_progress(
         self,
         advance: Callable[[int], None],
         work: Callable[Concatenate[Store, Parameters], Awaitable[Answer]],
         *args: Parameters.args,
         **kwargs: Parameters.kwargs,
     ) -> Answer:
-        """``ask``, passing on what the work reports meanwhile."""
+        """``run``, and call ``advance`` for each progress report of the work."""
         self._pipe.send((work, args, kwargs))
         while True:
             kind, value = self._pipe.recv()
@@ -86,17 +86,17 @@ class Side:
             elif kind == "answer":
                 return cast(Answer, value)
             else:
-                raise RuntimeError(f"the other side failed:\n{value}")
+                raise RuntimeError(f"the store's process failed:\n{value}")
 
     def close(self) -> None:
         self._pipe.close()
-        self._process.join(_PATIENCE)
+        self._process.join(_CLOSE_TIMEOUT)
         if self._process.is_alive():
             self._process.terminate()
 
 
 def _serve(url: str, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     asyncio.run(_answer_all(url, pipe))
 
 
