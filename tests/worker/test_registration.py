@@ -244,7 +244,7 @@ async def test_claims_left_under_the_old_id_are_taken_back_though_that_fails_at_
     assert registration.beat_at == due, "it is due as before, and tries again at once"
     await registration.beat(outside, 0, replaced.append)
     assert replaced == [old]
-    assert registration._old == []
+    assert registration._old_ids == []
     assert (await record(outside, job.id)).state is JobState.PENDING
     assert await names(outside) == [registration.id]
     await registration.leave(outside)
