@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob, Retention, Settlement
-from dayjob.broker.batch_bytes import insertion_bytes, ops_weight, settlement_weight
+from dayjob.broker.batch_bytes import insertions_weight, ops_weight, settlement_weight
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES
@@ -209,7 +209,7 @@ async def test_headers_and_kv_count_as_bytes(broker: Broker) -> None:
     insert, _ = await behind_a_gate(broker, "insert", broker.enqueue("q"), calls)
     assert 20 * len(value) > BATCH_BYTES / 2
     assert insert.sizes == [1, 1, 1, 1]
-    assert insertion_bytes(Insertion(b"", "q", "", b"12", 0, 1, {"ab": "c"}, kv={b"d": b"ef"})) == 8
+    assert insertions_weight([Insertion(b"", "q", "", b"12", 0, 1, {"ab": "c"}, kv={b"d": b"ef"})]) == (1, 8)
 
 
 async def test_a_batch_above_the_byte_limit_is_one_commit_and_goes_alone() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.batch_bytes import insertion_bytes
+from dayjob.broker.batch_bytes import insertions_weight
 from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
@@ -192,7 +192,7 @@ class Schedules:
                 continue
             after, new = self._fired(schedule, workers, now)
             jobs += new
-            size += sum(map(insertion_bytes, new))
+            size += insertions_weight(new)[1]
             if after != schedule:
                 writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
             if len(jobs) >= IN_A_COMMIT or size >= BATCH_BYTES:
