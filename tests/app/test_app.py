@@ -208,9 +208,9 @@ async def test_a_synchronous_call_on_the_apps_own_loop_says_what_to_use(adding: 
             adding.task.enqueue_many([(1,)])
         handle = await adding.task.aenqueue(1)
         for call in (handle.status, handle.cancel, handle.wait, handle.result):
-            with pytest.raises(InvalidState, match="async twins"):
+            with pytest.raises(InvalidState, match="async methods"):
                 call()
-        with pytest.raises(InvalidState, match="async twins"), adding.app:
+        with pytest.raises(InvalidState, match="async methods"), adding.app:
             pass
         assert len(await ajobs(adding.app)) == 1
 

@@ -380,7 +380,7 @@ def test_what_would_silently_change_without_an_annotation_is_refused(
     function = echo(annotation)
     if annotation is None:
         function.__annotations__ = {}
-    with pytest.raises(TypeError, match=rf"function: argument `value` would come back as .*{came_back}"):
+    with pytest.raises(TypeError, match=rf"function: argument `value` would be decoded as .*{came_back}"):
         memory_app.task(function).enqueue(value)
 
 

@@ -117,7 +117,7 @@ def test_a_second_task_of_a_name_is_refused_and_both_are_named(memory_app: App) 
     memory_app.task(name="t")(top)
     with pytest.raises(
         ConfigError,
-        match=r"'t' already, tests.app.test_names.top \(.*test_names.py, line \d+\), and this is .*static",
+        match=r"a task named 't', tests.app.test_names.top \(.*test_names.py, line \d+\), and .*static",
     ):
         memory_app.task(name="t")(Holder.static)
     assert memory_app.tasks["t"].function is top
@@ -149,7 +149,7 @@ def test_a_module_that_is_imported_again_may_register_again(memory_app: App, tmp
 
 def test_a_second_handler_for_a_queue_is_refused(memory_app: App) -> None:
     memory_app.handler(queue="raw")(top)
-    with pytest.raises(ConfigError, match="handler for queue 'raw' already"):
+    with pytest.raises(ConfigError, match="already a handler for queue 'raw'"):
         memory_app.handler(queue="raw")(Holder.static)
 
 
@@ -189,12 +189,12 @@ def numbers() -> Iterator[int]:
     ("function", "text"),
     [
         (Holder.method, r"Holder.method.* is a method, and a worker has no 'self'"),
-        (lambda: None, r"<lambda>.* has no name of its own: give the task one with name="),
-        (functools.partial(top, 1), r"functools.partial.* has no name of its own"),
-        (Adder(), r"Adder.* has no name of its own"),
-        (Holder, r"got <class .*Holder'>: put it on a function"),
-        (vars(Holder)["of_class"], r"got <classmethod.*: put it on a function"),
-        ("text", r"got 'text': put it on a function"),
+        (lambda: None, r"<lambda>.* has no name: pass name="),
+        (functools.partial(top, 1), r"functools.partial.* has no name"),
+        (Adder(), r"Adder.* has no name"),
+        (Holder, r"on <class .*Holder'>: decorate a function"),
+        (vars(Holder)["of_class"], r"on <classmethod.*: decorate a function"),
+        ("text", r"on 'text': decorate a function"),
         (numbers, r"numbers.* is a generator"),
         (ticks, r"ticks.* is a generator"),
     ],
@@ -206,7 +206,7 @@ def test_what_a_worker_could_not_call_is_refused(memory_app: App, function: Any,
 
 
 def test_a_task_is_not_a_task_again(memory_app: App) -> None:
-    with pytest.raises(ConfigError, match="put it on a function"):
+    with pytest.raises(ConfigError, match="decorate a function"):
         memory_app.task(memory_app.task(top))
 
 

@@ -79,7 +79,7 @@ async def test_it_may_be_stopped_before_it_started_and_twice(
     signals.publish([DUE])
     await turns()
     assert duty.runs == 1
-    assert not signals.heard, "nobody listens any more"
+    assert not signals.topics, "nobody listens any more"
 
 
 async def test_stopped_it_can_be_started_again(signals: Signals, observed: ObservedClock) -> None:
@@ -146,7 +146,7 @@ async def test_without_an_engine_it_ends_quietly(
     service = Service(duty, signals, observed)
     service.start()
     await turns()
-    assert not signals.heard
+    assert not signals.topics
     assert observed.unseen == 0
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     await service.stop()

@@ -225,7 +225,7 @@ async def test_the_runs_of_a_trace_that_is_not_sampled_make_no_spans(spans: Span
 
 
 def test_an_app_is_traced_once(app: App) -> None:
-    with pytest.raises(ConfigError, match="traced already"):
+    with pytest.raises(ConfigError, match="already traced"):
         trace(app)
 
 

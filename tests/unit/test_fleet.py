@@ -39,7 +39,7 @@ def test_the_text_is_that_of_all_reasons() -> None:
     assert (
         str(explained)
         == explained.text
-        == ("Queue 'q' is paused: resume it to go on.\nNo live worker takes queue 'q'.")
+        == ("Queue 'q' is paused: resume it to run its jobs.\nNo live worker serves queue 'q'.")
     )
 
 
@@ -72,7 +72,7 @@ def test_a_task_known_only_where_the_queue_is_not_taken_is_not_known() -> None:
     assert codes(explained) == ["no_worker_for_task"]
     assert explained.reasons[0].data == {"task": "t", "workers": 1}
     [reason] = why(job(), workers=(other,)).reasons
-    assert reason.text == "No live worker takes queue 'q'. The 1 that are alive take others."
+    assert reason.text == "No live worker serves queue 'q'. 1 live worker serves other queues."
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_times_are_told_as_people_do(micros: int, shown: str) -> None:
 def test_an_error_is_told_by_the_line_that_says_it(error: str | None, shown: str) -> None:
     dead = job(JobState.DEAD, attempts=3, last_error=error, finished_us=NOW)
     [reason] = why(dead).reasons
-    assert reason.text == f"It is dead at 2026-01-01 00:00:00 UTC, after 3 of 3 attempts, because: {shown}"
+    assert reason.text == f"It died at 2026-01-01 00:00:00 UTC after 3 of 3 attempts: {shown}"
     assert reason.data["error"] == error
 
 

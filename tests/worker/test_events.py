@@ -238,7 +238,7 @@ async def test_events_of_synchronous_enqueues_arrive_in_order_with_those_of_the_
 async def test_a_slow_observer_loses_the_oldest_events_and_that_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dayjob.events.KEPT", 5)
+    monkeypatch.setattr("dayjob.events.MAX_QUEUED", 5)
     events = Events()
     gate = asyncio.Event()
     seen: list[str] = []

@@ -14,9 +14,10 @@ from dayjob.broker.operations import Operations
 from dayjob.broker.worker_registry import Member
 from dayjob.errors import InvalidState
 from dayjob.model.codec import encode
-from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, WorkerInfo, explain
+from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
 from dayjob.model.job import Enqueued, JobState, NewJob, QueueStats, known_key
 from dayjob.model.recurring import Recurring, Schedule, to_schedule
+from dayjob.model.worker_info import WorkerInfo
 
 
 class Fleet(Operations):

@@ -101,7 +101,7 @@ class Exchange:
 
     def finished(self, keys: Sequence[bytes]) -> None:
         """The jobs have finished: whoever waits for one is told."""
-        if self._signals.hears_of("job"):
+        if self._signals.has_listeners("job"):
             self._signals.publish(map(job_topic, keys))
         if self._awaited:
             waited_for = [key for key in keys if key in self._awaited]
