@@ -16,7 +16,7 @@ class ManualClock:
     def __init__(self, start: datetime | None = None) -> None:
         self._now = _START if start is None else to_instant(start, "start")
         self._elapsed = 0
-        self._waits: list[tuple[int | None, asyncio.Event]] = []
+        self._timers: list[tuple[int | None, asyncio.Event]] = []
 
     def now(self) -> int:
         return self._now
@@ -40,7 +40,7 @@ class ManualClock:
         self._now = to_instant(time, "time")
 
     def _wake(self) -> None:
-        for deadline, alarm in self._waits:
+        for deadline, alarm in self._timers:
             if deadline is not None and deadline <= self._elapsed:
                 alarm.set()
 
@@ -50,13 +50,13 @@ class ManualClock:
         if timeout is not None and timeout <= 0:
             return False
         alarm = asyncio.Event()
-        wait = (None if timeout is None else self._elapsed + round(timeout * SECOND), alarm)
-        self._waits.append(wait)
+        timer = (None if timeout is None else self._elapsed + round(timeout * SECOND), alarm)
+        self._timers.append(timer)
         waiting = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._waits.remove(wait)
+            self._timers.remove(timer)
             for task in waiting:
                 task.cancel()
         return event.is_set()
