@@ -10,9 +10,10 @@ from dayjob.inspect.dead import DeadGroups
 from dayjob.inspect.overview import Overview, Point
 from dayjob.inspect.redaction import Redaction
 from dayjob.model.durations import to_datetime
-from dayjob.model.explanation import Explanation, WorkerInfo
+from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
 from dayjob.model.recurring import Schedule
+from dayjob.model.worker_info import WorkerInfo
 
 
 def iso(micros: int | None) -> str | None:
