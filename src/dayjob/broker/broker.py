@@ -75,9 +75,9 @@ class Broker:
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
         self.url = url
-        self._shown_url = without_password(url)
         self._clock = clock
         self._engine = create_engine(url, clock or SYSTEM)
+        self._shown_url = without_password(url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()

@@ -124,7 +124,8 @@ class Schedules:
 
     async def put(self, recurring: Recurring) -> Schedule:
         """Store a recurring job, in place of any with the same id."""
-        stored = await self.change(recurring.id, self._to_schedule(recurring, None).replacing)
+        new = self._to_schedule(recurring, None)
+        stored = await self.change(new.id, new.replacing)
         assert stored is not None
         return stored
 
@@ -213,7 +214,7 @@ class Schedules:
             return self._failed(schedule, f"{type(error).__name__}: {error}"), []
         if due.left_out:
             _log.warning(
-                "schedule %r: %d missed due times are skipped (missed=%r)",
+                "schedule %r: %d due times were missed and are left out (missed=%r)",
                 schedule.id, due.left_out, schedule.missed,
             )  # fmt: skip
         self._reported.pop(schedule.id, None)
@@ -222,7 +223,7 @@ class Schedules:
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:
             self._reported[schedule.id] = problem
-            _log.error("schedule %r is due and can't fire; it is tried again: %s", schedule.id, problem)
+            _log.error("schedule %r is due and does not fire; it is tried again: %s", schedule.id, problem)
         return replace(schedule, problem=problem)
 
     def _job(self, schedule: Schedule, due: int) -> Insertion:

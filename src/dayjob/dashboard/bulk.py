@@ -40,7 +40,7 @@ class BulkOperation:
 
 
 class BulkOperations:
-    """Starts operations, and keeps the latest that ended."""
+    """Starts operations, and stores the latest that ended."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock

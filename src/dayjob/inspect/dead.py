@@ -35,7 +35,7 @@ class DeadGroups(Struct, frozen=True):
 
 
 async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
-    """Group the latest ``GROUPED`` dead jobs, or those that were read within ``budget`` seconds."""
+    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds."""
     latest = await _latest_dead(broker, queue, ReadBudget(GROUPED, budget))
     stats = await broker.all_stats()
     grouped: dict[tuple[str, str], list[Job]] = {}
