@@ -12,9 +12,9 @@ from benchmarks.processes import ask
 from benchmarks.run import Run, measure
 from dayjob import JobState, Recurring
 from dayjob.model.durations import SECOND
-from tests.support.processes import spawning, until
 from tests.faults.fleet.firing import fired, lateness, not_exactly_once
 from tests.faults.fleet.scene import Scene
+from tests.support.processes import spawning, until
 
 _CHORES, _DRAINS = "benchmarks.chores", "benchmarks.duty_drains"
 _SHARED = ("sqlite", "postgres", "redis")

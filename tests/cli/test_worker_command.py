@@ -267,7 +267,7 @@ def test_every_option_is_explained() -> None:
 
 @pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
 def test_a_storage_that_is_not_available_exits_with_3(project: Project, supervised: bool) -> None:
-    project.write("locked.py", JOBS.replace("jobs.db", "locked.db?busy_timeout=0.1"))
+    project.write("locked.py", JOBS.replace("jobs.db", "locked.db?timeout=0.1"))
     holder = sqlite3.connect(project.folder / "locked.db", isolation_level=None)
     try:
         holder.execute("BEGIN EXCLUSIVE")
