@@ -1,7 +1,6 @@
-"""A worker with everything that it does for the fleet, and one without:
-``python -m benchmarks.duty_drains KIND URL JOBS``.
+"""A worker with and without its fleet work: ``python -m benchmarks.duty_drains KIND URL JOBS``.
 
-Without: not on the roster, no beats and renewals, no duties, and so no schedules.
+Without: no entry in the worker registry, no heartbeat, no renewals, no duties, and so no schedules.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks.child import Answer, Kind, drained, run, starts, until
+from benchmarks.child import Answer, Kind, drain_rate, run, starts, wait_until
 from benchmarks.fleet import _fill, make_app, working
 from dayjob import Broker, Recurring
 from dayjob.worker import worker
@@ -49,12 +48,12 @@ async def with_all(url: str, jobs: int) -> Answer:
     async with make_app(url) as app:
         await _fill(app, jobs)
         for number in range(SCHEDULES):
-            recurring = Recurring(f"schedule {number}", every=1, task="note", args={"number": number})
+            recurring = Recurring(f"schedule {number}", every=1, task="noop", args={"number": number})
             await app.broker.schedule(recurring)
         async with working(app):
-            await until(lambda: len(starts) >= jobs)
+            await wait_until(lambda: len(starts) >= jobs)
     del starts[jobs:]
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
 async def without(url: str, jobs: int) -> Answer:
@@ -62,8 +61,8 @@ async def without(url: str, jobs: int) -> Answer:
     async with make_app(url) as app:
         await _fill(app, jobs)
         async with working(app):
-            await until(lambda: len(starts) >= jobs)
-    return drained(jobs)
+            await wait_until(lambda: len(starts) >= jobs)
+    return drain_rate(jobs)
 
 
 KINDS: dict[str, Kind] = {"with": with_all, "without": without}

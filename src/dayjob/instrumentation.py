@@ -1,7 +1,4 @@
-"""What an app tells of its jobs as they pass: to a meter that counts, and to tracing that follows them.
-
-Both are None unless asked for, and then cost nothing.
-"""
+"""The hooks of an app for metrics and tracing. Without them, an app calls nothing."""
 
 from __future__ import annotations
 
@@ -14,38 +11,38 @@ from dayjob.model.job import Job, NewJob
 
 
 class Meter(Protocol):
-    """Counts and times; ``dayjob.metrics`` has one."""
+    """Counts jobs and measures runs. Implemented by ``dayjob.metrics``."""
 
     def enqueued(self, job: NewJob) -> None: ...
 
-    def started(self, job: Job, waited: float) -> Ending:
-        """A run begins, that many seconds after the job was due; what to tell how it ends."""
+    def started(self, job: Job, waited: float) -> RunMeter:
+        """Count a run that starts ``waited`` seconds after the job was due. Return the meter of the run."""
         ...
 
 
-class Ending(Protocol):
+class RunMeter(Protocol):
     def ended(self, outcome: str, seconds: float) -> None:
-        """``outcome`` is the state that the job went into, or "lost"."""
+        """Count the end of the run. ``outcome`` is the new state of the job, or "lost"."""
         ...
 
 
 class Tracing(Protocol):
-    """Follows jobs from where they are enqueued to where they run; ``dayjob.tracing`` has one."""
+    """Traces jobs from enqueue to run. Implemented by ``dayjob.tracing``."""
 
     def producing(self, jobs: Sequence[NewJob]) -> AbstractContextManager[list[NewJob]]:
-        """Around storing the jobs; gives them with the headers that lead back here."""
+        """Open a producer span around an enqueue. Return the jobs with the headers of the span."""
         ...
 
     def stamped(self, job: NewJob) -> NewJob:
-        """The job with the headers of what goes on here; for one that is stored later."""
+        """Return the job with the headers of the current span. For a job that is stored later."""
         ...
 
     def enter(self, job: Job) -> Any | None:
-        """Go on in the job's trace if nothing is recorded of it: what to ``leave`` with after the run."""
+        """If the job's trace is not sampled, make it current. Return the argument for ``leave``."""
         ...
 
     def leave(self, entered: Any) -> None: ...
 
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Around a run that is recorded, and all of its middleware."""
+        """Open a consumer span around a sampled run and its middleware."""
         ...

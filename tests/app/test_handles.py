@@ -183,7 +183,7 @@ def test_a_result_that_cannot_be_stored_leaves_the_job_done(
         assert handle.status() is JobState.DONE
         with pytest.raises(ResultNotKept, match="could not be stored; the worker's log says why"):
             handle.result(timeout=0)
-        assert "can't be kept" in caplog.text
+        assert "can't be stored" in caplog.text
 
 
 def test_a_result_that_is_not_what_was_annotated_is_told(app: App) -> None:

@@ -1,4 +1,4 @@
-"""``dayjob worker`` as a real process, and bounded waits for what it does."""
+"""``dayjob worker`` as a real process, and waits with a timeout."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from dayjob import Broker, BrokerConfig
 from dayjob.runtime.clock import SYSTEM, block
 
 BOUND = 40.0
-"""Seconds after which what should come is taken to be missing."""
+"""Seconds after which a wait fails."""
 
 Answer = TypeVar("Answer")
 
 ROOT = Path(__file__).parents[2]
 
 
-def eventually(condition: Callable[[], bool], what: str, said: Callable[[], str] = lambda: "") -> None:
+def eventually(condition: Callable[[], bool], expected: str, output: Callable[[], str] = lambda: "") -> None:
+    """Wait until the condition holds."""
     deadline = SYSTEM.elapsed() + BOUND
     while not condition():
-        assert SYSTEM.elapsed() < deadline, f"{what} did not come about\n{said()}"
+        assert SYSTEM.elapsed() < deadline, f"no {expected} within {BOUND:g} s\n{output()}"
         block(0.02)
 
 
-def ask(url: str, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
-    """Ask a broker of this test; it runs no duties, so it changes nothing by itself."""
+def with_broker(url: str, work: Callable[[Broker], Awaitable[Answer]]) -> Answer:
+    """Run the work with a broker that runs no duties, so it changes nothing by itself."""
 
-    async def asking() -> Answer:
+    async def run() -> Answer:
         async with Broker(url, config=BrokerConfig(duties=False)) as broker:
-            return await question(broker)
+            return await work(broker)
 
-    return asyncio.run(asking())
+    return asyncio.run(run())
 
 
 class Command:
-    """A running ``dayjob worker``, or another command that goes on until it is stopped."""
+    """A running ``dayjob worker``, or another command that runs until it is stopped."""
 
     def __init__(self, arguments: tuple[str, ...], folder: Path, log: Path, more: Mapping[str, str]) -> None:
         self._log = log
@@ -56,34 +57,34 @@ class Command:
     def pid(self) -> int:
         return self.process.pid
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text()
 
-    def says(self, text: str, times: int = 1) -> None:
-        """Wait until it has said so, that often."""
-        eventually(lambda: self.said().count(text) >= times, f"{text!r} in the output", self.said)
+    def wait_for_output(self, text: str, times: int = 1) -> None:
+        """Wait until the output has the text that many times."""
+        eventually(lambda: self.output().count(text) >= times, f"{text!r} in the output", self.output)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def ended(self) -> int:
-        """Wait for its end: the exit code."""
+    def wait(self) -> int:
+        """Wait for the end. Return the exit code."""
         try:
             return self.process.wait(BOUND)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it does not end:\n{self.said()}") from None
+            raise AssertionError(f"the command does not end:\n{self.output()}") from None
 
-    def stopped(self) -> int:
+    def stop(self) -> int:
         self.signal(signal.SIGTERM)
-        return self.ended()
+        return self.wait()
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
-        self.ended()
+        self.wait()
 
 
 class Start:
-    """Starts commands; they don't outlive the block."""
+    """Starts commands, which end with the block."""
 
     def __init__(self, folder: Path, logs: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -113,7 +114,7 @@ def starting(folder: Path, logs: Path, environment: Mapping[str, str]) -> Iterat
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended, collected by its parent or not."""
+    """Return whether the process has ended. A zombie counts as ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

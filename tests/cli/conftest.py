@@ -9,7 +9,7 @@ from tests.cli.running import Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store that is there, and empty."""
+    """An empty store with its layout."""
     made = Store(tmp_path)
     assert made.run("migrate").exit_code == 0
     return made

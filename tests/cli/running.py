@@ -1,4 +1,4 @@
-"""Commands run in this process, on a store of the test's own."""
+"""Commands run in this process, on a store of the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from dayjob import Broker
 from dayjob.cli import main
-from tests.cli.commands import ask
+from tests.cli.commands import with_broker
 
 Answer = TypeVar("Answer")
 
@@ -24,7 +24,7 @@ class Store:
         self.url = f"sqlite:///{self.path}"
 
     def run(self, command: str, *arguments: str, input: str | None = None) -> Result:
-        """The command with the URL from the environment."""
+        """Run the command with the URL in the environment."""
         runner = CliRunner()
         result = runner.invoke(
             main, [*command.split(), *arguments], input=input, env={"DAYJOB_URL": self.url}
@@ -38,8 +38,8 @@ class Store:
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    def ask(self, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
-        return ask(self.url, question)
+    def with_broker(self, work: Callable[[Broker], Awaitable[Answer]]) -> Answer:
+        return with_broker(self.url, work)
 
     def enqueue(self, *arguments: str) -> str:
         result = self.run("enqueue", *arguments)
@@ -57,4 +57,4 @@ class Store:
                     else:
                         await broker.release(job)
 
-        self.ask(work)
+        self.with_broker(work)

@@ -1,4 +1,4 @@
-"""``enqueue``, ``jobs``, ``show``, ``explain`` and ``cancel``: what they print, for people and programs."""
+"""``enqueue``, ``jobs``, ``show``, ``explain`` and ``cancel``: their tables and their JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB_FIELDS = {
     "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
     "cancel_requested", "dedup_key", "progress", "last_error", "errors", "headers", "payload", "result",
 }  # fmt: skip
-"""What programs may rely on."""
+"""The fields of the JSON contract."""
 
 
 def test_a_job_is_enqueued_with_all_its_options(store: Store) -> None:
@@ -39,7 +39,7 @@ def test_a_job_is_enqueued_with_all_its_options(store: Store) -> None:
     assert id in again.output
 
 
-def test_a_payload_comes_from_the_line_a_file_or_the_input(store: Store, tmp_path: Path) -> None:
+def test_a_payload_comes_from_the_command_line_a_file_or_stdin(store: Store, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"\xff\x00")
     first = store.enqueue("-q", "raw", "--payload", "hello")
     second = store.enqueue("-q", "raw", "--payload", f"@{tmp_path}/data.bin")
@@ -50,25 +50,23 @@ def test_a_payload_comes_from_the_line_a_file_or_the_input(store: Store, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["t", "-a", "nonsense"], "is not JSON"),
         (["t", "-a", "[1]"], "pass an object"),
         (["t", "--payload", "x"], "--payload is for jobs without a task"),
         (["--payload", "@/no/such/file"], "No such file"),
         (["t", "--header", "novalue"], "write NAME=VALUE"),
-        (["t", "--run-at", "soon"], "is no time"),
+        (["t", "--run-at", "soon"], "is not a time"),
         (["t", "--id", "not-a-uuid"], "not-a-uuid"),
         (["t", "-q", ""], "queue name is empty"),
         (["t", "--priority", "-1"], "priority=-1"),
     ],
 )
-def test_what_can_not_be_enqueued_is_refused_with_the_reason(
-    store: Store, arguments: list[str], said: str
-) -> None:
+def test_an_invalid_job_is_refused_with_the_reason(store: Store, arguments: list[str], reason: str) -> None:
     result = store.run("enqueue", *arguments)
     assert result.exit_code == 2
-    assert said in result.output
+    assert reason in result.output
     assert store.json("jobs")["jobs"] == []
 
 
@@ -119,7 +117,7 @@ def test_control_characters_do_not_reach_the_terminal(store: Store) -> None:
     assert "[bold]task" in store.run("show", id).output
 
 
-def test_why_a_job_waits_is_explained(store: Store) -> None:
+def test_explain_reports_why_a_job_waits(store: Store) -> None:
     id = store.enqueue("t", "-q", "email")
     result = store.run("explain", id)
     assert result.exit_code == 0
@@ -132,20 +130,20 @@ def test_jobs_are_cancelled(store: Store) -> None:
     result = store.run("cancel", id, id_text(new_key()))
     assert result.exit_code == 0
     assert f"{id} cancelled." in result.output
-    assert "is not there" in result.output
+    assert "not found" in result.output
     assert store.run("cancel", id).exit_code == 1
     other = store.enqueue("t")
     assert store.json("cancel", other) == {other: "removed"}
 
 
-def test_a_running_job_is_asked_to_stop(store: Store) -> None:
+def test_cancel_of_a_running_job_is_requested(store: Store) -> None:
     id = store.enqueue("t")
 
     async def claim(broker: Broker) -> None:
         await broker.claim("default", worker="w")
 
-    store.ask(claim)
-    assert "was asked to stop" in store.run("cancel", id).output
+    store.with_broker(claim)
+    assert "cancel requested" in store.run("cancel", id).output
     assert "by worker w" in store.run("explain", id).output
 
 

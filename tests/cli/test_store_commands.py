@@ -1,4 +1,4 @@
-"""Queues, dead letters, schedules, workers, doctor, bench: and how a command finds its store."""
+"""Commands on queues, dead letters, schedules and workers; ``doctor``, ``bench``; the store's URL."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ ON_A_STORE = [
 
 
 @pytest.mark.parametrize("command", ON_A_STORE, ids=" ".join)
-def test_without_a_store_it_says_how_to_name_one(command: list[str]) -> None:
+def test_without_a_url_the_error_explains_how_to_pass_one(command: list[str]) -> None:
     result = CliRunner().invoke(main, command, env={"DAYJOB_URL": None})
     assert result.exit_code == 2
     assert "pass its URL first, or set DAYJOB_URL" in result.output
 
 
 @pytest.mark.parametrize("command", ON_A_STORE, ids=" ".join)
-def test_a_store_that_can_not_be_reached_is_exit_code_3(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "jobs.db").write_bytes(b"this is no database, " * 100)
+def test_an_unavailable_store_is_exit_code_3(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_bytes(b"this is not a database, " * 100)
     result = CliRunner().invoke(
         main, command, env={"DAYJOB_URL": f"sqlite:///{tmp_path}/jobs.db"}, input="y\n"
     )
@@ -45,7 +45,7 @@ def test_a_store_that_can_not_be_reached_is_exit_code_3(command: list[str], tmp_
 @pytest.mark.parametrize(
     "command", [["jobs"], ["queues"], ["show", "x"], ["doctor"], ["workers"]], ids=" ".join
 )
-def test_looking_at_a_file_that_is_not_there_does_not_make_one(command: list[str], tmp_path: Path) -> None:
+def test_a_command_that_reads_does_not_create_a_missing_file(command: list[str], tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/typo.db"
     result = CliRunner().invoke(main, command, env={"DAYJOB_URL": url})
     assert result.exit_code == 3
@@ -53,17 +53,19 @@ def test_looking_at_a_file_that_is_not_there_does_not_make_one(command: list[str
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["first", "option", "environment"])
-def test_the_url_may_come_first_as_an_option_or_from_the_environment(store: Store, place: str) -> None:
+@pytest.mark.parametrize("source", ["first", "option", "environment"])
+def test_the_url_may_come_first_as_an_option_or_from_the_environment(store: Store, source: str) -> None:
     arguments = {
         "first": ["queues", store.url], "option": ["queues", "--url", store.url], "environment": ["queues"]
-    }[place]  # fmt: skip
-    environment = {"DAYJOB_URL": store.url if place == "environment" else None}
+    }[source]  # fmt: skip
+    environment = {"DAYJOB_URL": store.url if source == "environment" else None}
     assert CliRunner().invoke(main, arguments, env=environment).exit_code == 0
 
 
 @pytest.mark.parametrize("arguments", [["dead", "URL"], ["dead", "URL", "list"], ["dead", "list", "URL"]])
-def test_in_a_group_the_url_may_stand_on_either_side(store: Store, arguments: list[str]) -> None:
+def test_in_a_group_the_url_may_come_before_or_after_the_subcommand(
+    store: Store, arguments: list[str]
+) -> None:
     given = [store.url if each == "URL" else each for each in arguments]
     assert CliRunner().invoke(main, given, env={"DAYJOB_URL": None}).exit_code == 0
 
@@ -76,14 +78,14 @@ def test_a_bad_url_is_a_usage_error() -> None:
 
 def test_queues_show_their_counts_and_can_be_paused(store: Store) -> None:
     store.enqueue("t", "-q", "email")
-    assert "email is paused" in store.run("pause", "email").output
+    assert "email paused." in store.run("pause", "email").output
     [queue] = store.json("queues")
     assert queue == {
         "queue": "email", "paused": True, "pending": 1, "scheduled": 0, "running": 0, "done": 0, "dead": 0,
         "cancelled": 0, "done_per_second": 0.0, "waiting_seconds": pytest.approx(0, abs=60),
     }  # fmt: skip
     assert "email" in store.run("queues").output
-    assert store.run("resume", "email").exit_code == 0
+    assert store.run("resume", "email").output == "email resumed.\n"
     assert store.run("resume", "email").exit_code == 1
     assert store.json("queues")[0]["paused"] is False
 
@@ -100,20 +102,20 @@ def test_dead_letters_are_listed_grouped_requeued_and_purged(store: Store) -> No
     assert store.run("dead requeue", ids[2]).exit_code == 1
     assert store.run("dead requeue", "-q", "a", input="n\n").exit_code == 1
     assert len(store.json("dead")["jobs"]) == 2
-    asked = store.run("dead requeue", "-q", "a", input="y\n")
-    assert "2 jobs are pending again" in asked.output
+    confirmed = store.run("dead requeue", "-q", "a", input="y\n")
+    assert "2 jobs requeued" in confirmed.output
     store.kill(*ids)
     assert store.run("dead purge", "--all", input="n\n").exit_code == 1
-    assert "3 jobs are removed" in store.run("dead purge", "--all", "--yes").output
+    assert "3 jobs removed" in store.run("dead purge", "--all", "--yes").output
     assert store.run("dead purge", "--all", "--yes").exit_code == 1
     assert store.run("dead requeue", "--all", "--yes").exit_code == 1
 
 
 @pytest.mark.parametrize("command", ["dead purge", "dead requeue", "dead requeue -q a --all"])
-def test_which_dead_letters_must_be_said(store: Store, command: str) -> None:
+def test_dead_letter_commands_require_a_selection(store: Store, command: str) -> None:
     result = store.run(command)
     assert result.exit_code == 2
-    assert "which dead jobs?" in result.output
+    assert "no dead jobs are selected" in result.output
 
 
 def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None:
@@ -121,7 +123,7 @@ def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None
         await broker.schedule(Recurring("nightly", cron="30 2 * * *", timezone="Europe/Berlin", task="t"))
         await broker.schedule(Recurring("often", every=30, task="t", queue="q"))
 
-    store.ask(make)
+    store.with_broker(make)
     nightly, often = store.json("schedules")
     assert nightly.keys() == {
         "id", "cron", "every", "timezone", "missed", "task", "queue", "paused", "declared_by", "last_at",
@@ -145,7 +147,7 @@ def test_workers_are_listed(store: Store) -> None:
     async def register(broker: Broker) -> None:
         await broker.register(MEMBER)
 
-    store.ask(register)
+    store.with_broker(register)
     [worker] = store.json("workers")
     assert worker.keys() == {
         "id", "name", "app", "host", "pid", "version", "queues", "tasks", "slots", "running", "started",
@@ -155,17 +157,17 @@ def test_workers_are_listed(store: Store) -> None:
     assert "w-1" in store.run("workers").output
 
 
-def test_a_healthy_store_gets_a_clean_bill(store: Store) -> None:
+def test_doctor_reports_no_problems_of_a_healthy_store(store: Store) -> None:
     result = store.run("doctor")
     assert result.exit_code == 0, result.output
     assert "layout: version 2" in result.output
     assert {diagnostic["level"] for diagnostic in store.json("doctor")} == {"ok"}
 
 
-def test_the_doctor_tells_of_what_is_stuck(store: Store) -> None:
+def test_doctor_reports_stuck_jobs(store: Store) -> None:
     async def make(broker: Broker) -> None:
         await broker.register(MEMBER)
-        await broker.enqueue("nobody", task="t")
+        await broker.enqueue("unserved", task="t")
         await broker.enqueue("q", task="unknown")
         await broker.enqueue("paused", task="t")
         await broker.pause("paused")
@@ -175,41 +177,41 @@ def test_the_doctor_tells_of_what_is_stuck(store: Store) -> None:
         [job] = await broker.claim("dead", worker="w-1")
         await broker.dead_letter(job, "no good")
 
-    store.ask(make)
+    store.with_broker(make)
     with closing(sqlite3.connect(store.path)) as connection:
         connection.execute("UPDATE dayjob_jobs SET lease_expires_at = 1 WHERE state = 'running'")
         connection.commit()
     result = store.run("doctor")
     assert result.exit_code == 1
-    for said in (
-        "no live worker takes 'nobody'",
-        "jobs of task 'unknown' wait, and no live worker knows it",
-        "'paused' is paused, and 1 jobs wait",
+    for text in (
+        "no live worker serves 'unserved'",
+        "jobs of task 'unknown' are waiting, and no live worker has that task",
+        "'paused' is paused, and 1 jobs are waiting",
         "have leases that expired over a minute ago",
-        "running jobs have workers that are not on the roster",
+        "running jobs have workers that are not registered",
         "1 jobs are dead",
     ):
-        assert said in result.output
+        assert text in result.output
 
 
-def test_a_benchmark_leaves_nothing_behind(store: Store) -> None:
-    kept = store.enqueue("t")
+def test_bench_removes_its_jobs(store: Store) -> None:
+    existing = store.enqueue("t")
     figures = store.json("bench", "-n", "300", "--size", "100")
     assert figures.keys() == {"enqueue_one_by_one", "enqueue_in_batches", "run"}
     assert all(rate > 0 for rate in figures.values())
-    assert [job["id"] for job in store.json("jobs")["jobs"]] == [kept]
+    assert [job["id"] for job in store.json("jobs")["jobs"]] == [existing]
     assert store.json("workers") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_can_complete(shell: str) -> None:
+def test_completion_scripts_are_printed_for_each_shell(shell: str) -> None:
     result = CliRunner().invoke(main, ["completion", shell])
     assert result.exit_code == 0
     assert "_DAYJOB_COMPLETE" in result.output
 
 
 @pytest.mark.parametrize("command", ["queues", "jobs", "schedules", "workers"])
-def test_watching_draws_again_until_it_is_interrupted(
+def test_watch_refreshes_until_it_is_interrupted(
     store: Store, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     store.enqueue("t", "-q", "first")

@@ -1,4 +1,4 @@
-"""``dayjob worker`` on a storage with one owner: who is refused, who takes over, and how the other ends."""
+"""``dayjob worker`` on a storage with one owner: refusal, takeover, and the end of the fenced worker."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ def start(folder: Path, tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def words(worker: Command) -> str:
-    return " ".join(worker.said().split())
+def unwrapped_output(worker: Command) -> str:
+    return " ".join(worker.output().split())
 
 
-def test_a_worker_takes_over_and_the_other_stops_and_says_why(start: Start) -> None:
+def test_a_worker_takes_over_and_the_fenced_worker_stops_with_the_reason(start: Start) -> None:
     first = start("jobs:app")
-    first.says("started")
+    first.wait_for_output("started")
     refused = start("jobs:app")
-    assert refused.ended() == 3
-    assert f"process {first.pid} has it open" in words(refused)
-    assert "--take-over" in words(refused)
+    assert refused.wait() == 3
+    assert f"process {first.pid} has it open" in unwrapped_output(refused)
+    assert "--take-over" in unwrapped_output(refused)
     second = start("jobs:app", "--take-over")
-    second.says("started")
-    assert first.ended() == 1
-    assert "another process has taken the database over" in words(first)
-    assert "Traceback" not in first.said()
-    assert second.stopped() == 0
+    second.wait_for_output("started")
+    assert first.wait() == 1
+    assert "another process has taken the database over" in unwrapped_output(first)
+    assert "Traceback" not in first.output()
+    assert second.stop() == 0
     third = start("jobs:app", "--burst")
-    assert third.ended() == 0, third.said()
+    assert third.wait() == 0, third.output()
 
 
 def test_a_supervised_worker_takes_over_once(start: Start) -> None:
     first = start("jobs:app", "--take-over", "--max-jobs", "5")
-    first.says("started")
+    first.wait_for_output("started")
     second = start("jobs:app", "--take-over")
-    second.says("started")
-    first.says("ended with exit code 1")
-    first.says("has it open")
-    assert second.stopped() == 0
+    second.wait_for_output("started")
+    first.wait_for_output("ended with exit code 1")
+    first.wait_for_output("has it open")
+    assert second.stop() == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("jobs:app", "--processes", "2"), "file:// is for one process at a time"),
+        (("jobs:app", "--processes", "2"), "file:// allows one process at a time"),
         (("plain:app", "--take-over"), "sqlite:// has no single owner"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(
+def test_options_that_the_storage_does_not_support_are_refused_with_the_reason(
     start: Start, arguments: tuple[str, ...], reason: str
 ) -> None:
     worker = start(*arguments)
-    assert worker.ended() == 2
-    assert reason in words(worker).replace("│ ", "")
+    assert worker.wait() == 2
+    assert reason in unwrapped_output(worker).replace("│ ", "")

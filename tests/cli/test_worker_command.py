@@ -1,4 +1,4 @@
-"""``dayjob worker``: what it serves and says, how it ends, and what its supervisor keeps running."""
+"""``dayjob worker``: its queues, logs and exit codes, and its supervisor."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dayjob import Job, JobState, NewJob
-from dayjob.cli import logging_setup, main, worker_process, worker_supervisor
-from dayjob.cli import worker as module
-from dayjob.cli.worker_health import Files, rss
-from tests.cli.commands import Command, Start, ask, eventually, is_gone, starting
+from dayjob.cli import logging_setup, main
+from dayjob.cli.worker import command, process, supervisor
+from dayjob.cli.worker.restart_watcher import SourceFiles, rss
+from tests.cli.commands import Command, Start, eventually, is_gone, starting, with_broker
 
 JOBS = """
     import asyncio, os
@@ -85,18 +85,18 @@ class Project:
         self, task: str, queue: str, payload: bytes = b"{}", count: int = 1, max_attempts: int = 3
     ) -> list[str]:
         jobs = [NewJob(queue, payload, task=task, max_attempts=max_attempts)] * count
-        return [answer.id for answer in ask(self.url, lambda broker: broker.enqueue_many(jobs))]
+        return [enqueued.id for enqueued in with_broker(self.url, lambda broker: broker.enqueue_many(jobs))]
 
     def job(self, id: str) -> Job:
-        job = ask(self.url, lambda broker: broker.get(id))
+        job = with_broker(self.url, lambda broker: broker.get(id))
         assert job is not None
         return job
 
     def done(self, queue: str) -> int:
-        return ask(self.url, lambda broker: broker.stats(queue)).done
+        return with_broker(self.url, lambda broker: broker.stats(queue)).done
 
     def until_done(self, queue: str, count: int, worker: Command) -> None:
-        eventually(lambda: self.done(queue) >= count, f"{count} done on {queue}", worker.said)
+        eventually(lambda: self.done(queue) >= count, f"{count} done on {queue}", worker.output)
 
 
 @pytest.fixture
@@ -108,10 +108,10 @@ def project(tmp_path: Path) -> Iterator[Project]:
 
 
 def child_pids(worker: Command) -> list[int]:
-    return [int(pid) for pid in re.findall(r"worker process \d+ has pid (\d+)", worker.said())]
+    return [int(pid) for pid in re.findall(r"worker process \d+ has pid (\d+)", worker.output())]
 
 
-# In one process.
+# One process.
 
 
 def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: Project) -> None:
@@ -119,36 +119,40 @@ def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: P
     failing = project.enqueue("fail", "failures", max_attempts=1)[0]
     elsewhere = project.enqueue("greet", "elsewhere", ADA)[0]
     worker = project.worker("jobs:app", "--burst")
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
     states = [project.job(id).state for id in (greeting, raw, failing, elsewhere)]
     assert states == [JobState.DONE, JobState.DONE, JobState.DEAD, JobState.PENDING]
-    said = worker.said()
-    assert re.search(rf"^[-\d]+ [:.\d]+ INFO    hello Ada \(greet, job {greeting}, attempt 1\)$", said, re.M)
+    output = worker.output()
     assert re.search(
-        rf"^[-\d]+ [:.\d]+ ERROR   is dead: ValueError: no luck \(fail, job {failing}", said, re.M
+        rf"^[-\d]+ [:.\d]+ INFO    hello Ada \(greet, job {greeting}, attempt 1\)$", output, re.M
     )
-    assert "\nTraceback" in said
-    assert "\x1b" not in said
+    assert re.search(
+        rf"^[-\d]+ [:.\d]+ ERROR   Job {failing} is dead: ValueError: no luck \(fail, attempt 1\)",
+        output,
+        re.M,
+    )
+    assert "\nTraceback" in output
+    assert "\x1b" not in output
 
 
-def test_only_the_queues_named_are_served_and_a_star_means_all(project: Project) -> None:
+def test_only_the_given_queues_are_served_and_a_star_means_all(project: Project) -> None:
     project.enqueue("greet", "one", ADA)
     project.enqueue("greet", "two", ADA)
     project.enqueue("greet", "three", ADA)
     some = project.worker("./jobs.py", "-q", "one,two", "--burst", "--no-uvloop")
-    assert some.ended() == 0, some.said()
+    assert some.wait() == 0, some.output()
     assert [project.done(queue) for queue in ("one", "two", "three")] == [1, 1, 0]
     rest = project.worker("jobs", "-q", "*", "--burst")
-    assert rest.ended() == 0, rest.said()
+    assert rest.wait() == 0, rest.output()
     assert project.done("three") == 1
 
 
-def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -> None:
+def test_json_logs_have_one_object_a_line_with_the_fields_of_the_job(project: Project) -> None:
     greeting = project.enqueue("greet", "greetings", ADA)[0]
     failing = project.enqueue("fail", "failures", max_attempts=1)[0]
     worker = project.worker("jobs:app", "--burst", "--log-format", "json", "--log-level", "debug")
-    assert worker.ended() == 0, worker.said()
-    lines = [json.loads(line) for line in worker.said().splitlines()]
+    assert worker.wait() == 0, worker.output()
+    lines = [json.loads(line) for line in worker.output().splitlines()]
     hello = next(line for line in lines if line["message"] == "hello Ada")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", hello.pop("time"))
     assert hello == {
@@ -157,10 +161,12 @@ def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -
     }  # fmt: skip
     dead = next(line for line in lines if line.get("job_id") == failing and line["level"] == "error")
     assert dead["exception"].startswith("Traceback")
-    assert any(line["message"] == "done" and line["job_id"] == greeting for line in lines)
+    assert any(
+        line["message"] == f"Job {greeting} succeeded" and line["job_id"] == greeting for line in lines
+    )
 
 
-# What it is asked to run.
+# Arguments.
 
 
 @pytest.mark.parametrize(
@@ -168,9 +174,9 @@ def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -
     [
         ("nosuch:app", "there is no module 'nosuch'"),
         ("nosuch.deeper:app", "there is no module 'nosuch'"),
-        ("jobs:ap", "module 'jobs' has no attribute 'ap'. The apps in it: jobs:app, jobs:other"),
-        ("jobs:number", "jobs:number is a int, not an App. The apps in it: jobs:app, jobs:other"),
-        ("empty:app", "There is no App in it."),
+        ("jobs:ap", "module 'jobs' has no attribute 'ap'. Its apps: jobs:app, jobs:other"),
+        ("jobs:number", "jobs:number is a int, not an App. Its apps: jobs:app, jobs:other"),
+        ("empty:app", "The module has no App."),
         ("idle:app", "has no tasks"),
         ("./nosuch.py:app", "there is no file"),
         ("./json.py:app", "rename the file"),
@@ -178,7 +184,7 @@ def test_json_logs_are_an_object_a_line_with_the_jobs_fields(project: Project) -
         ("jobs:", "names no app"),
     ],
 )
-def test_what_is_no_app_exits_with_2_and_says_what_was_found(
+def test_an_argument_that_is_not_an_app_exits_with_2_and_the_reason(
     project: Project, monkeypatch: pytest.MonkeyPatch, argument: str, reason: str
 ) -> None:
     project.write("empty.py", "")
@@ -223,9 +229,9 @@ def test_bad_options_exit_with_2(
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [(["--processes", "2"], "one process at a time"), (["--max-jobs", "9"], "they would be lost")],
+    [(["--processes", "2"], "one process at a time"), (["--max-jobs", "9"], "a restart would lose them")],
 )
-def test_what_the_engine_cannot_do_exits_with_2(
+def test_options_that_the_engine_does_not_support_exit_with_2(
     project: Project, monkeypatch: pytest.MonkeyPatch, options: list[str], reason: str
 ) -> None:
     monkeypatch.setenv("URL", "memory://")
@@ -235,14 +241,14 @@ def test_what_the_engine_cannot_do_exits_with_2(
 
 
 def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    """The command in this process, which it leaves as it was; for what ends before a worker starts."""
+    """Run a command that ends before a worker starts, in this process, and restore the process."""
 
     def run(*_: object) -> int:
         raise AssertionError("a worker would have started")
 
     known = set(sys.modules)
-    monkeypatch.setattr(worker_process, "_run", run)
-    monkeypatch.setattr(module, "configure", lambda *_: None)
+    monkeypatch.setattr(process, "_run", run)
+    monkeypatch.setattr(command, "configure", lambda *_: None)
     monkeypatch.chdir(project.folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -253,10 +259,10 @@ def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -
             del sys.modules[name]
 
 
-def test_every_option_is_explained() -> None:
+def test_every_option_has_a_help_text() -> None:
     result = CliRunner().invoke(main, ["worker", "--help"])
     assert result.exit_code == 0
-    for option in module.worker.params:
+    for option in command.worker.params:
         if option.name not in ("app", "child"):
             assert max(option.opts, key=len) in result.output
             assert getattr(option, "help", None)
@@ -266,14 +272,14 @@ def test_every_option_is_explained() -> None:
 
 
 @pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
-def test_a_storage_that_is_not_available_exits_with_3(project: Project, supervised: bool) -> None:
+def test_an_unavailable_storage_exits_with_3(project: Project, supervised: bool) -> None:
     project.write("locked.py", JOBS.replace("jobs.db", "locked.db?timeout=0.1"))
     holder = sqlite3.connect(project.folder / "locked.db", isolation_level=None)
     try:
         holder.execute("BEGIN EXCLUSIVE")
         worker = project.worker("locked:app", *(["--processes", "2"] if supervised else []))
-        assert worker.ended() == 3, worker.said()
-        assert "locked for 0.1 s" in worker.said()
+        assert worker.wait() == 3, worker.output()
+        assert "locked for 0.1 s" in worker.output()
     finally:
         holder.close()
 
@@ -282,71 +288,73 @@ def test_a_storage_that_is_not_available_exits_with_3(project: Project, supervis
 def test_a_storage_that_cannot_be_used_exits_with_2(project: Project, supervised: bool) -> None:
     project.write("misplaced.py", JOBS.replace("jobs.db", "nosuch/jobs.db"))
     worker = project.worker("misplaced:app", *(["--processes", "2"] if supervised else []))
-    assert worker.ended() == 2, worker.said()
-    assert "does not exist: create it first" in worker.said()
+    assert worker.wait() == 2, worker.output()
+    assert "does not exist: create it first" in worker.output()
 
 
 # The supervisor.
 
 
 @pytest.mark.slow
-def test_a_worker_that_crashed_is_started_again_and_the_job_ends_dead(project: Project) -> None:
+def test_a_crashed_worker_is_restarted_and_the_job_that_crashed_it_ends_dead(project: Project) -> None:
     poison = project.enqueue("crash", "crashes", max_attempts=2)[0]
     worker = project.worker("jobs:app", "--processes", "2")
-    eventually(lambda: project.job(poison).state is JobState.DEAD, "the end of the poison", worker.said)
-    worker.says("ended with exit code 7; it is started again in", times=2)
+    eventually(lambda: project.job(poison).state is JobState.DEAD, "dead poison job", worker.output)
+    worker.wait_for_output("ended with exit code 7; restarting it in", times=2)
     project.enqueue("greet", "greetings", ADA, count=20)
     project.until_done("greetings", 20, worker)
-    assert worker.stopped() == 0, worker.said()
+    assert worker.stop() == 0, worker.output()
     assert all(map(is_gone, child_pids(worker)))
 
 
 @pytest.mark.slow
-def test_a_worker_is_replaced_after_so_many_jobs_without_delay(project: Project) -> None:
+def test_a_worker_is_replaced_after_max_jobs_without_delay(project: Project) -> None:
     project.enqueue("greet", "greetings", ADA, count=25)
     worker = project.worker("jobs:app", "--max-jobs", "10", "--burst")
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
     assert project.done("greetings") == 25
     assert len(child_pids(worker)) >= 3
-    assert "stopped after 10 runs" in worker.said()
-    assert "started again in" not in worker.said()
+    assert "stopped after 10 runs" in worker.output()
+    assert "restarting it in" not in worker.output()
 
 
 @pytest.mark.slow
-def test_a_worker_that_has_grown_too_big_is_replaced(project: Project) -> None:
+def test_a_worker_over_its_memory_limit_is_replaced(project: Project) -> None:
     limit = rss() // 2**20 + 200
     worker = project.worker("jobs:app", "--max-rss", str(limit))
-    worker.says("slots")
+    worker.wait_for_output("slots")
     project.enqueue("grow", "growth", json.dumps({"mebibytes": limit}).encode())
-    worker.says("over --max-rss")
-    worker.says("slots", times=2)
+    worker.wait_for_output("over --max-rss")
+    worker.wait_for_output("slots", times=2)
     assert project.done("growth") == 1
-    assert worker.stopped() == 0, worker.said()
+    assert worker.stop() == 0, worker.output()
 
 
 @pytest.mark.slow
-def test_a_change_of_the_code_starts_the_worker_again_even_after_a_mistake(project: Project) -> None:
+def test_a_code_change_restarts_the_worker_even_after_a_syntax_error(project: Project) -> None:
     waiting = project.enqueue("wait", "waits")[0]
     worker = project.worker("jobs:app", "--reload")
-    worker.says(f"waiting (wait, job {waiting}, attempt 1)")
+    worker.wait_for_output(f"waiting (wait, job {waiting}, attempt 1)")
     project.write("jobs.py", "def mistake(:")
-    worker.says("SyntaxError")
-    worker.says("waiting for a change")
-    assert project.job(waiting).attempts == 0, "a reload does not count against the jobs that it cuts short"
-    project.write("jobs.py", JOBS.replace("await asyncio.Event().wait()", "ctx.log.info('mended')"))
-    worker.says(f"mended (wait, job {waiting}, attempt 1)")
-    assert worker.stopped() == 0, worker.said()
+    worker.wait_for_output("SyntaxError")
+    worker.wait_for_output("waiting for a change")
+    assert project.job(waiting).attempts == 0, (
+        "a reload does not count as an attempt of the jobs that it interrupts"
+    )
+    project.write("jobs.py", JOBS.replace("await asyncio.Event().wait()", "ctx.log.info('corrected')"))
+    worker.wait_for_output(f"corrected (wait, job {waiting}, attempt 1)")
+    assert worker.stop() == 0, worker.output()
 
 
 @pytest.mark.slow
-def test_workers_do_not_outlive_a_supervisor_that_was_killed(project: Project) -> None:
+def test_workers_drain_and_end_after_their_supervisor_was_killed(project: Project) -> None:
     waiting = project.enqueue("wait", "waits")[0]
     worker = project.worker("jobs:app", "--processes", "2", "--shutdown-timeout", "0.5")
-    worker.says("slots", times=2)
-    worker.says("waiting")
+    worker.wait_for_output("slots", times=2)
+    worker.wait_for_output("waiting")
     pids = child_pids(worker)
     worker.kill()
-    eventually(lambda: all(map(is_gone, pids)), "the end of the children", worker.said)
+    eventually(lambda: all(map(is_gone, pids)), "end of the children", worker.output)
     job = project.job(waiting)
     assert (job.state, job.attempts) == (JobState.PENDING, 0), "they drained"
 
@@ -357,26 +365,26 @@ def test_a_signal_that_reaches_supervisor_and_children_drains_and_a_second_one_s
 ) -> None:
     waiting = project.enqueue("wait", "waits")[0]
     worker = project.worker("jobs:app", "--processes", "2", "--shutdown-timeout", "600")
-    worker.says("slots", times=2)
-    worker.says("waiting")
+    worker.wait_for_output("slots", times=2)
+    worker.wait_for_output("waiting")
     for pid in (worker.pid, *child_pids(worker)):  # As systemd does by default.
         os.kill(pid, signal.SIGTERM)
-    worker.says("stopped after 0 runs")
-    assert "at once" not in worker.said()
+    worker.wait_for_output("stopped after 0 runs")
+    assert "at once" not in worker.output()
     assert project.job(waiting).state is JobState.RUNNING
-    assert worker.stopped() == 0, worker.said()
-    assert "at once" in worker.said()
+    assert worker.stop() == 0, worker.output()
+    assert "at once" in worker.output()
     assert project.job(waiting).state is JobState.PENDING
 
 
 @pytest.mark.slow
-def test_a_worker_that_never_starts_ends_the_supervisor_with_1_and_the_reason(
+def test_a_worker_that_never_gets_ready_stops_the_supervisor_with_1_and_the_reason(
     project: Project,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(worker_supervisor, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.01)
     project.write(
         "hopeless.py",
         JOBS.replace(
@@ -392,30 +400,30 @@ def test_a_worker_that_never_starts_ends_the_supervisor_with_1_and_the_reason(
     with caplog.at_level(logging.ERROR):
         result = invoke(project, monkeypatch, "hopeless:app", "--max-jobs", "100")
     assert result.exit_code == 1
-    assert "failed 5 times in a row at start, the last time it ended with exit code 1" in caplog.text
+    assert "failed 5 times in a row before it was ready: it ended with exit code 1" in caplog.text
     assert capfd.readouterr().err.count("RuntimeError: no database today") == 5
 
 
-# Its parts.
+# Parts.
 
 
-def test_json_survives_what_json_cannot_hold() -> None:
-    circle: dict[str, object] = {}
-    circle["again"] = circle
-    for value in (circle, float("nan"), object(), {(1, 2): 3}, "\udc80", b"\xff"):
+def test_json_logs_accept_extras_that_json_can_not_represent() -> None:
+    cycle: dict[str, object] = {}
+    cycle["again"] = cycle
+    for value in (cycle, float("nan"), object(), {(1, 2): 3}, "\udc80", b"\xff"):
         record = logging.makeLogRecord({"msg": "odd", "odd": value})
         line = logging_setup.JsonFormatter().format(record)
         assert json.loads(line)["message"] == "odd"
         assert "\n" not in line
 
 
-def test_files_that_appear_change_or_vanish_are_noticed_below_a_folder(tmp_path: Path) -> None:
+def test_changed_and_removed_files_below_a_folder_are_detected(tmp_path: Path) -> None:
     one = tmp_path / "one.py"
     one.write_text("")
-    files = Files(tmp_path)
+    files = SourceFiles(tmp_path)
     assert files.changed() is None
     os.utime(one, ns=(1, 1))
     assert files.changed() == one
-    files = Files(tmp_path)
+    files = SourceFiles(tmp_path)
     one.unlink()
     assert files.changed() == one

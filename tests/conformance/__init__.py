@@ -1,4 +1,4 @@
-"""The specification in code: what every engine does, seen through the broker.
+"""The specification in code: the behaviour of every engine, tested through the broker.
 
-A new engine is one line in ``engines.py``. A test is skipped only by a declared capability.
+A new engine is one entry in ``tests/support/engines.py``. A test is skipped only by a declared capability.
 """

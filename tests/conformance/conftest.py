@@ -1,4 +1,4 @@
-"""The fixtures: one storage per test, brokers on it that run no duties, and a clock moved by hand."""
+"""Fixtures: one storage per test, brokers on it without duties, and a manual clock."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def clock() -> WatchedClock:
 
 @pytest.fixture
 async def open_broker(url: str, clock: WatchedClock) -> AsyncIterator[OpenBroker]:
-    """Opens brokers on the test's storage, with the test's clock, and closes them afterwards.
+    """Open brokers on the test's storage with the test's clock, and close them afterwards.
 
-    Whatever a test did, the counters equal the listing when it is over.
+    After every test the counters must equal the listing.
     """
     opened: list[Broker] = []
     test_clock = clock

@@ -1,7 +1,7 @@
-"""A process of its own with an open broker: ``python -m tests.conformance.other_process URL``.
+"""A separate process with an open broker: ``python -m tests.conformance.other_process URL``.
 
-Reads one command a line, a JSON array of a verb and its arguments, and answers with one JSON line each.
-Its clock stands still at the time at which every test's clock starts.
+Each input line is a command: a JSON array of a verb and its arguments. Each reply is one JSON line.
+The clock of the process stands still at the time at which every test's clock starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OtherProcess:
         self._claims: list[Job] = []
 
     async def enqueue(self, queue: str, keys: list[str]) -> list[bool]:
-        """Enqueue a job for each dedup key, all at once; which were created."""
+        """Enqueue a job for each dedup key concurrently. Return which were created."""
         calls = [self._broker.enqueue(queue, dedup_key=key) for key in keys]
         return [answer.created for answer in await asyncio.gather(*calls)]
 
@@ -33,7 +33,7 @@ class OtherProcess:
         return [job.id for job in self._claims]
 
     async def claim_all(self, queue: str) -> list[str]:
-        """Claim and ack until nothing is left; the ids."""
+        """Claim and ack until nothing is left. Return the ids."""
         ids: list[str] = []
         while claimed := await self._broker.claim(queue, limit=3):
             ids += [job.id for job in claimed]

@@ -1,4 +1,4 @@
-"""Bad input: each gets the documented error, and nothing is written."""
+"""Bad input raises the documented error, and nothing is written."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ BAD_JOBS: list[tuple[type[Exception], dict[str, Any]]] = [
 
 @pytest.fixture
 async def small(open_broker: OpenBroker) -> Broker:
-    """A broker that takes payloads up to 1000 bytes."""
+    """A broker with a payload limit of 1,000 bytes."""
     return await open_broker(quiet(max_payload=1000, retention=KEEP_ALL))
 
 
 async def outcome(call: Awaitable[object]) -> object:
-    """The error that the call raised, or what it returned."""
+    """Return the error that the call raised, or its result."""
     try:
         return await call
     except Exception as error:
@@ -146,13 +146,13 @@ async def test_a_bad_job_is_refused_and_nothing_is_written(small: Broker, way: s
         answer = await outcome(ways[way]({"queue": "q", "kv": good.kv, **bad}))
         shown = ascii(bad)[:80]
         assert isinstance(answer, error), f"{shown}: {answer!r}"
-        assert len(str(answer)) < 1000, f"{shown}: the message shows the value, but not a megabyte of it"
+        assert len(str(answer)) < 1000, f"{shown}: the message shows the value, shortened"
         assert await everything(small) == before, f"{shown} changed something"
     assert await small.kv_get(b"new") is None
     await small.ack(claim)
 
 
-async def test_sizes_are_told(small: Broker) -> None:
+async def test_size_errors_have_the_size_and_the_limit(small: Broker) -> None:
     with pytest.raises(PayloadTooLarge, match=r"1,001.*1,000") as caught:
         await small.enqueue("q", b"x" * 1001)
     assert (caught.value.size, caught.value.max) == (1001, 1000)
@@ -160,7 +160,7 @@ async def test_sizes_are_told(small: Broker) -> None:
         await small.enqueue("a" * 201)
 
 
-async def test_at_the_limits_it_is_taken(small: Broker) -> None:
+async def test_a_job_at_the_limits_is_accepted(small: Broker) -> None:
     await small.enqueue(
         "a" * 200, b"x" * 1000, task="t" * 1024, priority=2**32 - 1, max_attempts=2**31 - 1,
         dedup_key="k" * 1024, tenant="t" * 1024, headers={"h" * 1024: "v" * 63 * 1024},
@@ -180,7 +180,7 @@ BAD_QUEUES: list[tuple[type[Exception], Any]] = [
 
 
 @pytest.mark.parametrize(("error", "queue"), BAD_QUEUES, ids=lambda value: ascii(value)[:30])
-async def test_a_bad_queue_name_is_refused_everywhere(
+async def test_every_method_refuses_a_bad_queue_name(
     broker: Broker, error: type[Exception], queue: Any
 ) -> None:
     before = await everything(broker)
@@ -282,6 +282,6 @@ async def test_other_bad_arguments_are_refused(broker: Broker, clock: WatchedClo
         assert await everything(broker) == before, f"number {number} changed something"
 
 
-def test_bad_retention_is_refused_when_it_is_built() -> None:
+def test_bad_retention_is_refused_at_construction() -> None:
     with pytest.raises(ValueError, match=r"Retention\.done"):
         Retention(done=-1)

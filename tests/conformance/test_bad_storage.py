@@ -1,4 +1,4 @@
-"""A URL or a storage that can't be used is refused with ConfigError when it is opened, and left as it is."""
+"""Opening an unusable URL or storage raises ConfigError and leaves the storage unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNUSABLE = [(engine, reason) for engine in ENGINES for reason in engine.unusable
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:
-    """Every file and folder under the directory, with what the files hold."""
+    """Return every file and folder under the directory, with the contents of the files."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
         for path in directory.rglob("*")
@@ -25,7 +25,7 @@ def contents(directory: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize(
     ("engine", "reason"), UNUSABLE, ids=[f"{engine}-{reason}" for engine, reason in UNUSABLE]
 )
-async def test_what_cannot_be_used_is_refused(engine: EngineUnderTest, reason: str, tmp_path: Path) -> None:
+async def test_an_unusable_storage_is_refused(engine: EngineUnderTest, reason: str, tmp_path: Path) -> None:
     url = engine.unusable[reason](tmp_path)
     before = contents(tmp_path)
     for _ in range(2):

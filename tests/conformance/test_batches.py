@@ -1,4 +1,4 @@
-"""Shared batches: an item fails alone, a cancelled caller goes alone, a batch of jobs is all or nothing."""
+"""Shared batches: a bad item fails alone, a cancelled caller affects no other, ``enqueue_many`` is atomic."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_bad_settlements_and_renewals_among_good_ones_fail_alone(broker: B
     ]  # fmt: skip
 
 
-async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -> None:
+async def test_unknown_ids_in_a_batch_do_not_affect_known_ones(broker: Broker) -> None:
     known = await broker.enqueue_many([NewJob("q") for _ in range(6)])
     wanted = [known[0].id, "nonsense", known[1].id, str(UUID(int=1)), known[2].id]
     found = await asyncio.gather(*(broker.get(id) for id in wanted))
@@ -108,11 +108,11 @@ async def test_unknown_ids_among_known_ones_are_answered_alone(broker: Broker) -
     assert sorted(outcomes) == sorted(["removed", "not_found"] * 3)
 
 
-# A caller that is cancelled.
+# A cancelled caller.
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
-async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: int) -> None:
+async def test_a_cancelled_enqueue_does_not_cancel_its_batch(broker: Broker, turn: int) -> None:
     ids_given = [str(UUID(int=number)) for number in range(12)]
     calls = [asyncio.create_task(broker.enqueue("q", id=id, kv={id.encode(): b"1"})) for id in ids_given]
     await cancel_at(turn, calls[::4])
@@ -133,7 +133,7 @@ async def test_a_cancelled_enqueue_takes_nobody_with_it(broker: Broker, turn: in
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
-async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn: int) -> None:
+async def test_a_cancelled_settlement_does_not_cancel_its_batch(broker: Broker, turn: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(12)])
     claims = await broker.claim("q", limit=12)
     calls = [
@@ -152,7 +152,7 @@ async def test_a_cancelled_settlement_takes_nobody_with_it(broker: Broker, turn:
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(6)])
-async def test_a_cancelled_claim_takes_nobody_with_it(broker: Broker, turn: int) -> None:
+async def test_a_cancelled_claim_does_not_cancel_its_batch(broker: Broker, turn: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(8)])
     calls = [asyncio.create_task(broker.claim("q", limit=2)) for _ in range(4)]
     await cancel_at(turn, calls[1:2])
@@ -163,7 +163,7 @@ async def test_a_cancelled_claim_takes_nobody_with_it(broker: Broker, turn: int)
         await broker.ack(job)
 
 
-# Enqueue_many.
+# ``enqueue_many``.
 
 
 @pytest.mark.parametrize("place", [0, 50, 99])
@@ -177,7 +177,7 @@ async def test_one_bad_job_of_a_batch_stores_nothing(broker: Broker, place: int)
     assert await everything(broker) == before
     assert [await broker.kv_get(b"%d" % n) for n in range(100)] == [None] * 100
     jobs[place] = NewJob("q", tenant="fine")
-    assert all(one.created for one in await broker.enqueue_many(jobs)), "no key was taken by the failed batch"
+    assert all(one.created for one in await broker.enqueue_many(jobs)), "the failed batch holds no dedup key"
 
 
 async def test_an_empty_batch_is_a_no_op(broker: Broker) -> None:
@@ -185,7 +185,7 @@ async def test_an_empty_batch_is_a_no_op(broker: Broker) -> None:
     assert await broker.enqueue_many(()) == []
 
 
-async def test_a_batch_has_ten_thousand_at_most(broker: Broker) -> None:
+async def test_a_batch_of_more_than_ten_thousand_is_refused(broker: Broker) -> None:
     with pytest.raises(ValueError, match="10,000"):
         await broker.enqueue_many([NewJob("q")] * 10_001)
     assert await broker.queues() == []
@@ -199,7 +199,7 @@ async def test_any_sequence_is_a_batch(broker: Broker) -> None:
     assert ids(await every_job(broker)) == [answer.id for answer in answers]
 
 
-async def test_concurrent_batches_and_singles_each_get_their_own_answers(broker: Broker) -> None:
+async def test_concurrent_batches_and_single_enqueues_each_get_their_own_replies(broker: Broker) -> None:
     async def batch(number: int) -> None:
         wanted = [str(UUID(int=number * 1000 + place)) for place in range(number)]
         answers = await broker.enqueue_many([NewJob("q", id=id) for id in wanted])
@@ -213,7 +213,7 @@ async def test_concurrent_batches_and_singles_each_get_their_own_answers(broker:
     assert (await broker.stats("q")).pending == sum(range(20)) + 20
 
 
-async def test_a_job_whose_namesake_was_not_stored_is_on_its_own_new_queue(broker: Broker) -> None:
+async def test_an_id_first_rejected_by_dedup_is_stored_on_its_own_new_queue(broker: Broker) -> None:
     first, second = str(UUID(int=1)), str(UUID(int=2))
     answers = await broker.enqueue_many(
         [
@@ -228,14 +228,14 @@ async def test_a_job_whose_namesake_was_not_stored_is_on_its_own_new_queue(broke
     assert ids(await broker.claim("new")) == [second]
 
 
-async def test_a_job_that_exists_makes_no_queue_known(broker: Broker) -> None:
+async def test_enqueuing_an_existing_id_does_not_create_its_queue(broker: Broker) -> None:
     first = str(UUID(int=1))
     await broker.enqueue_many([NewJob("q", id=first), NewJob("new", id=first)])
     await broker.enqueue("newer", id=first)
     assert await broker.queues() == ["q"]
 
 
-async def test_a_claim_that_is_settled_twice_in_a_batch_keeps_the_place_of_its_first_settlement(
+async def test_a_claim_settled_twice_in_a_batch_applies_in_the_order_of_its_first_settlement(
     broker: Broker,
 ) -> None:
     await broker.enqueue_many([NewJob("q"), NewJob("q")])
@@ -248,4 +248,4 @@ async def test_a_claim_that_is_settled_twice_in_a_batch_keeps_the_place_of_its_f
         ]
     )
     assert [result.applied for result in results] == [True, True, False]
-    assert await every_job(broker) == [], "the follow-up was there already, and was settled after that"
+    assert await every_job(broker) == [], "the follow-up existed already, and was settled after it"

@@ -1,4 +1,4 @@
-"""Cancel: what it does in each state, and how a running claim learns of it."""
+"""Cancel: the effect in each state, and how a running claim is notified."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.waiting import WatchedClock, within
 
 
 @pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
-async def test_a_waiting_job_is_removed(broker: Broker, delay: int) -> None:
+async def test_cancelling_a_waiting_job_removes_it(broker: Broker, delay: int) -> None:
     enqueued = await broker.enqueue("q", delay=delay)
     outcome = await broker.cancel(enqueued.id)
     assert outcome is CancelOutcome.REMOVED
@@ -35,7 +35,7 @@ async def test_a_waiting_job_is_removed(broker: Broker, delay: int) -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
-async def test_a_waiting_job_is_kept_as_cancelled(
+async def test_with_retention_a_cancelled_waiting_job_is_kept(
     open_broker: OpenBroker, clock: WatchedClock, delay: int
 ) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
@@ -49,14 +49,14 @@ async def test_a_waiting_job_is_kept_as_cancelled(
     assert await broker.claim("q") == []
 
 
-async def test_a_job_that_waits_for_its_retry_is_removed(broker: Broker) -> None:
+async def test_cancelling_a_job_that_waits_for_its_retry_removes_it(broker: Broker) -> None:
     claim = await running(broker)
     await broker.nack(claim, "again", delay=9)
     assert await broker.cancel(claim.id) is CancelOutcome.REMOVED
     assert await broker.get(claim.id) is None
 
 
-async def test_a_running_job_is_asked_to_stop(broker: Broker) -> None:
+async def test_cancelling_a_running_job_stores_a_request(broker: Broker) -> None:
     claim = await running(broker)
     token = claim.cancel_token
     assert not token.cancelled
@@ -70,7 +70,7 @@ async def test_a_running_job_is_asked_to_stop(broker: Broker) -> None:
     assert await broker.cancel(claim.id) is CancelOutcome.REQUESTED
 
 
-async def test_what_is_finished_or_unknown_is_not_found(open_broker: OpenBroker) -> None:
+async def test_a_finished_or_unknown_job_is_not_found(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     known = [await done(broker), await dead(broker), await cancelled(broker)]
     before = await everything(broker)
@@ -87,12 +87,12 @@ async def test_a_malformed_id_is_not_found(broker: Broker, id: str) -> None:
     assert await broker.cancel(id) is CancelOutcome.NOT_FOUND
 
 
-async def test_an_id_is_found_in_any_spelling(broker: Broker) -> None:
+async def test_an_id_in_any_spelling_is_accepted(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     assert await broker.cancel(enqueued.id.upper().replace("-", "")) is CancelOutcome.REMOVED
 
 
-# Tokens.
+# Cancel tokens.
 
 
 async def test_a_cancel_through_another_broker_fires_the_token(
@@ -106,7 +106,7 @@ async def test_a_cancel_through_another_broker_fires_the_token(
     assert claim.cancel_token.cancelled
 
 
-async def test_a_token_first_asked_for_after_the_cancel_has_fired(broker: Broker) -> None:
+async def test_a_token_first_read_after_the_cancel_has_fired(broker: Broker) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)
     await within(claim.cancel_token.wait())
@@ -135,7 +135,7 @@ async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(
         await broker.mark_cancelled(lost)
 
 
-async def test_a_cancel_of_the_current_claim_is_not_told_to_the_lost_one(
+async def test_a_cancel_of_the_current_claim_does_not_fire_the_token_of_a_lost_claim(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     other = await open_broker()
@@ -149,7 +149,9 @@ async def test_a_cancel_of_the_current_claim_is_not_told_to_the_lost_one(
     assert not lost.cancel_token.cancelled
 
 
-async def test_a_request_survives_renewals_and_a_lost_lease(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_cancel_request_survives_renewals_and_a_lost_lease(
+    broker: Broker, clock: WatchedClock
+) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)
     await broker.renew(claim)
@@ -162,7 +164,7 @@ async def test_a_request_survives_renewals_and_a_lost_lease(broker: Broker, cloc
     assert (await record(broker, claim.id)).cancel_requested
 
 
-async def test_the_end_of_a_run_ends_its_request(broker: Broker) -> None:
+async def test_the_end_of_a_run_clears_its_cancel_request(broker: Broker) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)
     await broker.dead_letter(claim, "x")
@@ -172,7 +174,7 @@ async def test_the_end_of_a_run_ends_its_request(broker: Broker) -> None:
     assert not claim.cancel_token.cancelled
 
 
-async def test_a_record_that_is_no_claim_has_no_token(broker: Broker) -> None:
+async def test_a_record_without_a_claim_has_no_token(broker: Broker) -> None:
     claim = await running(broker)
     stored: Job = await record(broker, claim.id)
     with pytest.raises(InvalidState, match="claim"):
@@ -180,8 +182,10 @@ async def test_a_record_that_is_no_claim_has_no_token(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("round", range(5))
-async def test_a_cancel_that_meets_a_claim_is_seen_or_removes(broker: Broker, round: int) -> None:
-    """Whichever comes first, the job never runs on as if nobody had asked."""
+async def test_a_cancel_racing_with_a_claim_removes_the_job_or_reaches_the_claim(
+    broker: Broker, round: int
+) -> None:
+    """Whichever commits first, the cancel is never lost."""
     enqueued = await broker.enqueue("q")
     claimed, outcome = await asyncio.gather(broker.claim("q"), broker.cancel(enqueued.id))
     if outcome is CancelOutcome.REMOVED:

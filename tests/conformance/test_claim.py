@@ -1,4 +1,4 @@
-"""Claim: what is handed out, in which order, and that it is handed out once."""
+"""Claim: which jobs are claimed, in which order, and each only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
 from tests.support.waiting import LONG, WatchedClock, within
 
 
-async def test_a_claim_runs_the_job(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_claim_makes_the_job_running(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue(
         "q", b"data", task="t", priority=7, max_attempts=4, headers={"h": "v"}, tenant="acme"
     )
@@ -42,13 +42,13 @@ async def test_a_claim_runs_the_job(broker: Broker, clock: WatchedClock) -> None
     assert stored.enqueued_at == stored.run_at == clock.time - timedelta(seconds=5)
 
 
-async def test_a_job_is_handed_out_once(broker: Broker) -> None:
+async def test_a_job_is_claimed_once(broker: Broker) -> None:
     await broker.enqueue("q")
     assert len(await broker.claim("q", limit=10)) == 1
     assert await broker.claim("q", limit=10) == []
 
 
-async def test_each_claim_counts(broker: Broker) -> None:
+async def test_each_claim_counts_an_attempt_and_an_epoch(broker: Broker) -> None:
     await broker.enqueue("q", max_attempts=10)
     for count in (1, 2, 3):
         claim = await claim_one(broker)
@@ -61,7 +61,9 @@ async def test_each_claim_counts(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("lease", [90, 90.0, timedelta(seconds=90)], ids=["int", "float", "timedelta"])
-async def test_the_call_sets_the_lease(broker: Broker, clock: WatchedClock, lease: float | timedelta) -> None:
+async def test_the_lease_argument_sets_the_lease(
+    broker: Broker, clock: WatchedClock, lease: float | timedelta
+) -> None:
     await broker.enqueue("q")
     claim = await claim_one(broker, lease=lease)
     assert claim.lease_expires_at == clock.time + timedelta(seconds=90)
@@ -89,7 +91,7 @@ async def test_lower_priority_numbers_run_first_then_lower_ids(broker: Broker) -
     assert [(job.priority, UUID(job.id).int) for job in claimed] == sorted(places)
 
 
-async def test_one_by_one_gives_the_same_order_as_at_once(broker: Broker) -> None:
+async def test_single_claims_and_one_large_claim_give_the_same_order(broker: Broker) -> None:
     places = [(priority, number) for number, priority in enumerate([3, 1, 2, 1, 3, 0, 2, 2])]
     await broker.enqueue_many(
         [NewJob("q", priority=priority, id=UUID(int=number)) for priority, number in places]
@@ -98,7 +100,7 @@ async def test_one_by_one_gives_the_same_order_as_at_once(broker: Broker) -> Non
     assert [(job.priority, UUID(job.id).int) for job in claimed] == sorted(places)
 
 
-async def test_a_retry_keeps_its_place(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_retry_keeps_its_position(broker: Broker, clock: WatchedClock) -> None:
     first, second, third = await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q")])
     claim = await claim_one(broker)
     assert claim.id == first.id
@@ -109,13 +111,13 @@ async def test_a_retry_keeps_its_place(broker: Broker, clock: WatchedClock) -> N
     assert ids(await broker.claim("q", limit=9)) == [first.id, third.id]
 
 
-async def test_a_released_job_keeps_its_place(broker: Broker) -> None:
+async def test_a_released_job_keeps_its_position(broker: Broker) -> None:
     first, second = await broker.enqueue_many([NewJob("q"), NewJob("q")])
     await broker.release(await claim_one(broker))
     assert ids(await broker.claim("q", limit=9)) == [first.id, second.id]
 
 
-async def test_a_promoted_job_takes_the_place_of_its_id(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_promoted_job_takes_the_position_of_its_id(broker: Broker, clock: WatchedClock) -> None:
     later = await broker.enqueue("q", delay=5)
     sooner = await broker.enqueue("q")
     clock.advance(5)
@@ -123,7 +125,7 @@ async def test_a_promoted_job_takes_the_place_of_its_id(broker: Broker, clock: W
     assert ids(await broker.claim("q", limit=9)) == [later.id, sooner.id]
 
 
-async def test_several_queues_are_taken_in_the_order_given(broker: Broker) -> None:
+async def test_several_queues_are_claimed_in_the_order_given(broker: Broker) -> None:
     for queue in ("a", "b", "c"):
         for priority in (2, 1):
             await broker.enqueue(queue, f"{queue}{priority}".encode(), priority=priority)
@@ -137,19 +139,19 @@ async def test_a_queue_named_twice_gives_each_job_once(broker: Broker) -> None:
     assert len(await broker.claim(["q", "q"], limit=5)) == 2
 
 
-async def test_a_queue_named_twice_leaves_room_for_those_after_it(broker: Broker) -> None:
+async def test_a_queue_named_twice_does_not_use_up_the_limit_for_later_queues(broker: Broker) -> None:
     first, second = [(await broker.enqueue(queue)).id for queue in ("a", "b")]
     assert ids(await broker.claim(["a", "a", "b"], limit=2)) == [first, second]
 
 
-async def test_one_queue_does_not_get_the_jobs_of_another(broker: Broker) -> None:
+async def test_a_claim_returns_jobs_of_its_own_queues_only(broker: Broker) -> None:
     await broker.enqueue("a")
     assert await broker.claim("b") == []
     assert await broker.claim(["b", "c"], limit=10) == []
     assert len(await broker.claim("a")) == 1
 
 
-async def test_claim_any_takes_every_queue_in_name_order(broker: Broker) -> None:
+async def test_claim_any_claims_from_every_queue_in_name_order(broker: Broker) -> None:
     await broker.enqueue_many([NewJob(queue) for queue in ("b", "c", "a", "paused", "é", "b")])
     await broker.pause("paused")
     assert [job.queue for job in await broker.claim_any(limit=3)] == ["a", "b", "b"]
@@ -157,7 +159,7 @@ async def test_claim_any_takes_every_queue_in_name_order(broker: Broker) -> None
     assert await broker.claim_any() == []
 
 
-async def test_claim_any_waits_for_queues_that_are_not_there_yet(
+async def test_claim_any_waits_for_queues_that_do_not_exist_yet(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     for enqueuer in (broker, await open_broker()):
@@ -167,10 +169,10 @@ async def test_claim_any_waits_for_queues_that_are_not_there_yet(
         assert ids(await within(waiting)) == [enqueued.id]
 
 
-# What is not handed out.
+# Jobs that can't be claimed.
 
 
-async def test_a_scheduled_job_waits_for_promote_even_when_due(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_due_job_is_not_claimable_before_promote(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", delay=10)
     clock.advance(60)
     assert await broker.claim("q") == []
@@ -179,7 +181,7 @@ async def test_a_scheduled_job_waits_for_promote_even_when_due(broker: Broker, c
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_finished_jobs_are_not_handed_out(open_broker: OpenBroker) -> None:
+async def test_finished_jobs_are_not_claimed(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(default=QueueConfig(max_attempts=1)))
     await broker.nack(await running(broker), "no")
     await broker.ack(await running(broker))
@@ -187,7 +189,7 @@ async def test_finished_jobs_are_not_handed_out(open_broker: OpenBroker) -> None
     assert await broker.claim("q", limit=10) == []
 
 
-async def test_claiming_from_an_unknown_queue_gives_nothing_and_leaves_it_unknown(broker: Broker) -> None:
+async def test_a_claim_from_an_unknown_queue_returns_nothing_and_does_not_create_it(broker: Broker) -> None:
     await broker.enqueue("known")
     before = await everything(broker)
     assert await broker.claim("unknown") == []
@@ -198,14 +200,14 @@ async def test_claiming_from_an_unknown_queue_gives_nothing_and_leaves_it_unknow
 # Limits.
 
 
-async def test_a_claim_gives_at_most_its_limit(broker: Broker) -> None:
+async def test_a_claim_returns_at_most_its_limit(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(7)])
     assert len(await broker.claim("q")) == 1
     assert len(await broker.claim("q", limit=4)) == 4
     assert len(await broker.claim("q", limit=4)) == 2
 
 
-async def test_a_limit_of_zero_gives_nothing(broker: Broker) -> None:
+async def test_a_limit_of_zero_returns_nothing(broker: Broker) -> None:
     await broker.enqueue("q")
     before = await everything(broker)
     assert await broker.claim("q", limit=0) == []
@@ -213,12 +215,12 @@ async def test_a_limit_of_zero_gives_nothing(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("limit", [10**6, 2**63, 2**70])
-async def test_a_huge_limit_gives_what_is_there(broker: Broker, limit: int) -> None:
+async def test_a_huge_limit_returns_all_pending_jobs(broker: Broker, limit: int) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(20)])
     assert len(await broker.claim("q", limit=limit)) == 20
 
 
-async def test_one_claim_gives_at_most_ten_thousand(broker: Broker) -> None:
+async def test_one_claim_returns_at_most_ten_thousand_jobs(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("a") for _ in range(9_995)])
     await broker.enqueue_many([NewJob("b") for _ in range(10)])
     claimed = await broker.claim(["a", "b"], limit=20_000)
@@ -237,9 +239,7 @@ async def test_a_negative_limit_is_refused(broker: Broker, limit: int) -> None:
 # Concurrency.
 
 
-async def test_concurrent_claims_share_the_jobs_without_overlap(
-    broker: Broker, open_broker: OpenBroker
-) -> None:
+async def test_concurrent_claims_never_return_the_same_job(broker: Broker, open_broker: OpenBroker) -> None:
     brokers = [broker, await open_broker(), await open_broker()]
     enqueued = await broker.enqueue_many([NewJob(f"q{number % 3}") for number in range(200)])
     answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Claim with ``wait``: it is woken by whatever makes a job claimable, and gives up when its time is over."""
+"""Claim with ``wait``: each event that makes a job claimable wakes it, and it ends at its timeout."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ SCENES: list[Scene] = [
 
 @pytest.mark.parametrize("through", ["the same broker", "another broker"])
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_a_waiting_claim_is_woken(
+async def test_a_waiting_claim_is_woken_by_every_way_to_become_claimable(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock, scene: Scene, through: str
 ) -> None:
     other = broker if through == "the same broker" else await open_broker()
@@ -102,7 +102,7 @@ async def test_a_claim_that_finds_jobs_does_not_wait(broker: Broker) -> None:
     assert len(await within(broker.claim("q", limit=10, wait=LONG))) == 1
 
 
-async def test_a_waiting_claim_gives_up_when_its_time_is_over(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_waiting_claim_returns_nothing_at_its_timeout(broker: Broker, clock: WatchedClock) -> None:
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     await clock.until_waiting()
     clock.advance(LONG - 1)
@@ -138,7 +138,7 @@ async def test_several_waiting_claims_each_get_a_job(broker: Broker, clock: Watc
     assert len(set(claimed)) == 4
 
 
-async def test_a_waiting_claim_that_is_cancelled_takes_nothing(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_cancelled_waiting_claim_claims_nothing(broker: Broker, clock: WatchedClock) -> None:
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     await clock.until_waiting()
     waiting.cancel()
@@ -149,10 +149,10 @@ async def test_a_waiting_claim_that_is_cancelled_takes_nothing(broker: Broker, c
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
-async def test_a_claim_that_is_cancelled_midway_strands_no_job(
+async def test_a_claim_cancelled_under_way_strands_no_job(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
-    """Whether it had been handed out by then or not, a later claim gets it without waiting for a lease."""
+    """Whether the job was claimed by then or not, a later claim gets it without waiting for a lease."""
     enqueued = await broker.enqueue("q")
     claiming = asyncio.create_task(broker.claim("q"))
     await cancel_at(turn, [claiming])
@@ -160,6 +160,6 @@ async def test_a_claim_that_is_cancelled_midway_strands_no_job(
     if claiming.cancelled():
         [job] = await within(broker.claim("q", wait=LONG))
         assert job.id == enqueued.id
-        assert job.attempts == 1, "a run that nobody saw does not count"
+        assert job.attempts == 1, "a run that did not start does not count"
     else:
         assert await state(broker, enqueued.id) == "running"

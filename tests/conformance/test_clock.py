@@ -1,4 +1,4 @@
-"""Time is injected: every instant comes from the given clock, and nothing happens before its time."""
+"""Time is injected: every instant comes from the given clock, and nothing happens early."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_job_is_due_at_its_time_and_not_a_moment_before(
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_the_next_due_time_is_told(broker: Broker, clock: WatchedClock) -> None:
+async def test_next_due_returns_the_time_until_the_next_due_job(broker: Broker, clock: WatchedClock) -> None:
     assert await broker.next_due() is None
     await broker.enqueue("q", delay=20)
     assert await broker.next_due() == 20_000_000
@@ -89,7 +89,7 @@ async def test_the_next_due_time_is_told(broker: Broker, clock: WatchedClock) ->
     assert await broker.next_due() is None
 
 
-async def test_promote_takes_all_that_is_due(broker: Broker, clock: WatchedClock) -> None:
+async def test_promote_takes_all_due_jobs(broker: Broker, clock: WatchedClock) -> None:
     for delay in (1, 2, 3, 4):
         await broker.enqueue("q", delay=delay)
     clock.advance(3)
@@ -98,7 +98,9 @@ async def test_promote_takes_all_that_is_due(broker: Broker, clock: WatchedClock
     assert (await broker.stats("q")).scheduled == 1
 
 
-async def test_nothing_happens_while_the_clock_stands(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_nothing_happens_while_the_clock_stands_still(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     await done(broker)
     await dead(broker)
@@ -123,7 +125,7 @@ async def test_a_clock_set_back_makes_nothing_due_earlier(broker: Broker, clock:
     await broker.ack(claim)
 
 
-async def test_a_claim_after_the_clock_was_set_back_gets_a_lease_from_then(
+async def test_after_the_clock_was_set_back_a_lease_starts_at_the_new_time(
     broker: Broker, clock: WatchedClock
 ) -> None:
     await broker.enqueue("q")
@@ -133,17 +135,17 @@ async def test_a_claim_after_the_clock_was_set_back_gets_a_lease_from_then(
     await broker.ack(claim)
 
 
-async def test_a_jump_ahead_expires_leases_and_makes_jobs_due(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_forward_jump_expires_leases_and_makes_jobs_due(broker: Broker, clock: WatchedClock) -> None:
     await running(broker, "r")
     await broker.enqueue("q", delay=10)
     clock.set(clock.time + timedelta(days=365))
     assert (await broker.promote(), await broker.reap()) == (1, 1)
 
 
-async def test_brokers_on_one_storage_may_have_clocks_of_their_own(
+async def test_brokers_on_one_storage_may_have_different_clocks(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
-    """Each call acts at the time of the broker that it is made on."""
+    """Each call acts at the time of its own broker."""
     ahead = WatchedClock(clock.time + HOUR)
     other = await open_broker(clock=ahead)
     enqueued = await broker.enqueue("q", delay=60)
@@ -155,7 +157,7 @@ async def test_brokers_on_one_storage_may_have_clocks_of_their_own(
     assert await other.reap() == 1
 
 
-async def test_without_a_clock_the_engines_own_decides(url: str) -> None:
+async def test_without_a_clock_the_engine_clock_decides(url: str) -> None:
     async with Broker(url, config=quiet()) as broker:
         enqueued = await broker.enqueue("q", delay=60)
         job = await record(broker, enqueued.id)

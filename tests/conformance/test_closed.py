@@ -1,4 +1,4 @@
-"""After close, and before open, every method raises Closed; closing is clean and may be repeated."""
+"""Every method raises Closed before open and after close. Close is clean and idempotent."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CALLS: dict[str, Call] = {
 }
 
 
-def test_every_method_is_tried() -> None:
+def test_the_list_of_calls_covers_every_method() -> None:
     public = {
         name
         for name, member in inspect.getmembers(Broker, inspect.iscoroutinefunction)
@@ -97,7 +97,7 @@ def test_every_method_is_tried() -> None:
 
 
 async def outcomes(broker: Broker, claim: Job) -> dict[str, object]:
-    """What each call returned, or which error it raised."""
+    """Return the result of each call, or the type of its error."""
     found: dict[str, object] = {}
     for name, call in CALLS.items():
         try:
@@ -145,7 +145,7 @@ async def test_close_releases_no_claims(open_broker: OpenBroker) -> None:
     await second.ack(claim)
 
 
-async def test_close_wakes_those_who_wait(broker: Broker, clock: WatchedClock) -> None:
+async def test_close_wakes_waiting_calls(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("other")
     waiting: list[asyncio.Task[object]] = [
         asyncio.create_task(broker.claim("q", wait=LONG)),
@@ -159,8 +159,8 @@ async def test_close_wakes_those_who_wait(broker: Broker, clock: WatchedClock) -
 
 
 @pytest.mark.parametrize("turn", range(5))
-async def test_close_finishes_what_was_begun(open_broker: OpenBroker, turn: int) -> None:
-    """A call that was accepted before the close is answered, and what it answered is there."""
+async def test_close_finishes_calls_under_way(open_broker: OpenBroker, turn: int) -> None:
+    """A call that was accepted before the close returns, and its effect is stored."""
     broker, other = await open_broker(), await open_broker()
     calls: list[asyncio.Task[Enqueued]] = []
     for _ in range(5):
@@ -174,8 +174,8 @@ async def test_close_finishes_what_was_begun(open_broker: OpenBroker, turn: int)
     assert turn == 0 or len(accepted) == 50
 
 
-async def test_close_answers_the_calls_whose_batch_had_not_left(broker: Broker) -> None:
-    """Claims that ask for a full batch go one by one, so the later ones still wait when the close begins."""
+async def test_close_answers_calls_whose_batch_was_not_sent_yet(broker: Broker) -> None:
+    """Claims of a full batch are sent one by one, so the later ones still wait when the close begins."""
     names = [f"q{number}" for number in range(6)]
     await broker.enqueue_many([NewJob(name) for name in names])
     calls = [asyncio.create_task(broker.claim(name, limit=10_000)) for name in names]
@@ -184,7 +184,7 @@ async def test_close_answers_the_calls_whose_batch_had_not_left(broker: Broker) 
     assert [len(jobs) for jobs in await within(asyncio.gather(*calls))] == [1] * 6
 
 
-async def test_other_brokers_go_on(open_broker: OpenBroker) -> None:
+async def test_closing_one_broker_leaves_others_open(open_broker: OpenBroker) -> None:
     first, second = await open_broker(), await open_broker()
     await first.close()
     await second.enqueue("q")

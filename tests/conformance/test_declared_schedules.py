@@ -1,4 +1,4 @@
-"""Recurring jobs that code declares; what wakes those who fire; and bad input, stored or asked for."""
+"""Schedules declared by code, the wake-up of the recur duty, and bad input, stored or given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def ids(broker: Broker) -> list[str]:
 
 
 async def arrive(broker: Broker, id: str, *schedules: str, app: str = "app") -> Any:
-    """A worker whose code declares these."""
+    """Register a worker whose code declares these schedules."""
     member = await broker.register(
         elsewhere(id, app=app, tasks=("t",), schedules=schedules, dead_after=FOREVER)
     )
@@ -32,7 +32,7 @@ async def arrive(broker: Broker, id: str, *schedules: str, app: str = "app") -> 
 
 
 async def pass_by(broker: Broker, clock: WatchedClock, seconds: float) -> None:
-    """Let the time pass, with looks in between."""
+    """Advance the clock in steps, with a reconciliation after each."""
     for _ in range(round(seconds / 5)):
         clock.advance(5)
         await broker.recur()
@@ -41,7 +41,7 @@ async def pass_by(broker: Broker, clock: WatchedClock, seconds: float) -> None:
 # Declared by code.
 
 
-async def test_what_is_declared_is_marked_as_the_apps(broker: Broker) -> None:
+async def test_a_declared_schedule_is_owned_by_its_app(broker: Broker) -> None:
     await arrive(broker, "w", "a", "b")
     await broker.schedule(Recurring("mine", every=60))
     assert [(each.id, each.app) for each in await broker.schedules()] == [
@@ -49,7 +49,7 @@ async def test_what_is_declared_is_marked_as_the_apps(broker: Broker) -> None:
     ]  # fmt: skip
 
 
-async def test_declaring_again_keeps_what_has_happened(broker: Broker, clock: WatchedClock) -> None:
+async def test_declaring_again_keeps_last_and_next_time(broker: Broker, clock: WatchedClock) -> None:
     await arrive(broker, "w", "a")
     clock.advance(3600)
     await broker.recur()
@@ -60,14 +60,14 @@ async def test_declaring_again_keeps_what_has_happened(broker: Broker, clock: Wa
     assert await broker.schedules() == before
 
 
-async def test_racing_workers_declare_alike(open_broker: OpenBroker) -> None:
+async def test_workers_that_declare_concurrently_agree(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(4)]
     declared = [Recurring(str(number), every=60, queue="q") for number in range(20)]
     await within(asyncio.gather(*(broker.declare("app", declared) for broker in brokers)))
     assert len(await ids(brokers[0])) == 20
 
 
-async def test_what_the_code_no_longer_names_goes_after_a_while(
+async def test_a_schedule_no_longer_declared_is_removed_after_a_grace_time(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = await arrive(broker, "old", "kept", "dropped")
@@ -80,10 +80,10 @@ async def test_what_the_code_no_longer_names_goes_after_a_while(
     with caplog.at_level(logging.INFO, "dayjob.schedules"):
         await pass_by(broker, clock, 10)
     assert await ids(broker) == ["kept", "mine"]
-    assert "schedule 'dropped' is removed: the code of app 'app' no longer names it" in caplog.text
+    assert "schedule 'dropped' is removed: the code of app 'app' no longer declares it" in caplog.text
 
 
-async def test_nothing_goes_while_old_and_new_workers_run_side_by_side(
+async def test_no_schedule_is_removed_while_old_and_new_workers_run(
     broker: Broker, clock: WatchedClock
 ) -> None:
     old = await arrive(broker, "old", "kept", "dropped")
@@ -95,8 +95,10 @@ async def test_nothing_goes_while_old_and_new_workers_run_side_by_side(
     assert await ids(broker) == ["added", "kept"]
 
 
-async def test_an_old_worker_that_comes_back_in_time_keeps_it(broker: Broker, clock: WatchedClock) -> None:
-    """A crash loop in the middle of a deploy: the time without it starts over."""
+async def test_an_old_worker_that_returns_in_time_keeps_its_schedule(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    """A crash loop during a deploy: the grace time starts over."""
     old = await arrive(broker, "old", "dropped")
     await arrive(broker, "new", "kept")
     for number in range(3):
@@ -108,7 +110,9 @@ async def test_an_old_worker_that_comes_back_in_time_keeps_it(broker: Broker, cl
     assert await ids(broker) == ["dropped", "kept"]
 
 
-async def test_nothing_goes_while_no_worker_of_its_app_is_alive(broker: Broker, clock: WatchedClock) -> None:
+async def test_no_schedule_is_removed_while_no_worker_of_its_app_is_alive(
+    broker: Broker, clock: WatchedClock
+) -> None:
     gone = await arrive(broker, "w", "a")
     await arrive(broker, "other", "b", app="another app")
     await broker.deregister(gone)
@@ -116,7 +120,7 @@ async def test_nothing_goes_while_no_worker_of_its_app_is_alive(broker: Broker, 
     assert await ids(broker) == ["a", "b"]
 
 
-async def test_what_the_code_no_longer_names_does_not_fire(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_schedule_no_longer_declared_does_not_fire(broker: Broker, clock: WatchedClock) -> None:
     old = await arrive(broker, "old", "dropped")
     await arrive(broker, "new")
     await broker.deregister(old)
@@ -125,7 +129,7 @@ async def test_what_the_code_no_longer_names_does_not_fire(broker: Broker, clock
     assert await broker.jobs() == []
 
 
-async def test_one_put_by_hand_in_the_place_of_a_declared_one_stays(
+async def test_a_manual_schedule_that_replaces_a_declared_one_stays(
     broker: Broker, clock: WatchedClock
 ) -> None:
     old = await arrive(broker, "old", "a")
@@ -136,7 +140,7 @@ async def test_one_put_by_hand_in_the_place_of_a_declared_one_stays(
     assert await ids(broker) == ["a"]
 
 
-async def test_tasks_declare_themselves(url: str, broker: Broker, clock: WatchedClock) -> None:
+async def test_tasks_declare_their_schedules(url: str, broker: Broker, clock: WatchedClock) -> None:
     app = App(url, name="shop")
 
     @app.task(name="tick", cron="* * * * *", queue="ticks")
@@ -155,10 +159,12 @@ async def test_tasks_declare_themselves(url: str, broker: Broker, clock: Watched
     assert (await broker.stats("raw")).pending == 1
 
 
-# By themselves.
+# With duties.
 
 
-async def test_a_schedule_fires_by_itself_at_its_time(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_the_recur_duty_fires_a_schedule_at_its_time(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     busy = await open_broker(BrokerConfig(promote_interval=7, duties=True))
     await busy.schedule(Recurring("s", every=2.25, queue="q"))
     waiting = asyncio.create_task(busy.claim("q", wait=LONG))
@@ -170,10 +176,10 @@ async def test_a_schedule_fires_by_itself_at_its_time(open_broker: OpenBroker, c
     await clock.until_waiting_for(2.25)
 
 
-async def test_a_change_by_another_broker_is_noticed_at_once(
+async def test_a_change_by_another_broker_wakes_the_recur_duty(
     open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
-    """The one with duties would look in five seconds; it does not wait for that."""
+    """The duty would poll in five seconds. The change wakes it earlier."""
     await open_broker(BrokerConfig(promote_interval=7, duties=True))
     other = await open_broker()
     await clock.until_waiting_for(LONGEST_WAIT / 1_000_000)
@@ -192,7 +198,7 @@ async def test_a_change_by_another_broker_is_noticed_at_once(
 
 @pytest.mark.parametrize("method", ["unschedule", "pause_schedule", "resume_schedule"])
 @pytest.mark.parametrize("id", ["", "a\0b", "\ud800", "x" * 1025, 5, None, b"x"], ids=repr)
-async def test_a_bad_id_is_refused(broker: Broker, method: str, id: Any) -> None:
+async def test_a_bad_schedule_id_is_refused(broker: Broker, method: str, id: Any) -> None:
     await broker.schedule(Recurring("s", every=60))
     with pytest.raises((TypeError, ValueError), match="schedule id"):
         await getattr(broker, method)(id)
@@ -219,7 +225,7 @@ async def test_a_bad_id_is_refused(broker: Broker, method: str, id: Any) -> None
         ({"tenant": ""}, ValueError),
     ],
 )
-async def test_what_could_not_be_enqueued_is_not_stored(
+async def test_a_schedule_whose_job_would_be_refused_is_not_stored(
     open_broker: OpenBroker, options: dict[str, Any], error: Any
 ) -> None:
     broker = await open_broker(quiet(max_payload=100))
@@ -230,14 +236,14 @@ async def test_what_could_not_be_enqueued_is_not_stored(
     assert await broker.schedules() == []
 
 
-async def test_only_a_recurring_is_taken(broker: Broker) -> None:
+async def test_schedule_accepts_only_a_recurring(broker: Broker) -> None:
     for wrong in (None, "s", {"id": "s"}):
         with pytest.raises(TypeError, match="pass a Recurring"):
             await broker.schedule(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc1", b"\x80", b'{"id": "bad"}', b"\x81\xa2id\x05"], ids=repr)
-async def test_a_schedule_that_cannot_be_read_harms_no_other_and_is_not_lost(
+async def test_an_undecodable_schedule_affects_no_other_and_is_kept(
     broker: Broker, clock: WatchedClock, value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.schedule(Recurring("well", every=60, queue="q"))
@@ -247,14 +253,14 @@ async def test_a_schedule_that_cannot_be_read_harms_no_other_and_is_not_lost(
         await broker.recur()
     assert await ids(broker) == ["well"]
     assert len(await broker.jobs()) == 3
-    assert caplog.text.count("schedule 'bad' can't be read") == 1
+    assert caplog.text.count("schedule 'bad' can't be decoded") == 1
     assert not await broker.pause_schedule("bad")
     assert not await broker.resume_schedule("bad")
     _, documents = await broker._engine.documents(KIND, clock.now())
-    assert [note.value for note in documents if note.name == "bad"] == [value]
+    assert [document.value for document in documents if document.name == "bad"] == [value]
 
 
-async def test_a_schedule_that_cannot_be_read_is_removed_or_put_anew(
+async def test_an_undecodable_schedule_can_be_removed_or_replaced(
     broker: Broker, clock: WatchedClock
 ) -> None:
     for id in ("a", "b", "c"):
@@ -267,7 +273,7 @@ async def test_a_schedule_that_cannot_be_read_is_removed_or_put_anew(
     assert not await broker.unschedule("a")
 
 
-async def test_a_closed_broker_says_so(broker: Broker) -> None:
+async def test_a_closed_broker_raises_closed(broker: Broker) -> None:
     await broker.close()
     for call in (
         broker.schedule(Recurring("s", every=5)), broker.declare("app", []), broker.unschedule("s"),

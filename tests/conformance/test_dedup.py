@@ -1,4 +1,4 @@
-"""Deduplication: who holds a key, for how long, and that nobody takes it by chance."""
+"""Deduplication: which job holds a key, how long, and that no other job takes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ both_windows = pytest.mark.parametrize("until", WINDOWS)
 
 
 async def holder(broker: Broker, key: str = "k", queue: str = "q") -> str | None:
-    """The id of the job that holds the key, or None if it is free; takes nothing."""
+    """Return the id of the job that holds the key, or None. Does not take the key."""
     probe = await broker.enqueue(queue, dedup_key=key, delay=10**6)
     if not probe.created:
         return probe.id
@@ -46,7 +46,7 @@ async def test_a_waiting_job_holds_its_key(broker: Broker, clock: WatchedClock, 
     assert (await record(broker, first.id)).payload == b"first"
 
 
-async def test_until_claimed_the_claim_lets_go(broker: Broker) -> None:
+async def test_until_claimed_the_claim_releases_the_key(broker: Broker) -> None:
     first = await broker.enqueue("q", dedup_key="k")
     await claim_one(broker)
     second = await broker.enqueue("q", dedup_key="k")
@@ -55,7 +55,9 @@ async def test_until_claimed_the_claim_lets_go(broker: Broker) -> None:
     assert await holder(broker) == second.id
 
 
-async def test_until_settled_the_claim_and_its_retries_hold(broker: Broker, clock: WatchedClock) -> None:
+async def test_until_settled_the_run_and_its_retries_hold_the_key(
+    broker: Broker, clock: WatchedClock
+) -> None:
     first = await broker.enqueue("q", dedup_key="k", dedup_until="settled", max_attempts=9)
     assert await broker.nack(await claim_one(broker), "again", delay=0) is JobState.PENDING
     assert await holder(broker) == first.id
@@ -90,7 +92,9 @@ ENDINGS: dict[str, Ending] = {
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
-async def test_until_settled_the_end_lets_go(open_broker: OpenBroker, ending: Ending, kept: bool) -> None:
+async def test_until_settled_the_end_of_the_job_releases_the_key(
+    open_broker: OpenBroker, ending: Ending, kept: bool
+) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL if kept else None))
     first = await broker.enqueue("q", dedup_key="k", dedup_until="settled", max_attempts=1)
     claim = await claim_one(broker)
@@ -101,7 +105,9 @@ async def test_until_settled_the_end_lets_go(open_broker: OpenBroker, ending: En
 
 @both_windows
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
-async def test_a_cancelled_job_lets_go(open_broker: OpenBroker, until: DedupUntil, kept: bool) -> None:
+async def test_a_cancelled_job_releases_its_key(
+    open_broker: OpenBroker, until: DedupUntil, kept: bool
+) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL if kept else None))
     for delay in (0, 60):
         enqueued = await broker.enqueue("q", dedup_key="k", dedup_until=until, delay=delay)
@@ -110,14 +116,16 @@ async def test_a_cancelled_job_lets_go(open_broker: OpenBroker, until: DedupUnti
 
 
 @both_windows
-async def test_an_expired_job_lets_go(broker: Broker, clock: WatchedClock, until: DedupUntil) -> None:
+async def test_an_expired_job_releases_its_key(
+    broker: Broker, clock: WatchedClock, until: DedupUntil
+) -> None:
     await broker.enqueue("q", dedup_key="k", dedup_until=until, expires=10)
     clock.advance(10)
     await broker.promote()
     assert await holder(broker) is None
 
 
-async def test_a_lease_that_ends_dead_lets_go(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_job_dead_by_its_expired_lease_releases_its_key(broker: Broker, clock: WatchedClock) -> None:
     await broker.enqueue("q", dedup_key="k", dedup_until="settled", max_attempts=1)
     await claim_one(broker)
     clock.advance(30)
@@ -155,7 +163,7 @@ RETURNS: dict[str, Return] = {
 
 
 @pytest.mark.parametrize("back", RETURNS.values(), ids=RETURNS)
-async def test_a_key_let_go_by_a_claim_is_not_taken_again(
+async def test_a_key_released_by_a_claim_is_not_taken_again_by_that_job(
     broker: Broker, clock: WatchedClock, back: Return
 ) -> None:
     first = await broker.enqueue("q", dedup_key="k")
@@ -165,7 +173,9 @@ async def test_a_key_let_go_by_a_claim_is_not_taken_again(
     assert second.created
     assert await broker.reschedule(first.id, run_at=clock.time)
     await broker.ack(await claim_one(broker))
-    assert await holder(broker) == second.id, "the end of the first job takes nothing from the second"
+    assert await holder(broker) == second.id, (
+        "the end of the first job does not release the key of the second"
+    )
 
 
 @pytest.mark.parametrize("back", ["requeue", "requeue_dead"])
@@ -192,7 +202,7 @@ async def test_a_key_belongs_to_its_queue(broker: Broker) -> None:
     assert await holder(broker, queue="b") == second.id
 
 
-async def test_within_one_batch_the_first_of_a_key_wins(broker: Broker) -> None:
+async def test_of_several_jobs_with_one_key_in_a_batch_the_first_wins(broker: Broker) -> None:
     answers = await broker.enqueue_many(
         [
             NewJob("q", b"1", dedup_key="k", kv={b"1": b"1"}),
@@ -216,7 +226,7 @@ async def test_rescheduling_keeps_the_key(broker: Broker, clock: WatchedClock) -
 
 
 @both_windows
-async def test_of_concurrent_enqueues_one_wins(
+async def test_of_concurrent_enqueues_with_one_key_one_wins(
     broker: Broker, open_broker: OpenBroker, until: DedupUntil
 ) -> None:
     brokers = [broker, await open_broker(), await open_broker()]
@@ -230,7 +240,7 @@ async def test_of_concurrent_enqueues_one_wins(
     assert len(await every_job(broker)) == 5
 
 
-async def test_the_record_shows_the_key_and_its_window(broker: Broker) -> None:
+async def test_the_record_has_the_key_and_its_window(broker: Broker) -> None:
     for until in WINDOWS:
         enqueued = await broker.enqueue("q", dedup_key=f"key {until}", dedup_until=until)
         job = await record(broker, enqueued.id)

@@ -1,4 +1,4 @@
-"""What ``dayjob doctor`` learns from an engine: each says what it is, and whether jobs are safe there."""
+"""``diagnose``: each engine reports its layout and whether its jobs are durable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dayjob import Broker
 
 
-async def test_every_engine_says_whether_jobs_are_safe(broker: Broker) -> None:
+async def test_every_engine_reports_whether_jobs_are_durable(broker: Broker) -> None:
     diagnostics = await broker.diagnose()
     assert "durability" in {diagnostic.check for diagnostic in diagnostics}
     assert all(diagnostic.text for diagnostic in diagnostics)
@@ -15,7 +15,7 @@ async def test_every_engine_says_whether_jobs_are_safe(broker: Broker) -> None:
         assert (diagnostic.remedy is None) == (diagnostic.level == "ok"), diagnostic.check
 
 
-async def test_an_engine_that_persists_says_which_layout_it_has(broker: Broker) -> None:
+async def test_a_persistent_engine_reports_its_layout_version(broker: Broker) -> None:
     layouts = [diagnostic.text for diagnostic in await broker.diagnose() if diagnostic.check == "layout"]
     if broker.capabilities.persistent:
         assert len(layouts) == 1

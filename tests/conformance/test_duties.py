@@ -1,4 +1,4 @@
-"""The duties of an open broker: promote, reap and sweep run by themselves, by the injected clock."""
+"""The duties of an open broker: promote, reap and sweep run at the times of the injected clock."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BUSY = BrokerConfig(
 
 @pytest.fixture
 async def busy(open_broker: OpenBroker) -> Broker:
-    """A broker that runs the duties."""
+    """A broker with duties."""
     return await open_broker(BUSY)
 
 
 async def advance_until(clock: WatchedClock, step: float, condition: Callable[[], Awaitable[bool]]) -> float:
-    """Let the clock tick until the condition holds; the seconds that it took."""
+    """Advance the clock until the condition holds. Return the seconds."""
     passed = 0.0
 
     async def tick() -> bool:
@@ -75,7 +75,7 @@ async def test_an_arrival_through_another_broker_wakes_the_promote_duty(
     await clock.until_waiting_for(0.3)
 
 
-async def test_an_expired_job_is_ended_by_itself(busy: Broker, clock: WatchedClock) -> None:
+async def test_the_promote_duty_cancels_an_expired_job(busy: Broker, clock: WatchedClock) -> None:
     enqueued = await busy.enqueue("q", expires=3)
 
     async def gone() -> bool:
@@ -84,7 +84,7 @@ async def test_an_expired_job_is_ended_by_itself(busy: Broker, clock: WatchedClo
     assert await advance_until(clock, 0.5, gone) >= 3
 
 
-async def test_a_lost_lease_is_reaped_by_itself(busy: Broker, clock: WatchedClock) -> None:
+async def test_the_reap_duty_ends_an_expired_lease(busy: Broker, clock: WatchedClock) -> None:
     claim = await running(busy)
 
     async def back() -> bool:
@@ -93,7 +93,7 @@ async def test_a_lost_lease_is_reaped_by_itself(busy: Broker, clock: WatchedCloc
     assert await advance_until(clock, 1, back) >= 30
 
 
-async def test_finished_jobs_are_swept_by_themselves(busy: Broker, clock: WatchedClock) -> None:
+async def test_the_sweep_duty_removes_finished_jobs(busy: Broker, clock: WatchedClock) -> None:
     claim = await running(busy)
     await busy.ack(claim)
 
@@ -103,7 +103,9 @@ async def test_finished_jobs_are_swept_by_themselves(busy: Broker, clock: Watche
     assert await advance_until(clock, 5, gone) >= 10
 
 
-async def test_without_duties_nothing_happens_by_itself(broker: Broker, clock: WatchedClock) -> None:
+async def test_without_duties_nothing_is_promoted_reaped_or_swept(
+    broker: Broker, clock: WatchedClock
+) -> None:
     await running(broker)
     await broker.enqueue("q", delay=1)
     await broker.enqueue("q", expires=1)

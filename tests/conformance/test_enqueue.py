@@ -1,4 +1,4 @@
-"""Enqueue: what is stored, with which defaults, under which id."""
+"""Enqueue: the stored fields, their defaults, and the id."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_bare_job_is_pending_with_the_defaults(broker: Broker, clock: Wa
     }
 
 
-async def test_every_option_is_kept(broker: Broker, clock: WatchedClock) -> None:
+async def test_every_option_is_stored(broker: Broker, clock: WatchedClock) -> None:
     run_at = clock.time + timedelta(seconds=60, microseconds=123_457)
     expires = clock.time + timedelta(hours=1, microseconds=1)
     options = {
@@ -74,7 +74,9 @@ async def test_every_option_is_kept(broker: Broker, clock: WatchedClock) -> None
     assert await broker.kv_get(b"k") == b"v"
 
 
-async def test_enqueue_many_stores_what_single_calls_store(broker: Broker, clock: WatchedClock) -> None:
+async def test_enqueue_many_stores_the_same_records_as_single_calls(
+    broker: Broker, clock: WatchedClock
+) -> None:
     run_at = clock.time + timedelta(minutes=5)
     await broker.enqueue(
         "one", b"p", task="t", priority=LOW, run_at=run_at, expires=600, max_attempts=2, dedup_key="d",
@@ -95,7 +97,7 @@ async def test_enqueue_many_stores_what_single_calls_store(broker: Broker, clock
 
 
 @pytest.mark.parametrize("ago", [0, 1, 10**10], ids=["now", "a moment ago", "three centuries ago"])
-async def test_a_run_at_that_is_past_is_pending(broker: Broker, clock: WatchedClock, ago: int) -> None:
+async def test_a_past_run_at_gives_a_pending_job(broker: Broker, clock: WatchedClock, ago: int) -> None:
     run_at = clock.time - timedelta(seconds=ago)
     enqueued = await broker.enqueue("q", run_at=run_at)
     job = await record(broker, enqueued.id)
@@ -103,7 +105,7 @@ async def test_a_run_at_that_is_past_is_pending(broker: Broker, clock: WatchedCl
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_a_future_run_at_is_scheduled(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_future_run_at_gives_a_scheduled_job(broker: Broker, clock: WatchedClock) -> None:
     moment = clock.time + timedelta(microseconds=1)
     tokyo = (clock.time + timedelta(hours=3)).astimezone(timezone(timedelta(hours=9)))
     latest = datetime.max.replace(tzinfo=UTC)
@@ -114,27 +116,27 @@ async def test_a_future_run_at_is_scheduled(broker: Broker, clock: WatchedClock)
 
 
 @pytest.mark.parametrize("delay", [60, 60.0, timedelta(minutes=1)], ids=["int", "float", "timedelta"])
-async def test_a_delay_is_scheduled_from_now(
+async def test_a_delay_gives_a_scheduled_job(
     broker: Broker, clock: WatchedClock, delay: float | timedelta
 ) -> None:
     job = await record(broker, (await broker.enqueue("q", delay=delay)).id)
     assert (job.state, job.run_at) == (JobState.SCHEDULED, clock.time + timedelta(minutes=1))
 
 
-async def test_no_delay_is_pending(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_delay_of_zero_gives_a_pending_job(broker: Broker, clock: WatchedClock) -> None:
     for delay in (0, 0.0, timedelta(0)):
         job = await record(broker, (await broker.enqueue("q", delay=delay)).id)
         assert (job.state, job.run_at) == (JobState.PENDING, clock.time)
 
 
-async def test_expires_is_a_duration_from_now_or_a_time(broker: Broker, clock: WatchedClock) -> None:
+async def test_expires_accepts_a_duration_or_a_time(broker: Broker, clock: WatchedClock) -> None:
     moment = clock.time + timedelta(seconds=90)
     for expires in (90, 90.0, timedelta(seconds=90), moment):
         assert (await record(broker, (await broker.enqueue("q", expires=expires)).id)).expires_at == moment
 
 
 @pytest.mark.parametrize("priority", [0, HIGH, NORMAL, LOW, 2**31, 2**32 - 1])
-async def test_any_priority_in_range_is_kept(broker: Broker, priority: int) -> None:
+async def test_any_priority_in_range_is_stored(broker: Broker, priority: int) -> None:
     enqueued = await broker.enqueue("q", priority=priority)
     assert (await record(broker, enqueued.id)).priority == priority
     assert (await claim_one(broker)).priority == priority
@@ -159,7 +161,7 @@ async def test_priority_and_attempts_come_from_the_call_or_else_the_queue(open_b
             assert (job.priority, job.max_attempts) == expected
 
 
-async def test_any_bytes_are_a_payload_up_to_the_limit(open_broker: OpenBroker) -> None:
+async def test_a_payload_of_any_bytes_up_to_the_limit_is_stored(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(max_payload=256 * 256))
     for payload in (b"", bytes(range(256)), bytes(range(256)) * 256):
         enqueued = await broker.enqueue("q", payload)
@@ -167,7 +169,7 @@ async def test_any_bytes_are_a_payload_up_to_the_limit(open_broker: OpenBroker) 
         assert (await claim_one(broker)).payload == payload
 
 
-async def test_a_payload_of_one_mebibyte_is_taken_by_default(broker: Broker) -> None:
+async def test_the_default_payload_limit_is_one_mebibyte(broker: Broker) -> None:
     payload = b"x" * 2**20
     await broker.enqueue("q", payload)
     assert (await claim_one(broker)).payload == payload
@@ -176,7 +178,7 @@ async def test_a_payload_of_one_mebibyte_is_taken_by_default(broker: Broker) -> 
 # Ids.
 
 
-async def test_made_ids_are_uuid7_in_order(broker: Broker) -> None:
+async def test_generated_ids_are_uuid7_in_order(broker: Broker) -> None:
     made = [(await broker.enqueue("q")).id for _ in range(20)]
     made += [one.id for one in await broker.enqueue_many([NewJob("q") for _ in range(20)])]
     made += [(await broker.enqueue("q")).id for _ in range(20)]
@@ -198,7 +200,7 @@ async def test_made_ids_are_uuid7_in_order(broker: Broker) -> None:
     ],
     ids=["canonical", "upper case", "no dashes", "braces", "urn", "UUID"],
 )
-async def test_an_id_is_taken_in_any_spelling(broker: Broker, spelling: str | UUID) -> None:
+async def test_an_id_in_any_spelling_is_accepted(broker: Broker, spelling: str | UUID) -> None:
     enqueued = await broker.enqueue("q", id=spelling)
     assert (enqueued.id, enqueued.created) == (CANONICAL, True)
     assert (await record(broker, CANONICAL)).id == CANONICAL
@@ -224,7 +226,7 @@ async def test_an_id_that_exists_is_a_no_op(broker: Broker) -> None:
     variants: list[dict[str, Any]] = [{}, {"dedup_key": "second"}, {"delay": 5}, {"priority": 1}]
     for options in variants:
         again = await broker.enqueue("elsewhere", b"second", id=SPELLED, kv={b"k": b"v"}, **options)
-        assert (again.id, again.created) == (CANONICAL, False), "the id is looked at before the dedup key"
+        assert (again.id, again.created) == (CANONICAL, False), "the id is checked before the dedup key"
     [again] = await broker.enqueue_many([NewJob("elsewhere", b"second", id=CANONICAL, kv={b"k": b"v"})])
     assert (again.id, again.created) == (CANONICAL, False)
     assert await everything(broker) == before
@@ -241,17 +243,17 @@ async def test_an_id_that_exists_in_any_state_is_a_no_op(open_broker: OpenBroker
     assert await broker.claim("q") == []
 
 
-async def test_the_id_of_a_job_that_is_gone_is_free(broker: Broker) -> None:
+async def test_the_id_of_a_removed_job_can_be_used_again(broker: Broker) -> None:
     await done(broker, id=CANONICAL)
     assert (await broker.enqueue("q", b"new", id=CANONICAL)).created
     assert (await claim_one(broker)).epoch == 1
 
 
 @pytest.mark.parametrize("way", ["acked", "cancelled", "moved before it was due"])
-async def test_the_id_of_a_job_that_is_gone_is_free_on_another_queue(
+async def test_the_id_of_a_removed_job_can_be_used_on_another_queue(
     broker: Broker, clock: WatchedClock, way: str
 ) -> None:
-    """Nothing that the first job left behind brings the second one to the first one's queue."""
+    """No trace of the first job moves the second one to the queue of the first."""
     await broker.enqueue("first", id=CANONICAL, delay=5 if way.startswith("moved") else 0)
     if way == "acked":
         await broker.ack(await claim_one(broker, "first"))
@@ -264,7 +266,7 @@ async def test_the_id_of_a_job_that_is_gone_is_free_on_another_queue(
     assert (await claim_one(broker, "second")).id == CANONICAL
 
 
-async def test_two_of_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
+async def test_two_jobs_with_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
     first, second = await broker.enqueue_many(
         [NewJob("q", b"1", id=CANONICAL, kv={b"k": b"1"}), NewJob("r", b"2", id=SPELLED, kv={b"k": b"2"})]
     )
@@ -272,10 +274,10 @@ async def test_two_of_one_id_in_a_batch_are_one_job(broker: Broker) -> None:
     assert (second.id, second.created) == (CANONICAL, False)
     assert [job.payload for job in await every_job(broker)] == [b"1"]
     assert await broker.kv_get(b"k") == b"1"
-    assert await broker.queues() == ["q"], "what was not stored makes no queue known"
+    assert await broker.queues() == ["q"], "a job that was not stored does not create its queue"
 
 
-async def test_enqueuing_makes_a_queue_known(broker: Broker) -> None:
+async def test_enqueue_creates_the_queue(broker: Broker) -> None:
     assert await broker.queues() == []
     await broker.enqueue("b")
     await broker.enqueue_many([NewJob("a"), NewJob("c", delay=60)])

@@ -1,4 +1,4 @@
-"""Expiry: a job that was not started in time ends cancelled, with that reason."""
+"""Expiry: a job that did not start in time ends cancelled, with that reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def keeper(open_broker: OpenBroker) -> Broker:
     return await open_broker(quiet(retention=KEEP_ALL))
 
 
-async def test_an_expired_job_is_not_handed_out_and_stays_as_it_is(
+async def test_a_claim_skips_an_expired_job_and_leaves_it_unchanged(
     broker: Broker, clock: WatchedClock
 ) -> None:
     expired = await broker.enqueue("q", expires=10, priority=1)
@@ -40,14 +40,14 @@ async def test_an_expired_job_is_not_handed_out_and_stays_as_it_is(
     assert before.state is JobState.PENDING
 
 
-async def test_a_job_is_handed_out_until_it_expires(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_job_is_claimable_until_it_expires(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", expires=10)
     clock.advance(timedelta(seconds=10) - MOMENT)
     assert await broker.promote() == 0
     assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_promote_ends_it_as_cancelled_with_the_reason(keeper: Broker, clock: WatchedClock) -> None:
+async def test_promote_cancels_an_expired_job_with_the_reason(keeper: Broker, clock: WatchedClock) -> None:
     for delay in (None, 60, 10):
         enqueued = await keeper.enqueue("q", expires=10, delay=delay)
         clock.advance(10)
@@ -69,7 +69,7 @@ async def test_an_expired_job_is_not_kept_by_default(broker: Broker, clock: Watc
     assert (await broker.stats("q")).cancelled == 0
 
 
-async def test_a_time_that_is_past_expires_at_once(keeper: Broker, clock: WatchedClock) -> None:
+async def test_an_expiry_in_the_past_expires_at_once(keeper: Broker, clock: WatchedClock) -> None:
     for expires in (0, clock.time, clock.time - timedelta(days=1)):
         enqueued = await keeper.enqueue("q", expires=expires)
         assert await keeper.claim("q") == []
@@ -95,7 +95,7 @@ async def test_a_job_with_a_counted_run_does_not_expire(broker: Broker, clock: W
     assert (again.id, again.attempts) == (claim.id, 2)
 
 
-async def test_a_job_whose_lease_ran_out_does_not_expire(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_job_whose_lease_expired_does_not_expire(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker, expires=10)
     clock.advance(30)
     assert await broker.reap() == 1
@@ -104,9 +104,7 @@ async def test_a_job_whose_lease_ran_out_does_not_expire(broker: Broker, clock: 
 
 
 @pytest.mark.parametrize("verb", ["release", "snooze"])
-async def test_a_run_that_did_not_count_does_not_save_it(
-    keeper: Broker, clock: WatchedClock, verb: str
-) -> None:
+async def test_a_released_run_does_not_prevent_expiry(keeper: Broker, clock: WatchedClock, verb: str) -> None:
     claim = await running(keeper, expires=10)
     clock.advance(20)
     if verb == "release":
@@ -127,7 +125,7 @@ async def test_a_requeued_job_does_not_expire(broker: Broker, clock: WatchedCloc
     assert (await claim_one(broker)).id == claim.id
 
 
-async def test_expired_jobs_do_not_hide_those_behind_them(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_claim_reaches_the_jobs_behind_expired_ones(broker: Broker, clock: WatchedClock) -> None:
     for _ in range(30):
         await broker.enqueue("q", expires=5, priority=1)
     fresh = await broker.enqueue("q", priority=2)
@@ -135,7 +133,7 @@ async def test_expired_jobs_do_not_hide_those_behind_them(broker: Broker, clock:
     assert (await claim_one(broker)).id == fresh.id
 
 
-async def test_promote_counts_the_due_and_ends_the_expired_in_one_go(
+async def test_promote_returns_the_due_jobs_and_cancels_expired_ones_in_one_call(
     keeper: Broker, clock: WatchedClock
 ) -> None:
     due = [await keeper.enqueue("q", delay=5) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Why a job is not running: every reason, in words and as data, from what is stored."""
+"""``explain``: every reason why a job is not running, as text and as data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.waiting import WatchedClock
 
 @pytest.fixture
 async def broker(open_broker: OpenBroker) -> Broker:
-    """One that keeps all that has ended."""
+    """A broker that keeps all finished jobs."""
     return await open_broker(quiet(retention=KEEP_ALL))
 
 
 @pytest.fixture
 async def staffed(broker: Broker) -> Broker:
-    """With a live worker that takes the queue and knows the task."""
+    """A broker with a live worker that takes the queue and knows the task."""
     await broker.register(MEMBER)
     return broker
 
@@ -39,7 +39,7 @@ async def codes(broker: Broker, id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("id", ["01a1dfca-61e5-758e-afc9-d5734a6c3589", "no id at all", "", "\0"])
-async def test_there_is_no_such_job(broker: Broker, id: str) -> None:
+async def test_the_job_does_not_exist(broker: Broker, id: str) -> None:
     explained = await broker.explain(id)
     assert (explained.id, explained.state) == (id, None)
     assert await why(broker, id) == [
@@ -47,7 +47,7 @@ async def test_there_is_no_such_job(broker: Broker, id: str) -> None:
     ]
 
 
-async def test_it_is_the_next(staffed: Broker) -> None:
+async def test_the_job_is_the_next_of_its_queue(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="t")
     explained = await staffed.explain(enqueued.id.upper())
     assert (explained.id, explained.state) == (enqueued.id, JobState.PENDING)
@@ -55,7 +55,7 @@ async def test_it_is_the_next(staffed: Broker) -> None:
     assert await why(staffed, enqueued.id) == [("next", text, {"queue": "q"})]
 
 
-async def test_it_is_behind_others(staffed: Broker) -> None:
+async def test_the_job_is_behind_others(staffed: Broker) -> None:
     first = await staffed.enqueue("q", task="t")
     second = await staffed.enqueue("q", task="t")
     await staffed.enqueue("other", priority=1)
@@ -68,7 +68,7 @@ async def test_it_is_behind_others(staffed: Broker) -> None:
     assert (await why(staffed, second.id))[0][1] == "It is behind 4 jobs of queue 'q'."
 
 
-async def test_what_is_ahead_is_counted_to_ten_thousand(staffed: Broker) -> None:
+async def test_the_position_is_counted_up_to_ten_thousand(staffed: Broker) -> None:
     await staffed.enqueue_many([NewJob("q")] * (COUNTED_AHEAD - 1))
     last = await staffed.enqueue("q", task="t")
     assert (await why(staffed, last.id))[0][1] == "It is behind 9,999 jobs of queue 'q'."
@@ -86,7 +86,7 @@ async def test_the_queue_is_paused(staffed: Broker) -> None:
     assert await codes(staffed, enqueued.id) == ["next"]
 
 
-async def test_nobody_takes_the_queue(broker: Broker, clock: WatchedClock) -> None:
+async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", task="t")
     text = "No live worker takes queue 'q'."
     assert await why(broker, enqueued.id) == [("no_worker_for_queue", text, {"queue": "q", "workers": 0})]
@@ -95,10 +95,10 @@ async def test_nobody_takes_the_queue(broker: Broker, clock: WatchedClock) -> No
     await broker.register(replace(MEMBER, id="all", queues=()))
     assert await codes(broker, enqueued.id) == ["next"]
     clock.advance(16)
-    assert await codes(broker, enqueued.id) == ["no_worker_for_queue"], "those are silent by now"
+    assert await codes(broker, enqueued.id) == ["no_worker_for_queue"], "those workers are dead by now"
 
 
-async def test_nobody_knows_the_task(staffed: Broker) -> None:
+async def test_no_live_worker_knows_the_task(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="unheard of")
     await staffed.register(replace(MEMBER, id="elsewhere", queues=("b",), tasks=("unheard of",)))
     text = "No live worker of queue 'q' knows the task 'unheard of'."
@@ -106,10 +106,10 @@ async def test_nobody_knows_the_task(staffed: Broker) -> None:
         ("no_worker_for_task", text, {"task": "unheard of", "workers": 1})
     ]
     raw = await staffed.enqueue("q", priority=1)
-    assert await codes(staffed, raw.id) == ["next"], "a job without a task needs nobody to know it"
+    assert await codes(staffed, raw.id) == ["next"], "a job without a task needs no worker that knows it"
 
 
-async def test_several_things_are_in_its_way(broker: Broker, clock: WatchedClock) -> None:
+async def test_several_reasons_are_listed_together(broker: Broker, clock: WatchedClock) -> None:
     await broker.enqueue("q")
     enqueued = await broker.enqueue("q", task="t")
     await broker.pause("q")
@@ -118,14 +118,14 @@ async def test_several_things_are_in_its_way(broker: Broker, clock: WatchedClock
     assert await codes(broker, later.id) == ["scheduled", "paused", "no_worker_for_queue"]
 
 
-async def test_it_is_scheduled(staffed: Broker, clock: WatchedClock) -> None:
+async def test_the_job_is_scheduled(staffed: Broker, clock: WatchedClock) -> None:
     enqueued = await staffed.enqueue("q", task="t", delay=90)
     until = clock.time + timedelta(seconds=90)
     text = "It is scheduled until 2026-01-01 00:01:30 UTC (in 90.0 seconds)."
     assert await why(staffed, enqueued.id) == [("scheduled", text, {"run_at": until.isoformat()})]
 
 
-async def test_it_waits_for_a_retry(staffed: Broker, clock: WatchedClock) -> None:
+async def test_the_job_waits_for_a_retry(staffed: Broker, clock: WatchedClock) -> None:
     job = await running(staffed, task="t", max_attempts=4)
     await staffed.nack(job, "Traceback (most recent call last):\n  …\nValueError: bad", delay=300)
     [(code, text, data)] = await why(staffed, job.id)
@@ -137,7 +137,7 @@ async def test_it_waits_for_a_retry(staffed: Broker, clock: WatchedClock) -> Non
     assert data["error"].startswith("Traceback")
 
 
-async def test_it_runs(staffed: Broker, clock: WatchedClock) -> None:
+async def test_the_job_is_running(staffed: Broker, clock: WatchedClock) -> None:
     await staffed.enqueue("q", task="t")
     begun = clock.time
     job = await claim_one(staffed, worker="w-1")
@@ -153,7 +153,7 @@ async def test_it_runs(staffed: Broker, clock: WatchedClock) -> None:
     assert reasons[2][1] == "Its lease expired 12.5 seconds ago: it will be taken from its worker."
 
 
-async def test_it_has_ended(staffed: Broker, clock: WatchedClock) -> None:
+async def test_the_job_has_finished(staffed: Broker, clock: WatchedClock) -> None:
     at = "2026-01-01 00:00:00 UTC"
     finished = {"finished_at": clock.time.isoformat(), "error": None}
     assert await why(staffed, await done(staffed)) == [("done", f"It succeeded at {at}.", finished)]
@@ -167,7 +167,7 @@ async def test_it_has_ended(staffed: Broker, clock: WatchedClock) -> None:
     assert await why(staffed, job.id) == [("dead", text, data)]
 
 
-async def test_it_was_not_started_in_time(staffed: Broker, clock: WatchedClock) -> None:
+async def test_the_job_expired(staffed: Broker, clock: WatchedClock) -> None:
     enqueued = await staffed.enqueue("q", task="t", expires=5)
     clock.advance(5)
     await staffed.promote()

@@ -1,4 +1,4 @@
-"""Group commit: concurrent single calls share trips to the engine, and the answers find their callers."""
+"""Group commit: concurrent single calls share engine calls, and each caller gets its own reply."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ CALLS = 1000
 
 
 @pytest.fixture
-def trips(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the calls of each verb that reach the engine."""
+def engine_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the calls of each verb that reach the engine."""
     counts: Counter[str] = Counter()
     engine: Engine = broker._engine
 
     def counted(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **named: Any) -> Any:
             counts[name] += 1
-            return await verb(*arguments)
+            return await verb(*arguments, **named)
 
         return call
 
@@ -35,17 +35,19 @@ def trips(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-async def test_a_thousand_concurrent_enqueues_cost_a_few_commits(broker: Broker, trips: Counter[str]) -> None:
+async def test_a_thousand_concurrent_enqueues_cost_a_few_commits(
+    broker: Broker, engine_calls: Counter[str]
+) -> None:
     wanted = [str(UUID(int=(number * 7919) % CALLS)) for number in range(CALLS)]
     answers = await asyncio.gather(*(broker.enqueue("q", id=id) for id in wanted))
     assert [answer.id for answer in answers] == wanted
     assert all(answer.created for answer in answers)
-    assert trips["insert"] <= 10
+    assert engine_calls["insert"] <= 10
     assert (await broker.stats("q")).pending == CALLS
 
 
 async def test_concurrent_claims_and_settlements_cost_a_few_commits(
-    broker: Broker, trips: Counter[str]
+    broker: Broker, engine_calls: Counter[str]
 ) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(CALLS)])
     answers = await asyncio.gather(*(broker.claim("q") for _ in range(CALLS)))
@@ -57,28 +59,28 @@ async def test_concurrent_claims_and_settlements_cost_a_few_commits(
     await asyncio.gather(*(broker.ack(claim) for claim in claims))
     assert (await broker.stats("q")).done == CALLS
     for verb in ("claim", "settle", "renew", "get"):
-        assert trips[verb] <= 10, verb
+        assert engine_calls[verb] <= 10, verb
 
 
-async def test_concurrent_cancels_cost_a_few_commits(broker: Broker, trips: Counter[str]) -> None:
+async def test_concurrent_cancels_cost_a_few_commits(broker: Broker, engine_calls: Counter[str]) -> None:
     enqueued = await broker.enqueue_many([NewJob("q") for _ in range(CALLS)])
     outcomes = await asyncio.gather(*(broker.cancel(one.id) for one in enqueued))
     assert all(outcome.acted for outcome in outcomes)
-    assert trips["cancel"] <= 10
+    assert engine_calls["cancel"] <= 10
 
 
-async def test_an_item_at_which_the_engine_stumbles_fails_alone(
+async def test_an_item_on_which_the_engine_raises_fails_alone(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine: Engine = broker._engine
     insert = engine.insert
 
-    async def stumbling(jobs: Sequence[Insertion], now: int | None = None) -> list[Enqueued]:
+    async def failing(jobs: Sequence[Insertion], *rest: Any, **named: Any) -> list[Enqueued]:
         if any(job.queue == "stumble" for job in jobs):
-            raise RuntimeError("an error that nobody foresaw")
-        return await insert(jobs, now)
+            raise RuntimeError("an unexpected error")
+        return await insert(jobs, *rest, **named)
 
-    monkeypatch.setattr(engine, "insert", stumbling)
+    monkeypatch.setattr(engine, "insert", failing)
     answers = await asyncio.gather(
         *(broker.enqueue("stumble" if number == 5 else "q") for number in range(10)), return_exceptions=True
     )
@@ -86,8 +88,8 @@ async def test_an_item_at_which_the_engine_stumbles_fails_alone(
     assert (await broker.stats("q")).pending == 9
 
 
-async def test_calls_of_all_kinds_at_once_keep_apart(open_broker: OpenBroker) -> None:
-    """Each task lives its own job's whole life among the others', and sees nothing but its own."""
+async def test_concurrent_calls_of_all_kinds_do_not_affect_each_other(open_broker: OpenBroker) -> None:
+    """Each task takes its own job through its whole life, and sees only that job."""
     broker = await open_broker(quiet(retention=KEEP_ALL))
 
     async def live(number: int) -> None:

@@ -1,4 +1,4 @@
-"""A job enqueued where a claim waits for it may be stored and handed over at once; no rule bends for that."""
+"""Hand-off: an enqueue with a waiting claim stores and claims the job in one commit, by the same rules."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, turn
 async def waiting_claim(
     broker: Broker, clock: WatchedClock, *queues: str, limit: int = 1
 ) -> asyncio.Task[list[Job]]:
-    """A claim that has begun to wait."""
+    """Start a claim and return once it waits."""
     task = asyncio.create_task(broker.claim(queues or ("q",), limit=limit, wait=LONG, worker="w"))
     await clock.until_waiting()
     return task
 
 
-async def test_the_claim_is_stored_as_it_is_told(broker: Broker, clock: WatchedClock) -> None:
+async def test_the_returned_claim_equals_the_stored_one(broker: Broker, clock: WatchedClock) -> None:
     waiting = await waiting_claim(broker, clock)
     enqueued = await broker.enqueue("q", b"data", task="t", headers={"h": "v"}, tenant="acme")
     [job] = await within(waiting)
@@ -36,7 +36,7 @@ async def test_the_claim_is_stored_as_it_is_told(broker: Broker, clock: WatchedC
         await broker.ack(job)
 
 
-async def test_a_batch_is_handed_over_in_order_up_to_the_limit(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_batch_is_handed_off_in_order_up_to_the_limit(broker: Broker, clock: WatchedClock) -> None:
     waiting = await waiting_claim(broker, clock, limit=3)
     priorities = [5, 1, 4, 2, 3]
     await broker.enqueue_many([NewJob("q", priority=priority) for priority in priorities])
@@ -44,13 +44,13 @@ async def test_a_batch_is_handed_over_in_order_up_to_the_limit(broker: Broker, c
     assert [job.priority for job in await broker.claim("q", limit=9)] == [4, 5]
 
 
-async def test_queues_are_taken_in_the_order_given(broker: Broker, clock: WatchedClock) -> None:
+async def test_queues_are_handed_off_in_the_order_given(broker: Broker, clock: WatchedClock) -> None:
     waiting = await waiting_claim(broker, clock, "a", "b", limit=3)
     await broker.enqueue_many([NewJob("b"), NewJob("b"), NewJob("c"), NewJob("a")])
     assert [job.queue for job in await within(waiting)] == ["a", "b", "b"]
 
 
-async def test_what_may_not_run_yet_is_not_handed_over(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_job_that_may_not_run_yet_is_not_handed_off(broker: Broker, clock: WatchedClock) -> None:
     waiting = await waiting_claim(broker, clock, "q", "paused")
     await broker.pause("paused")
     await broker.enqueue("paused")
@@ -63,7 +63,7 @@ async def test_what_may_not_run_yet_is_not_handed_over(broker: Broker, clock: Wa
     assert ids(await within(waiting)) == [enqueued.id]
 
 
-async def test_a_job_that_exists_is_not_handed_over_again(broker: Broker, clock: WatchedClock) -> None:
+async def test_an_existing_job_is_not_handed_off_again(broker: Broker, clock: WatchedClock) -> None:
     first = await broker.enqueue("q", dedup_key="k", dedup_until="settled")
     await claim_one(broker)
     waiting = await waiting_claim(broker, clock)
@@ -73,10 +73,10 @@ async def test_a_job_that_exists_is_not_handed_over_again(broker: Broker, clock:
     assert not waiting.done()
     second = await broker.enqueue("q", dedup_key="other")
     assert ids(await within(waiting)) == [second.id]
-    assert (await broker.enqueue("q", dedup_key="other")).created, "the claim let go of the key"
+    assert (await broker.enqueue("q", dedup_key="other")).created, "the claim released the key"
 
 
-async def test_a_cancel_fires_the_token_of_a_job_handed_over(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_cancel_fires_the_token_of_a_handed_off_job(broker: Broker, clock: WatchedClock) -> None:
     waiting = await waiting_claim(broker, clock)
     await broker.enqueue("q")
     [job] = await within(waiting)
@@ -84,7 +84,7 @@ async def test_a_cancel_fires_the_token_of_a_job_handed_over(broker: Broker, clo
     await within(job.cancel_token.wait())
 
 
-async def test_each_queues_own_lease_applies(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_each_queue_has_its_own_lease(open_broker: OpenBroker, clock: WatchedClock) -> None:
     broker = await open_broker(quiet())
     waiting = asyncio.create_task(broker.claim(["a", "b"], limit=2, wait=LONG, lease=77))
     await clock.until_waiting()
@@ -95,7 +95,7 @@ async def test_each_queues_own_lease_applies(open_broker: OpenBroker, clock: Wat
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
-async def test_a_claim_cancelled_during_the_handover_strands_no_job(
+async def test_a_claim_cancelled_during_the_handoff_strands_no_job(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
     waiting = await waiting_claim(broker, clock)
@@ -112,7 +112,7 @@ async def test_a_claim_cancelled_during_the_handover_strands_no_job(
 
 
 @pytest.mark.parametrize("turn", [SAME_TURN, *range(8)])
-async def test_an_enqueue_cancelled_during_the_handover_is_whole_or_not_at_all(
+async def test_an_enqueue_cancelled_during_the_handoff_is_all_or_nothing(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
     waiting = await waiting_claim(broker, clock)
@@ -126,7 +126,7 @@ async def test_an_enqueue_cancelled_during_the_handover_is_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("turn", range(8))
-async def test_a_claim_whose_time_ends_during_the_handover_strands_no_job(
+async def test_a_claim_that_times_out_during_the_handoff_strands_no_job(
     broker: Broker, clock: WatchedClock, turn: int
 ) -> None:
     waiting = await waiting_claim(broker, clock)
@@ -139,7 +139,7 @@ async def test_a_claim_whose_time_ends_during_the_handover_strands_no_job(
 
 
 @pytest.mark.parametrize("turn", range(6))
-async def test_a_close_during_the_handover_strands_no_job(
+async def test_a_close_during_the_handoff_strands_no_job(
     open_broker: OpenBroker, clock: WatchedClock, turn: int
 ) -> None:
     broker, other = await open_broker(), await open_broker()
@@ -155,7 +155,7 @@ async def test_a_close_during_the_handover_strands_no_job(
     assert [(job.id, job.attempts) for job in jobs] == [(enqueued.id, 1)]
 
 
-async def test_many_enqueues_and_many_waiting_claims_meet_one_to_one(
+async def test_concurrent_enqueues_and_waiting_claims_pair_one_to_one(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     brokers = [broker, await open_broker()]

@@ -1,4 +1,4 @@
-"""The throughput history: the counters as they stood each minute, and how long jobs waited."""
+"""The throughput history: a sample of the counters each minute, and how long jobs waited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def next_minute(clock: WatchedClock) -> None:
     clock.advance(60 - clock.now() / SECOND % 60)
 
 
-async def test_a_sample_holds_the_counters_and_when_the_first_job_was_due(
+async def test_a_sample_has_the_counters_and_the_due_time_of_the_first_job(
     broker: Broker, clock: WatchedClock
 ) -> None:
     next_minute(clock)
@@ -33,9 +33,7 @@ async def test_a_sample_holds_the_counters_and_when_the_first_job_was_due(
     assert sample.wait_seconds("b", now) == 0
 
 
-async def test_a_minute_is_sampled_once_and_only_if_something_changed(
-    broker: Broker, clock: WatchedClock
-) -> None:
+async def test_a_minute_is_sampled_once_and_only_after_a_change(broker: Broker, clock: WatchedClock) -> None:
     next_minute(clock)
     await broker.enqueue("q")
     for _ in range(3):
@@ -49,7 +47,7 @@ async def test_a_minute_is_sampled_once_and_only_if_something_changed(
     assert [sample.stats("q").pending for sample in samples] == [1, 4]
 
 
-async def test_a_promoted_job_waits_since_it_was_due(broker: Broker, clock: WatchedClock) -> None:
+async def test_the_wait_of_a_promoted_job_starts_at_its_due_time(broker: Broker, clock: WatchedClock) -> None:
     await broker.enqueue("q", delay=30)
     due = clock.now() + 30 * SECOND
     clock.advance(45)

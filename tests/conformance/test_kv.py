@@ -1,4 +1,4 @@
-"""The key-value space: its own, and atomic with enqueue and ack."""
+"""The key-value space: separate from internal keys, and atomic with enqueue and ack."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def test_a_value_is_put_replaced_and_deleted(broker: Broker) -> None:
     await broker.kv_delete(b"k")
 
 
-async def test_an_empty_value_is_a_value(broker: Broker) -> None:
+async def test_an_empty_value_is_stored(broker: Broker) -> None:
     await broker.kv_put(b"k", b"")
     assert await broker.kv_get(b"k") == b""
 
 
-async def test_any_bytes_are_a_key(broker: Broker) -> None:
+async def test_a_key_may_be_any_bytes(broker: Broker) -> None:
     keys = [bytes([byte]) for byte in range(256)]
     keys += [b"a", b"A", b"a ", b" a", b"a\0", b"\0a", b"a\0b", b"a:b", b"%", b"_", b"'", b'"', b"\xff\xfe"]
     keys += [b"k" * 1024, b"k" * 1023, "é".encode(), "e\u0301".encode()]
@@ -43,7 +43,7 @@ async def test_any_bytes_are_a_key(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("size", [MOST - 1, MOST])
-async def test_a_value_up_to_the_limit_is_kept(broker: Broker, size: int) -> None:
+async def test_a_value_up_to_the_limit_is_stored(broker: Broker, size: int) -> None:
     value = (bytes(range(256)) * (size // 256 + 1))[:size]
     await broker.kv_put(b"k", value)
     assert await broker.kv_get(b"k") == value
@@ -80,7 +80,7 @@ async def test_kv_is_written_with_its_job(broker: Broker) -> None:
     assert (await broker.kv_get(b"a"), await broker.kv_get(b"b")) == (b"1", b"2")
 
 
-async def test_within_a_batch_the_last_write_of_a_key_stays(broker: Broker) -> None:
+async def test_the_last_write_of_a_key_in_a_batch_wins(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("q", kv={b"k": str(n).encode(), b"%d" % n: b""}) for n in range(5)])
     assert await broker.kv_get(b"k") == b"4"
     assert [await broker.kv_get(b"%d" % n) for n in range(5)] == [b""] * 5
@@ -103,8 +103,8 @@ async def test_a_value_is_seen_by_every_broker(broker: Broker, open_broker: Open
     assert await broker.kv_get(b"k") is None
 
 
-async def test_user_keys_never_meet_internal_ones(broker: Broker) -> None:
-    """Whatever a user writes or deletes under likely internal names, the jobs stay as they are."""
+async def test_user_keys_never_collide_with_internal_ones(broker: Broker) -> None:
+    """Writes and deletes under likely internal names change no job."""
     await broker.enqueue("q", dedup_key="d")
     await broker.enqueue("q", delay=9)
     await running(broker, "r")
@@ -128,7 +128,7 @@ async def test_user_keys_never_meet_internal_ones(broker: Broker) -> None:
     assert not (await broker.enqueue("q", dedup_key="d")).created
 
 
-async def test_concurrent_writes_all_arrive(broker: Broker) -> None:
+async def test_concurrent_writes_are_all_stored(broker: Broker) -> None:
     await asyncio.gather(*(broker.kv_put(b"%d" % n, b"v%d" % n) for n in range(100)))
     values = await asyncio.gather(*(broker.kv_get(b"%d" % n) for n in range(100)))
     assert values == [b"v%d" % n for n in range(100)]

@@ -1,4 +1,4 @@
-"""Leases: renewal, and what becomes of a job whose worker vanished."""
+"""Leases: renewal, and the fate of a job whose worker vanished."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ async def test_renew_sets_the_lease_from_now(broker: Broker, clock: WatchedClock
         assert (stored.attempts, stored.epoch, stored.state) == (1, 1, JobState.RUNNING)
 
 
-async def test_renew_without_a_lease_takes_the_queues(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_renew_without_a_lease_uses_the_lease_of_the_queue(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     broker = await open_broker(quiet(queues={"slow": QueueConfig(lease=600)}))
     for queue, lease in (("q", 30), ("slow", 600)):
         claim = await running(broker, queue)
@@ -32,7 +34,7 @@ async def test_renew_without_a_lease_takes_the_queues(open_broker: OpenBroker, c
         assert claim.lease_expires_at == clock.time + timedelta(seconds=lease)
 
 
-async def test_renew_keeps_and_tells_of_a_cancel_request(broker: Broker) -> None:
+async def test_renew_keeps_and_returns_a_cancel_request(broker: Broker) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)
     await broker.renew(claim)
@@ -41,7 +43,7 @@ async def test_renew_keeps_and_tells_of_a_cancel_request(broker: Broker) -> None
     assert (await record(broker, claim.id)).cancel_requested
 
 
-async def test_renew_many_renews_the_current_and_tells_of_the_lost(
+async def test_renew_many_renews_current_claims_and_reports_lost_ones(
     broker: Broker, clock: WatchedClock
 ) -> None:
     await broker.enqueue_many([NewJob("q") for _ in range(4)])
@@ -112,7 +114,7 @@ async def test_an_expired_lease_with_attempts_left_is_pending_at_once(
     assert (claim.attempts, claim.epoch) == (2, 2)
 
 
-async def test_an_expired_lease_with_none_left_is_dead(broker: Broker, clock: WatchedClock) -> None:
+async def test_an_expired_lease_without_attempts_left_is_dead(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker, max_attempts=1)
     clock.advance(31)
     assert await broker.reap() == 1
@@ -165,7 +167,7 @@ async def test_reaping_keeps_a_cancel_request(broker: Broker, clock: WatchedCloc
     assert await broker.nack(again, "stopped") is JobState.CANCELLED
 
 
-async def test_reap_takes_all_that_expired_and_no_others(broker: Broker, clock: WatchedClock) -> None:
+async def test_reap_ends_all_expired_leases_and_no_others(broker: Broker, clock: WatchedClock) -> None:
     await broker.enqueue_many([NewJob(f"q{number % 3}") for number in range(30)])
     short = await broker.claim(["q0", "q1"], limit=15, lease=10)
     live = await broker.claim(["q1", "q2"], limit=15, lease=20)

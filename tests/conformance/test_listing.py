@@ -34,7 +34,7 @@ def id_of(number: int) -> str:
 
 @pytest.fixture
 async def twenty(broker: Broker) -> Broker:
-    """Jobs with the ids 0, 10, ... 190, enqueued in another order."""
+    """Enqueue jobs with the ids 0, 10, ... 190, in another order."""
     order = sorted(range(20), key=lambda number: number * 7 % 20)
     for number in order:
         await broker.enqueue("q", priority=number % 4, id=UUID(int=number * 10))
@@ -48,7 +48,7 @@ def pages(all_numbers: list[int], size: int) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 20, 100])
-async def test_pages_follow_each_other_in_id_order(twenty: Broker, newest_first: bool, size: int) -> None:
+async def test_pages_are_in_id_order(twenty: Broker, newest_first: bool, size: int) -> None:
     expected = sorted(range(0, 200, 10), reverse=newest_first)
     after = None
     for page in pages(expected, size):
@@ -58,7 +58,7 @@ async def test_pages_follow_each_other_in_id_order(twenty: Broker, newest_first:
     assert await twenty.jobs(after=after, limit=size, newest_first=newest_first) == []
 
 
-async def test_a_cursor_need_not_be_a_job(twenty: Broker) -> None:
+async def test_a_cursor_need_not_name_a_job(twenty: Broker) -> None:
     assert numbers(await twenty.jobs(after=id_of(55), limit=2)) == [60, 70]
     assert numbers(await twenty.jobs(after=id_of(55), limit=2, newest_first=True)) == [50, 40]
     assert await twenty.jobs(after=id_of(10**30)) == []
@@ -66,7 +66,7 @@ async def test_a_cursor_need_not_be_a_job(twenty: Broker) -> None:
 
 
 @pytest.mark.parametrize("after", MALFORMED)
-async def test_nothing_comes_after_a_malformed_cursor(twenty: Broker, after: str) -> None:
+async def test_a_malformed_cursor_returns_nothing(twenty: Broker, after: str) -> None:
     assert await twenty.jobs(after=after) == []
     assert await twenty.jobs(after=after, newest_first=True) == []
     assert await twenty.dead_jobs(after=after) == []
@@ -77,12 +77,12 @@ async def test_a_state_may_be_given_as_text(twenty: Broker) -> None:
     assert await twenty.jobs(state="dead") == []
 
 
-async def test_a_cursor_is_read_in_any_spelling(twenty: Broker) -> None:
+async def test_a_cursor_in_any_spelling_is_accepted(twenty: Broker) -> None:
     spelled = f"{{{id_of(0xA0).upper()}}}"
     assert numbers(await twenty.jobs(after=spelled, limit=1)) == [170]
 
 
-async def test_a_cursor_whose_job_is_gone_still_works(twenty: Broker) -> None:
+async def test_a_cursor_whose_job_was_removed_still_works(twenty: Broker) -> None:
     first_page = await twenty.jobs(limit=5)
     for job in first_page:
         await twenty.cancel(job.id)
@@ -98,14 +98,14 @@ async def test_the_limit_is_a_hundred_by_default(broker: Broker) -> None:
     assert len(await broker.dead_jobs()) == 100
 
 
-async def test_a_limit_of_zero_gives_nothing(twenty: Broker) -> None:
+async def test_a_limit_of_zero_returns_nothing(twenty: Broker) -> None:
     await twenty.dead_letter(await claim_one(twenty), "x")
     assert await twenty.jobs(limit=0) == []
     assert await twenty.dead_jobs(limit=0) == []
 
 
 @pytest.mark.parametrize("limit", [10**6, 2**63, 2**70])
-async def test_a_huge_limit_gives_all(twenty: Broker, limit: int) -> None:
+async def test_a_huge_limit_returns_all(twenty: Broker, limit: int) -> None:
     await twenty.dead_letter(await claim_one(twenty), "x")
     assert len(await twenty.jobs(limit=limit)) == 20
     assert len(await twenty.jobs(limit=limit, newest_first=True)) == 20
@@ -157,7 +157,7 @@ async def test_filters_combine(open_broker: OpenBroker) -> None:
                     assert ids(found) == expected[2:4]
 
 
-async def test_get_and_listing_show_the_same(open_broker: OpenBroker) -> None:
+async def test_get_and_listing_return_the_same_record(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     await done(broker, headers={"h": "v"}, tenant="t")
     await dead(broker, dedup_key="d")
@@ -166,7 +166,7 @@ async def test_get_and_listing_show_the_same(open_broker: OpenBroker) -> None:
     assert [fields(job) for job in listed] == [fields(await record(broker, job.id)) for job in listed]
 
 
-async def test_dead_jobs_are_the_dead_ones(broker: Broker) -> None:
+async def test_dead_jobs_lists_dead_jobs_only(broker: Broker) -> None:
     first, second, third = await dead(broker, "a"), await dead(broker, "b"), await dead(broker, "a")
     await broker.enqueue("a")
     await running(broker, "b")
@@ -178,7 +178,7 @@ async def test_dead_jobs_are_the_dead_ones(broker: Broker) -> None:
     assert [job.last_error for job in await broker.dead_jobs("b")] == ["no good"]
 
 
-async def test_what_is_not_there_is_none(broker: Broker) -> None:
+async def test_get_returns_none_for_a_job_that_does_not_exist(broker: Broker) -> None:
     assert await broker.get("00000000-0000-0000-0000-000000000001") is None
     assert await broker.jobs() == []
     assert await broker.jobs("unknown") == []
@@ -187,14 +187,14 @@ async def test_what_is_not_there_is_none(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("id", MALFORMED)
-async def test_a_malformed_id_is_an_unknown_one(broker: Broker, id: str) -> None:
+async def test_get_treats_a_malformed_id_as_unknown(broker: Broker, id: str) -> None:
     await broker.enqueue("q")
     assert await broker.get(id) is None
     assert await broker.requeue(id) is False
     assert await broker.reschedule(id, priority=1) is False
 
 
-async def test_a_record_is_the_callers_own(broker: Broker) -> None:
+async def test_changing_a_returned_record_changes_no_job(broker: Broker) -> None:
     enqueued = await broker.enqueue("q", headers={"h": "v"})
     job = await record(broker, enqueued.id)
     job.headers["h"] = "changed"

@@ -1,4 +1,4 @@
-"""Pause: the queue accepts jobs and hands none out, for every broker."""
+"""Pause: the queue accepts jobs, and no broker can claim them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.observe import ids
 from tests.support.waiting import WatchedClock
 
 
-async def test_a_paused_queue_accepts_jobs_and_hands_none_out(broker: Broker) -> None:
+async def test_a_paused_queue_accepts_jobs_and_no_claim_returns_them(broker: Broker) -> None:
     first = await broker.enqueue("q")
     await broker.pause("q")
     second = await broker.enqueue("q")
@@ -20,13 +20,13 @@ async def test_a_paused_queue_accepts_jobs_and_hands_none_out(broker: Broker) ->
     assert ids(await broker.claim("q", limit=5)) == [first.id, second.id]
 
 
-async def test_other_queues_go_on(broker: Broker) -> None:
+async def test_a_pause_leaves_other_queues_running(broker: Broker) -> None:
     await broker.enqueue_many([NewJob("a"), NewJob("b"), NewJob("c")])
     await broker.pause("b")
     assert [job.queue for job in await broker.claim(["a", "b", "c"], limit=5)] == ["a", "c"]
 
 
-async def test_paused_tells_which(broker: Broker) -> None:
+async def test_paused_returns_the_paused_queues(broker: Broker) -> None:
     assert await broker.paused() == set()
     await broker.pause("a")
     await broker.pause("a")
@@ -49,7 +49,7 @@ async def test_a_pause_holds_for_every_broker(broker: Broker, open_broker: OpenB
     assert len(await broker.claim("q")) == 1
 
 
-async def test_a_paused_queue_is_known(broker: Broker) -> None:
+async def test_pausing_creates_the_queue(broker: Broker) -> None:
     await broker.pause("new")
     assert await broker.queues() == ["new"]
     assert await broker.stats("new") == QueueStats()
@@ -84,7 +84,7 @@ async def test_a_paused_queue_promotes_and_cancels(broker: Broker, clock: Watche
 
 
 @pytest.mark.parametrize("name", ["a:b", "%", "_", "A", "é"])
-async def test_a_pause_meets_one_name_only(broker: Broker, name: str) -> None:
+async def test_a_pause_applies_to_the_exact_name_only(broker: Broker, name: str) -> None:
     await broker.pause(name)
     for other in ("a", "b", "x", "e", "e\u0301", "aa"):
         await running(broker, other)

@@ -1,4 +1,4 @@
-"""Progress belongs to a claim: only the current one may report it, and a new claim starts without."""
+"""Progress belongs to a claim: only the current claim may report it, and a new claim starts without."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def half(key: bytes, epoch: int, message: str = "half way") -> Progress:
     return Progress(key, epoch, 0.5, message)
 
 
-async def test_progress_is_seen_by_others_while_the_job_runs(open_broker: OpenBroker) -> None:
+async def test_another_broker_sees_the_progress_of_a_running_job(open_broker: OpenBroker) -> None:
     broker, other = await open_broker(), await open_broker()
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
@@ -22,7 +22,7 @@ async def test_progress_is_seen_by_others_while_the_job_runs(open_broker: OpenBr
     assert (await record(other, enqueued.id)).progress == (0.5, "résumé 🎉")
 
 
-async def test_a_lost_claim_reports_nothing(broker: Broker, clock: WatchedClock) -> None:
+async def test_progress_of_a_lost_claim_is_ignored(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q")
     lost = await claim_one(broker)
     clock.advance(30)
@@ -34,7 +34,7 @@ async def test_a_lost_claim_reports_nothing(broker: Broker, clock: WatchedClock)
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
 
 
-async def test_the_next_claim_starts_anew(broker: Broker) -> None:
+async def test_the_next_claim_starts_without_progress(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
     await broker.record_progress([half(claim.key, claim.epoch)])
@@ -44,7 +44,7 @@ async def test_the_next_claim_starts_anew(broker: Broker) -> None:
     assert (await record(broker, enqueued.id)).progress is None
 
 
-async def test_it_stays_with_a_job_that_is_done(open_broker: OpenBroker) -> None:
+async def test_a_done_job_keeps_its_progress(open_broker: OpenBroker) -> None:
     broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)
@@ -53,7 +53,7 @@ async def test_it_stays_with_a_job_that_is_done(open_broker: OpenBroker) -> None
     assert (await record(broker, enqueued.id)).progress == (0.5, "half way")
 
 
-async def test_the_last_of_it_may_come_with_the_outcome(open_broker: OpenBroker) -> None:
+async def test_a_settlement_may_carry_the_last_progress(open_broker: OpenBroker) -> None:
     broker = await open_broker(BrokerConfig(duties=False, retention=Retention(done=60)))
     enqueued = await broker.enqueue("q")
     claim = await claim_one(broker)

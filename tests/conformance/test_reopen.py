@@ -1,4 +1,4 @@
-"""Reopening: what was accepted is there, in every detail, after close and open. For engines that persist."""
+"""Reopening: every stored detail is unchanged after close and open, for persistent engines."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Reopen = Callable[[], Awaitable[Broker]]
 async def first(open_broker: OpenBroker) -> Broker:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     if not broker.capabilities.persistent:
-        pytest.skip("the engine does not persist")
+        pytest.skip("the engine is not persistent")
     return broker
 
 
 @pytest.fixture
 def reopen(first: Broker, open_broker: OpenBroker) -> Reopen:
-    """Closes the first broker and opens another on the same storage."""
+    """Close the first broker and open another on the same storage."""
 
     async def close_and_open() -> Broker:
         await first.close()
@@ -45,7 +45,7 @@ def reopen(first: Broker, open_broker: OpenBroker) -> Reopen:
     return close_and_open
 
 
-async def test_everything_is_there_again(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
+async def test_every_record_is_unchanged(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
     await first.enqueue(
         "q", b"\x00\xff", task="t", priority=3, delay=60, expires=90, max_attempts=5, dedup_key="k",
         dedup_until="settled", headers={"h": "v", "é": "\n"}, tenant="acme", kv={b"k": b"v"}, id=UUID(int=5),
@@ -69,7 +69,7 @@ async def test_everything_is_there_again(first: Broker, reopen: Reopen, clock: W
     assert await second.claim("paused") == []
 
 
-async def test_the_order_is_the_same(first: Broker, reopen: Reopen) -> None:
+async def test_the_claim_order_is_unchanged(first: Broker, reopen: Reopen) -> None:
     places = [(2, 5), (1, 9), (2, 1), (0, 7), (1, 3)]
     await first.enqueue_many([NewJob("q", priority=p, id=UUID(int=n)) for p, n in places])
     second = await reopen()
@@ -77,7 +77,7 @@ async def test_the_order_is_the_same(first: Broker, reopen: Reopen) -> None:
     assert [(job.priority, UUID(job.id).int) for job in claims] == sorted(places)
 
 
-async def test_claims_continue_to_be_current(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
+async def test_claims_stay_current(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
     await first.enqueue_many([NewJob("q", max_attempts=5) for _ in range(4)])
     acked, nacked, renewed, stale = await first.claim("q", limit=4)
     await first.release(stale)
@@ -91,7 +91,7 @@ async def test_claims_continue_to_be_current(first: Broker, reopen: Reopen, cloc
         await second.ack(stale)
 
 
-async def test_leases_go_on(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
+async def test_leases_continue(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
     claim = await running(first)
     clock.advance(20)
     second = await reopen()
@@ -110,7 +110,7 @@ async def test_a_cancel_request_is_kept(first: Broker, reopen: Reopen, clock: Wa
     assert (await claim_one(second)).cancel_token.cancelled
 
 
-async def test_schedules_expiries_and_retention_go_on(
+async def test_due_times_expiries_and_retention_continue(
     first: Broker, reopen: Reopen, clock: WatchedClock
 ) -> None:
     due = await first.enqueue("q", delay=10)
@@ -168,7 +168,7 @@ async def test_the_same_broker_may_be_opened_again(first: Broker) -> None:
     await first.ack(await claim_one(first))
 
 
-async def test_successes_are_counted_on(first: Broker, reopen: Reopen) -> None:
+async def test_the_done_counter_continues(first: Broker, reopen: Reopen) -> None:
     await done(first)
     second = await reopen()
     await done(second)

@@ -1,4 +1,4 @@
-"""Retention: how long finished jobs are kept, counted from their finish, stamped when they end."""
+"""Retention: how long finished jobs are kept, counted from their finish and stamped when they end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOMENT = timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize("make", [done, dead, cancelled], ids=["done", "dead", "cancelled"])
-async def test_a_finished_job_is_kept_for_its_time_from_its_finish(
+async def test_a_finished_job_is_kept_for_its_retention(
     open_broker: OpenBroker, clock: WatchedClock, make: object
 ) -> None:
     broker = await open_broker(quiet(retention=Retention(done=60, dead=60, cancelled=timedelta(minutes=1))))
@@ -41,7 +41,7 @@ async def test_a_finished_job_is_kept_for_its_time_from_its_finish(
     assert await broker.sweep() == 0
 
 
-async def test_the_time_counts_from_the_finish_not_the_enqueue(
+async def test_retention_counts_from_the_finish_and_not_from_the_enqueue(
     open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     broker = await open_broker(quiet(retention=Retention(done=60)))
@@ -55,7 +55,7 @@ async def test_the_time_counts_from_the_finish_not_the_enqueue(
     assert await broker.sweep() == 1
 
 
-async def test_by_default_the_dead_stay_a_week_and_the_others_go_at_once(
+async def test_by_default_dead_jobs_are_kept_a_week_and_others_are_removed_at_once(
     broker: Broker, clock: WatchedClock
 ) -> None:
     await done(broker)
@@ -69,7 +69,9 @@ async def test_by_default_the_dead_stay_a_week_and_the_others_go_at_once(
     assert await every_job(broker) == []
 
 
-async def test_dead_without_a_time_stay_for_ever(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_dead_jobs_without_a_limit_are_kept_for_ever(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     broker = await open_broker(quiet(retention=Retention(dead=None)))
     id = await dead(broker)
     clock.advance(timedelta(days=30_000))
@@ -77,7 +79,7 @@ async def test_dead_without_a_time_stay_for_ever(open_broker: OpenBroker, clock:
     assert await state(broker, id) is JobState.DEAD
 
 
-async def test_no_time_at_all_keeps_nothing(open_broker: OpenBroker) -> None:
+async def test_a_retention_of_zero_keeps_nothing(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(retention=Retention(done=0, dead=0, cancelled=0)))
     for make in (done, dead, cancelled):
         id = await make(broker)
@@ -105,8 +107,10 @@ async def test_a_queue_has_its_own_retention(open_broker: OpenBroker, clock: Wat
     assert await broker.sweep() == 1
 
 
-async def test_every_end_uses_the_queues_retention(open_broker: OpenBroker, clock: WatchedClock) -> None:
-    """Also the ends that no claim brings about: cancel, expiry, and a lease that ran out."""
+async def test_every_kind_of_end_uses_the_retention_of_the_queue(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """Including the ends without a settlement: cancel, expiry, and an expired lease."""
     own = QueueConfig(retention=Retention(done=10, dead=20, cancelled=30), max_attempts=1)
     broker = await open_broker(quiet(queues={"own": own}, retention=Retention(dead=1000)))
     by_cancel = await cancelled(broker, "own")
@@ -126,7 +130,7 @@ async def test_every_end_uses_the_queues_retention(open_broker: OpenBroker, cloc
     assert await broker.sweep() == 1, "the dead one, 20 seconds after its lease"
 
 
-async def test_a_sweep_needs_nobodys_configuration(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_a_sweep_does_not_depend_on_configuration(open_broker: OpenBroker, clock: WatchedClock) -> None:
     keeper = await open_broker(quiet(retention=Retention(done=100)))
     stranger = await open_broker(quiet(retention=Retention(done=1)))
     id = await done(keeper)
@@ -151,7 +155,9 @@ async def test_unfinished_jobs_are_never_swept(broker: Broker, clock: WatchedClo
     assert await everything(broker) == before
 
 
-async def test_sweep_takes_all_whose_time_has_come(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_sweep_removes_all_jobs_past_their_retention(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     await broker.enqueue_many([NewJob("q") for _ in range(2500)])
     for claim in await broker.claim("q", limit=2500):
@@ -163,7 +169,7 @@ async def test_sweep_takes_all_whose_time_has_come(open_broker: OpenBroker, cloc
 
 
 @pytest.mark.parametrize("final", [JobState.DONE, JobState.DEAD])
-async def test_sweep_done_and_sweep_dead_go_by_their_argument(
+async def test_sweep_done_and_sweep_dead_use_their_argument(
     open_broker: OpenBroker, clock: WatchedClock, final: JobState
 ) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))

@@ -1,4 +1,4 @@
-"""Recurring jobs: stored by id, fired once for each due time, listed, paused, triggered and removed."""
+"""Schedules: stored by id, fired once for each due time, listed, paused, triggered and removed."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ async def only(broker: Broker) -> Schedule:
 
 
 async def due_times(broker: Broker, queue: str = "q") -> list[datetime]:
-    """What fired, by the jobs there are."""
+    """Return the due times that fired, from the stored jobs."""
     jobs = await broker.jobs(queue, limit=10_000)
     return sorted(datetime.fromisoformat(job.headers["dayjob-due"]) for job in jobs)
 
 
-# Stored, listed, changed, removed.
+# Store, list, change, remove.
 
 
-async def test_there_are_none_at_first(broker: Broker) -> None:
+async def test_a_new_storage_has_no_schedules(broker: Broker) -> None:
     assert await broker.schedules() == []
     assert await broker.recur() == LONGEST_WAIT
 
 
-async def test_a_schedule_is_listed_with_its_next_and_last_time(
+async def test_a_schedule_is_listed_with_its_last_and_next_time(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     stored = await broker.schedule(Recurring("s", cron="*/5 * * * *", task="t", queue="q"))
@@ -60,7 +60,7 @@ async def test_schedules_are_listed_by_id(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("id", HOSTILE, ids=ascii)
-async def test_an_id_may_be_any_text(broker: Broker, clock: WatchedClock, id: str) -> None:
+async def test_a_schedule_id_may_be_any_text(broker: Broker, clock: WatchedClock, id: str) -> None:
     await broker.schedule(Recurring(id, every=60, queue="q"))
     clock.advance(60)
     await broker.recur()
@@ -73,7 +73,7 @@ async def test_an_id_may_be_any_text(broker: Broker, clock: WatchedClock, id: st
     assert await broker.schedules() == []
 
 
-async def test_asking_again_keeps_what_has_happened(broker: Broker, clock: WatchedClock) -> None:
+async def test_scheduling_again_keeps_last_and_next_time(broker: Broker, clock: WatchedClock) -> None:
     recurring = Recurring("s", every=60, queue="q")
     await broker.schedule(recurring)
     clock.advance(60)
@@ -86,7 +86,7 @@ async def test_asking_again_keeps_what_has_happened(broker: Broker, clock: Watch
     assert (changed.queue, changed.priority) == ("other", 5)
 
 
-async def test_a_changed_expression_holds_at_once(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_changed_expression_applies_at_once(broker: Broker, clock: WatchedClock) -> None:
     await broker.schedule(Recurring("s", cron="@daily", queue="q"))
     clock.advance(90)
     changed = await broker.schedule(Recurring("s", cron="* * * * *", queue="q"))
@@ -96,7 +96,7 @@ async def test_a_changed_expression_holds_at_once(broker: Broker, clock: Watched
     assert await due_times(broker) == [clock.time]
 
 
-async def test_unschedule_tells_whether_there_was_one(broker: Broker, clock: WatchedClock) -> None:
+async def test_unschedule_returns_whether_the_schedule_existed(broker: Broker, clock: WatchedClock) -> None:
     await broker.schedule(Recurring("s", every=60, queue="q"))
     clock.advance(60)
     await broker.recur()
@@ -104,7 +104,7 @@ async def test_unschedule_tells_whether_there_was_one(broker: Broker, clock: Wat
     assert not await broker.unschedule("s")
     clock.advance(600)
     assert await broker.recur() == LONGEST_WAIT
-    assert len(await broker.jobs()) == 1, "what it enqueued stays"
+    assert len(await broker.jobs()) == 1, "its enqueued jobs stay"
 
 
 # Firing.
@@ -150,7 +150,7 @@ async def test_a_task_is_called_with_its_arguments(url: str, broker: Broker, clo
         assert (jobs[id].task, jobs[id].queue, jobs[id].priority) == ("greet", queue, 3)
 
 
-async def test_a_payload_goes_to_a_raw_queue(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_payload_is_enqueued_for_a_raw_handler(broker: Broker, clock: WatchedClock) -> None:
     await broker.schedule(Recurring("s", every=1, queue="raw", payload=b"\x00\xff"))
     clock.advance(1)
     await broker.recur()
@@ -158,10 +158,10 @@ async def test_a_payload_goes_to_a_raw_queue(broker: Broker, clock: WatchedClock
     assert (job.task, job.payload) == ("", b"\x00\xff")
 
 
-async def test_the_id_follows_from_the_schedule_and_the_time(
+async def test_the_job_id_is_derived_from_schedule_and_due_time(
     broker: Broker, clock: WatchedClock, open_broker: OpenBroker
 ) -> None:
-    """So a due time that is fired anew, after a restore of old notes, meets the job that is there."""
+    """A due time that fires again, after a restore of old documents, finds the existing job."""
     await broker.schedule(Recurring("s", every=60, queue="q"))
     await broker.schedule(Recurring("s2", every=60, queue="q"))
     _, old = await broker._engine.documents(KIND, clock.now())
@@ -178,7 +178,9 @@ async def test_the_id_follows_from_the_schedule_and_the_time(
     assert await broker.jobs() == first
 
 
-async def test_racing_brokers_fire_each_time_once(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_concurrent_brokers_fire_each_due_time_once(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
     brokers = [await open_broker() for _ in range(4)]
     for number in range(10):
         await brokers[0].schedule(Recurring(f"s{number}", every=1, queue=f"q{number}", missed="all"))
@@ -192,7 +194,7 @@ async def test_racing_brokers_fire_each_time_once(open_broker: OpenBroker, clock
     assert {each.last_at for each in await brokers[2].schedules()} == {clock.time}
 
 
-async def test_a_change_in_a_race_with_firing_is_not_lost(
+async def test_a_change_that_races_with_firing_is_not_lost(
     open_broker: OpenBroker, clock: WatchedClock
 ) -> None:
     firing, changing = await open_broker(), await open_broker()
@@ -210,21 +212,21 @@ async def test_a_change_in_a_race_with_firing_is_not_lost(
     assert len(await due_times(firing)) == 20
 
 
-async def test_the_note_and_the_jobs_commit_together(
+async def test_the_schedule_and_its_jobs_commit_together(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is one write, with all of it: nothing can fall between."""
+    """One write holds both, so a crash loses neither."""
     await broker.schedule(Recurring("a", every=60, queue="q"))
     await broker.schedule(Recurring("b", every=60, queue="q"))
     compare_and_set = broker._engine.compare_and_set
     calls: list[tuple[int, int]] = []
 
-    async def fails(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
+    async def fails(writes: Any, jobs: Any, *_: Any, **__: Any) -> bool:
         calls.append((len(writes), len(jobs)))
         raise InvalidState("crashed before the commit")
 
-    async def dies(writes: Any, jobs: Any = (), announce: bool = False, now: int | None = None) -> bool:
-        await compare_and_set(writes, jobs, announce, now)
+    async def dies(*arguments: Any, **named: Any) -> bool:
+        await compare_and_set(*arguments, **named)
         raise InvalidState("crashed after the commit")
 
     clock.advance(60)
@@ -256,7 +258,7 @@ async def test_after_a_downtime(
     assert (left_out in caplog.text) == (missed != "all")
 
 
-async def test_very_many_missed_ones_are_bounded_and_told_of(
+async def test_the_number_of_missed_due_times_is_bounded_and_logged(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for id in ("a", "b", "c"):
@@ -269,7 +271,7 @@ async def test_very_many_missed_ones_are_bounded_and_told_of(
     assert caplog.text.count("200 due times were missed and are left out") == 3
 
 
-async def test_due_at_the_change_of_the_clocks(broker: Broker, clock: WatchedClock) -> None:
+async def test_due_times_across_a_daylight_saving_change(broker: Broker, clock: WatchedClock) -> None:
     clock.set(datetime(2026, 10, 24, 12, tzinfo=UTC))
     await broker.schedule(Recurring("s", cron="30 2 * * *", timezone="Europe/Berlin", queue="q"))
     for _ in range(48 * 4):
@@ -280,7 +282,7 @@ async def test_due_at_the_change_of_the_clocks(broker: Broker, clock: WatchedClo
     ]  # fmt: skip
 
 
-async def test_an_overlap_is_held_back_by_the_tasks_dedup(
+async def test_the_dedup_of_a_task_prevents_overlapping_runs(
     url: str, broker: Broker, clock: WatchedClock
 ) -> None:
     app = App(url)
@@ -296,10 +298,10 @@ async def test_an_overlap_is_held_back_by_the_tasks_dedup(
     assert (await only(broker)).last_at == clock.time
 
 
-# By hand.
+# Pause and trigger.
 
 
-async def test_a_paused_one_does_not_fire_and_goes_on_at_its_next_time(
+async def test_a_paused_schedule_does_not_fire_and_resumes_at_its_next_time(
     broker: Broker, clock: WatchedClock
 ) -> None:
     begun = clock.time
@@ -319,7 +321,9 @@ async def test_a_paused_one_does_not_fire_and_goes_on_at_its_next_time(
     assert await due_times(broker) == [begun + timedelta(seconds=180)]
 
 
-async def test_a_trigger_enqueues_now_and_leaves_the_times_alone(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_trigger_enqueues_now_and_leaves_the_times_unchanged(
+    broker: Broker, clock: WatchedClock
+) -> None:
     await broker.schedule(Recurring("s", every=60, task="t", queue="q"))
     await broker.pause_schedule("s")
     before = await only(broker)
@@ -333,18 +337,18 @@ async def test_a_trigger_enqueues_now_and_leaves_the_times_alone(broker: Broker,
     assert await only(broker) == before
 
 
-async def test_an_unknown_one_can_be_neither_paused_nor_triggered(broker: Broker) -> None:
-    assert not await broker.pause_schedule("nobody")
-    assert not await broker.resume_schedule("nobody")
-    assert not await broker.unschedule("nobody")
-    with pytest.raises(InvalidState, match="there is no schedule 'nobody'"):
-        await broker.trigger("nobody")
+async def test_pausing_or_triggering_an_unknown_schedule_is_refused(broker: Broker) -> None:
+    assert not await broker.pause_schedule("unknown")
+    assert not await broker.resume_schedule("unknown")
+    assert not await broker.unschedule("unknown")
+    with pytest.raises(InvalidState, match="there is no schedule 'unknown'"):
+        await broker.trigger("unknown")
 
 
-# What can't fire.
+# Schedules that can't fire.
 
 
-async def test_an_unknown_task_is_reported_once_and_tried_again(
+async def test_an_unknown_task_is_logged_once_and_retried(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = clock.time
@@ -367,18 +371,18 @@ async def test_an_unknown_task_is_reported_once_and_tried_again(
     assert (await broker.schedules())[0].problem is None
 
 
-async def test_without_any_worker_it_fires(broker: Broker, clock: WatchedClock) -> None:
-    """Who claims by hand knows what to do; and workers may come back in time."""
+async def test_a_schedule_fires_without_any_live_worker(broker: Broker, clock: WatchedClock) -> None:
+    """Jobs may be claimed through the broker, and workers may come back."""
     await broker.schedule(Recurring("s", every=60, task="t", queue="q"))
     clock.advance(60)
     await broker.recur()
     assert await due_times(broker) == [clock.time]
 
 
-async def test_a_refused_job_holds_up_nobody(
+async def test_a_schedule_whose_job_is_refused_does_not_block_others(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process may allow less than the one that scheduled it."""
+    """A process may have a lower limit than the one that stored the schedule."""
     strict = await open_broker(quiet(max_payload=10))
     await broker.schedule(Recurring("big", every=60, queue="q", payload=b"x" * 11))
     await broker.schedule(Recurring("small", every=60, queue="small", payload=b"x"))
@@ -398,7 +402,7 @@ async def test_a_refused_job_holds_up_nobody(
     assert (await broker.schedules())[0].problem is None
 
 
-async def test_a_zone_that_is_not_known_here_holds_up_nobody(
+async def test_a_time_zone_unknown_on_this_machine_does_not_block_others(
     broker: Broker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.schedule(Recurring("berlin", cron="* * * * *", timezone="Europe/Berlin", queue="q"))

@@ -1,4 +1,4 @@
-"""Settling: every row of the lifecycle that starts at running, with every field that goes with it."""
+"""Settling: every row of the lifecycle that starts at running, with all its fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.observe import every_job, everything, fields
 from tests.support.waiting import WatchedClock
 
 BACK = {"claimed_at": None, "lease_expires_at": None, "worker": None, "finished_at": None}
-"""What a job that goes back to its queue no longer has."""
+"""The fields that are cleared when a job returns to its queue."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def keeper(open_broker: OpenBroker) -> Broker:
 # Ack.
 
 
-async def test_an_acked_job_that_is_not_kept_is_gone_and_counted(broker: Broker) -> None:
+async def test_an_acked_job_that_is_not_kept_is_removed_and_counted(broker: Broker) -> None:
     claim = await running(broker)
     await broker.ack(claim, result=b"not kept either")
     assert await broker.get(claim.id) is None
@@ -61,7 +61,7 @@ async def test_an_ack_without_a_result_keeps_none(keeper: Broker) -> None:
     assert (await record(keeper, claim.id)).result == b""
 
 
-async def test_a_success_leaves_the_earlier_errors(keeper: Broker) -> None:
+async def test_a_success_keeps_earlier_errors(keeper: Broker) -> None:
     claim = await running(keeper)
     await keeper.nack(claim, "first try", delay=0)
     await keeper.ack(await claim_one(keeper))
@@ -215,7 +215,7 @@ async def test_an_error_is_text_or_an_exception(broker: Broker, verb: str) -> No
 @pytest.mark.parametrize(
     "error", ["nul \0 inside", "lone \ud800 surrogate", "", "x" * 10**6, "emoji 🦫\n\ttabs ' \" % \\"]
 )
-async def test_an_error_text_is_cleaned_never_refused(broker: Broker, error: str) -> None:
+async def test_an_error_text_is_cleaned_and_never_refused(broker: Broker, error: str) -> None:
     for verb in ("nack", "dead_letter"):
         claim = await running(broker, max_attempts=1)
         await getattr(broker, verb)(claim, error)
@@ -228,7 +228,7 @@ async def test_an_error_text_is_cleaned_never_refused(broker: Broker, error: str
         job.last_error.encode()
 
 
-# Dead_letter, release, snooze, mark_cancelled.
+# ``dead_letter``, ``release``, ``snooze``, ``mark_cancelled``.
 
 
 async def test_a_dead_letter_is_dead_whatever_the_attempts(broker: Broker, clock: WatchedClock) -> None:
@@ -269,7 +269,7 @@ async def test_a_snoozed_job_is_scheduled_and_its_run_does_not_count(
         assert job.run_at == clock.time + timedelta(seconds=delay)
 
 
-async def test_a_run_that_gave_up_because_of_a_cancel_is_cancelled(
+async def test_a_run_that_stopped_because_of_a_cancel_is_cancelled(
     keeper: Broker, clock: WatchedClock
 ) -> None:
     for request in (True, False):
@@ -282,7 +282,7 @@ async def test_a_run_that_gave_up_because_of_a_cancel_is_cancelled(
         assert (job.state, job.finished_at, job.attempts) == (JobState.CANCELLED, clock.time, 1)
 
 
-async def test_a_snooze_with_a_reason_says_so_and_is_no_failure(broker: Broker) -> None:
+async def test_a_snooze_stores_its_reason_and_is_not_a_failure(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     await broker.settle_many([Settlement.snooze(await claim_one(broker), 5, reason="not here\0")])
     job = await record(broker, enqueued.id)
@@ -332,10 +332,10 @@ async def test_a_released_job_keeps_its_cancel_request(broker: Broker) -> None:
     assert (await claim_one(broker)).cancel_token.cancelled
 
 
-# Settle_many.
+# ``settle_many``.
 
 
-async def test_settle_many_applies_each_and_answers_in_order(open_broker: OpenBroker) -> None:
+async def test_settle_many_applies_each_and_replies_in_order(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(retention=Retention(done=60, cancelled=60)))
     await broker.enqueue_many([NewJob("q", max_attempts=2) for _ in range(7)])
     acked, retried, nacked, lettered, released, snoozed, marked = await broker.claim("q", limit=7)
@@ -361,5 +361,5 @@ async def test_settle_many_applies_each_and_answers_in_order(open_broker: OpenBr
     assert await broker.kv_get(b"k") == b"v"
 
 
-async def test_settling_nothing_answers_nothing(broker: Broker) -> None:
+async def test_settling_an_empty_batch_returns_an_empty_list(broker: Broker) -> None:
     assert await broker.settle_many([]) == []

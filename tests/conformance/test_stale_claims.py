@@ -1,4 +1,4 @@
-"""The fence: a claim that is no longer current changes nothing, however it ended and whatever it tries."""
+"""The fence: a claim that is no longer current changes nothing, however it ended."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def requeued_after_dead(broker: Broker, clock: WatchedClock) -> Job:
 
 
 async def requeued_and_claimed_with_the_same_attempts(broker: Broker, clock: WatchedClock) -> Job:
-    """The operator's requeue reset the attempts, so only the epoch tells the two claims apart."""
+    """The requeue reset the attempts, so only the epoch distinguishes the two claims."""
     claim = await requeued_after_dead(broker, clock)
     again = await claim_one(broker)
     assert (again.id, again.attempts, again.epoch) == (claim.id, claim.attempts, claim.epoch + 1)
@@ -148,8 +148,8 @@ async def purged(broker: Broker, clock: WatchedClock) -> Job:
     return claim
 
 
-async def gone_and_enqueued_again(broker: Broker, clock: WatchedClock) -> Job:
-    """A new job under the id of one that is gone; its first claim is not the old one's second."""
+async def removed_and_enqueued_again(broker: Broker, clock: WatchedClock) -> Job:
+    """A new job with the id of a removed one: its first claim is not the second of the old job."""
     claim = await first_claim(broker)
     await broker.nack(claim, "failed", delay=0)
     claim = await claim_one(broker)
@@ -170,7 +170,7 @@ async def never_claimed_but_running_by_now(broker: Broker, clock: WatchedClock) 
     return job
 
 
-async def never_heard_of(broker: Broker, clock: WatchedClock) -> Job:
+async def unknown_id(broker: Broker, clock: WatchedClock) -> Job:
     return replace(await first_claim(broker), key=bytes(range(16)))
 
 
@@ -178,8 +178,8 @@ STALE: list[Stale] = [
     reaped, reaped_and_claimed_again, reaped_claimed_and_settled_by_the_next, reaped_to_dead,
     requeued_after_dead, requeued_and_claimed_with_the_same_attempts, requeued_with_others_and_claimed,
     released, released_and_claimed_again, snoozed, nacked, nacked_and_claimed_again, acked, dead_lettered,
-    marked_cancelled, purged, gone_and_enqueued_again, never_claimed, never_claimed_but_running_by_now,
-    never_heard_of,
+    marked_cancelled, purged, removed_and_enqueued_again, never_claimed, never_claimed_but_running_by_now,
+    unknown_id,
 ]  # fmt: skip
 
 every_way_to_be_stale = pytest.mark.parametrize("stale", STALE, ids=lambda stale: stale.__name__)
@@ -258,7 +258,7 @@ async def test_the_current_claim_is_unharmed_by_the_stale_one(broker: Broker, cl
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_stale_renewal_leaves_the_jobs_lease_field(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_stale_renewal_leaves_the_lease_field_unchanged(broker: Broker, clock: WatchedClock) -> None:
     stale = await reaped(broker, clock)
     before = stale.lease_expires_at
     with pytest.raises(LeaseLost):

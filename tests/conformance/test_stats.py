@@ -1,4 +1,4 @@
-"""Stats: the counters equal the listing after every kind of transition, and done counts every success."""
+"""Stats: the counters equal the listing after every transition, and done counts every success."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_done_counts_successes_that_are_not_kept(broker: Broker) -> None:
     assert await broker.stats("q") == QueueStats(done=7)
 
 
-async def test_done_counts_on_after_a_sweep(open_broker: OpenBroker, clock: WatchedClock) -> None:
+async def test_done_is_unchanged_by_a_sweep(open_broker: OpenBroker, clock: WatchedClock) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     await done(broker)
     assert await broker.sweep_done(0) == 1
@@ -94,13 +94,13 @@ async def test_done_counts_on_after_a_sweep(open_broker: OpenBroker, clock: Watc
     assert await broker.stats("q") == QueueStats(done=2)
 
 
-async def test_an_unknown_queue_has_zeros_and_stays_unknown(broker: Broker) -> None:
+async def test_stats_of_an_unknown_queue_are_zero_and_do_not_create_it(broker: Broker) -> None:
     assert await broker.stats("unknown") == QueueStats()
     assert await broker.queues() == []
     assert await broker.all_stats() == {}
 
 
-async def test_queues_are_known_for_ever_in_name_order(broker: Broker) -> None:
+async def test_queues_lists_every_queue_ever_used_in_name_order(broker: Broker) -> None:
     await done(broker, "b")
     await cancelled(broker, "a")
     await broker.purge_dead()
@@ -114,7 +114,7 @@ async def test_queues_are_known_for_ever_in_name_order(broker: Broker) -> None:
     assert stats["é"] == QueueStats(pending=1)
 
 
-async def test_looking_makes_no_queue_known(broker: Broker) -> None:
+async def test_reads_create_no_queue(broker: Broker) -> None:
     await broker.claim(["x", "y"])
     await broker.stats("x")
     await broker.jobs("x")
@@ -123,12 +123,12 @@ async def test_looking_makes_no_queue_known(broker: Broker) -> None:
     assert await broker.queues() == []
 
 
-async def test_a_queue_is_known_by_a_follow_up(broker: Broker) -> None:
+async def test_a_follow_up_creates_its_queue(broker: Broker) -> None:
     await broker.ack(await running(broker), enqueue=[NewJob("next")])
     assert await broker.queues() == ["next", "q"]
 
 
-async def test_the_answer_is_the_callers_own(broker: Broker) -> None:
+async def test_changing_returned_stats_changes_nothing(broker: Broker) -> None:
     await broker.enqueue("q")
     (await broker.stats("q")).pending = 99
     (await broker.all_stats())["q"].pending = 99

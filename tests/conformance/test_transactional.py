@@ -1,4 +1,4 @@
-"""Enqueue within the caller's own transaction: the job exists if it commits. For engines that join one."""
+"""Transactional enqueue: the job exists if the caller's transaction commits, for engines that support it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.waiting import LONG, within
 @pytest.fixture
 def transaction(broker: Broker, engine: EngineUnderTest, tmp_path: Path) -> AbstractContextManager[Any]:
     if not broker.capabilities.transactional_enqueue:
-        pytest.skip("the engine joins no transactions")
-    assert engine.connect is not None, "an engine that joins transactions needs `connect`"
+        pytest.skip("the engine has no transactional enqueue")
+    assert engine.connect is not None, "an engine with transactional enqueue needs `connect`"
     return engine.connect(tmp_path)
 
 
-async def test_without_the_capability_it_is_refused(broker: Broker) -> None:
+async def test_without_the_capability_enqueue_with_a_connection_is_refused(broker: Broker) -> None:
     if broker.capabilities.transactional_enqueue:
-        pytest.skip("the engine joins transactions")
+        pytest.skip("the engine has transactional enqueue")
     with pytest.raises(DayjobError, match="connection"):
         await broker.enqueue("q", connection=object())
     assert await every_job(broker) == []
@@ -60,7 +60,7 @@ async def test_a_job_never_existed_if_its_transaction_rolls_back(
     assert (await claim_one(broker, "new queue")).id == enqueued.id
 
 
-async def test_bad_input_leaves_the_transaction_alone(
+async def test_bad_input_leaves_the_transaction_usable(
     broker: Broker, transaction: AbstractContextManager[Any]
 ) -> None:
     with transaction as connection:
@@ -72,7 +72,7 @@ async def test_bad_input_leaves_the_transaction_alone(
     assert (await broker.stats("q")).pending == 2
 
 
-async def test_what_is_no_connection_is_refused(
+async def test_an_object_that_is_no_connection_is_refused(
     broker: Broker, transaction: AbstractContextManager[Any]
 ) -> None:
     with transaction, pytest.raises((TypeError, ValueError), match="connection"):

@@ -1,4 +1,4 @@
-"""Wait: for the end of a job, in whichever way and through whichever broker it comes."""
+"""Wait: for the end of a job, of every kind and through any broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import LONG, WatchedClock, within
 Ending = Callable[[Broker, WatchedClock, Job], Awaitable[object]]
 
 
-async def lease_ran_out(broker: Broker, clock: WatchedClock, claim: Job) -> None:
+async def lease_expired(broker: Broker, clock: WatchedClock, claim: Job) -> None:
     clock.advance(30)
     assert await broker.reap() == 1
 
@@ -25,13 +25,13 @@ ENDINGS: dict[str, tuple[Ending, JobState]] = {
     "dead_letter": (lambda broker, clock, claim: broker.dead_letter(claim, "x"), JobState.DEAD),
     "last nack": (lambda broker, clock, claim: broker.nack(claim, "x"), JobState.DEAD),
     "mark_cancelled": (lambda broker, clock, claim: broker.mark_cancelled(claim), JobState.CANCELLED),
-    "lease expired": (lease_ran_out, JobState.DEAD),
+    "lease expired": (lease_expired, JobState.DEAD),
 }
 
 
 @pytest.mark.parametrize("through", ["the same broker", "another broker"])
 @pytest.mark.parametrize(("ending", "final"), ENDINGS.values(), ids=ENDINGS)
-async def test_waiters_get_the_kept_record(
+async def test_all_waiters_get_the_kept_record(
     open_broker: OpenBroker, clock: WatchedClock, ending: Ending, final: JobState, through: str
 ) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
@@ -94,7 +94,7 @@ async def test_a_wait_lasts_through_retries(open_broker: OpenBroker, clock: Watc
     assert waited.job.result == b"at last"
 
 
-async def test_what_is_finished_completes_at_once(open_broker: OpenBroker) -> None:
+async def test_a_wait_for_a_finished_job_completes_at_once(open_broker: OpenBroker) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL))
     for id, final in (
         (await done(broker), JobState.DONE),
@@ -108,7 +108,7 @@ async def test_what_is_finished_completes_at_once(open_broker: OpenBroker) -> No
             assert waited.job.state is final
 
 
-async def test_a_job_that_goes_on_times_out(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_wait_for_an_unfinished_job_times_out(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker)
     waiting = asyncio.create_task(broker.wait(claim.id, LONG))
     await clock.until_waiting()
@@ -122,7 +122,7 @@ async def test_a_job_that_goes_on_times_out(broker: Broker, clock: WatchedClock)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, timedelta(0)])
-async def test_no_time_is_one_look(broker: Broker, timeout: float | timedelta) -> None:
+async def test_a_timeout_of_zero_checks_once(broker: Broker, timeout: float | timedelta) -> None:
     enqueued = await broker.enqueue("q")
     assert (await within(broker.wait(enqueued.id, timeout))).status == "timed_out"
 
@@ -132,7 +132,7 @@ async def test_an_unknown_or_malformed_id_is_not_found(broker: Broker, id: str) 
     assert await within(broker.wait(id, LONG)) == Waited("not_found", None)
 
 
-async def test_a_job_that_is_gone_is_not_found(broker: Broker) -> None:
+async def test_a_removed_job_is_not_found(broker: Broker) -> None:
     assert (await within(broker.wait(await done(broker), LONG))).status == "not_found"
 
 
@@ -148,7 +148,7 @@ async def test_the_end_of_one_job_ends_only_its_waits(broker: Broker, clock: Wat
     assert (await within(waits[1])).status == "completed"
 
 
-async def test_a_waiter_that_is_cancelled_takes_nobody_with_it(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_cancelled_waiter_does_not_end_other_waits(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker)
     impatient, patient = (asyncio.create_task(broker.wait(claim.id, LONG)) for _ in range(2))
     await clock.until_waiting(2)

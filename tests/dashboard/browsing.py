@@ -1,4 +1,4 @@
-"""A browser of few words: it keeps cookies, and sends the forms of pages that it has read."""
+"""A test client that keeps cookies and sends forms with the CSRF token of the last page."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import httpx
 
 from dayjob import Broker, Job, NewJob
-from dayjob.dashboard import Dashboard, dashboard
+from dayjob.dashboard import dashboard
 
 BASE = "http://127.0.0.1:8787"
 HTML = {"Accept": "text/html"}
-TOKEN = "a token that nobody guesses"
+TOKEN = "a token that is hard to guess"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 _CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
 
 class Browser:
-    def __init__(self, app: Any, base: str = BASE, prefix: str = "", within: Any = None) -> None:
-        self._dashboard: Any = app if within is None else within
+    def __init__(self, app: Any, base: str = BASE, prefix: str = "", dashboard: Any = None) -> None:
+        self._dashboard: Any = app if dashboard is None else dashboard
         self.prefix = prefix
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app), base_url=base, headers=HTML, follow_redirects=False
@@ -30,25 +30,25 @@ class Browser:
         self.csrf = ""
 
     async def get(self, path: str, **options: Any) -> httpx.Response:
-        answer = await self.client.get(self.prefix + path, **options)
-        found = _CSRF.search(answer.text)
+        response = await self.client.get(self.prefix + path, **options)
+        found = _CSRF.search(response.text)
         if found is not None:
             self.csrf = found[1]
-        return answer
+        return response
 
     async def text(self, path: str) -> str:
-        answer = await self.get(path)
-        assert answer.status_code == 200, answer.text
-        return answer.text
+        response = await self.get(path)
+        assert response.status_code == 200, response.text
+        return response.text
 
     async def post(
         self, path: str, fields: Mapping[str, str] | None = None, **options: Any
     ) -> httpx.Response:
-        """Send a form as a page of the dashboard would."""
+        """Send a form with its CSRF token."""
         if not self.csrf:
             await self.get("/workers")
             [cookie] = self.client.cookies.values()
-            sessions = self._dashboard._guard._sessions  # not every page has a form to read it from
+            sessions = self._dashboard._guard._sessions  # not every page has a form with the token
             self.csrf = sessions.csrf(sessions.from_text(cookie))
         return await self.client.post(
             self.prefix + path, data={"csrf": self.csrf, **(fields or {})}, **options
@@ -56,19 +56,18 @@ class Browser:
 
     async def log_in(self, token: str = TOKEN) -> httpx.Response:
         await self.get("/login")
-        answer = await self.post("/login", {"token": token})
+        response = await self.post("/login", {"token": token})
         self.csrf = ""
-        return answer
+        return response
 
     async def api(self, path: str, **options: Any) -> Any:
-        answer = await self.client.get(f"{self.prefix}/api/{path}", **options)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = await self.client.get(f"{self.prefix}/api/{path}", **options)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 def browse(broker: Broker, **options: Any) -> Browser:
-    made: Dashboard = dashboard(broker, **options)
-    return Browser(made)
+    return Browser(dashboard(broker, **options))
 
 
 def links(text: str) -> list[str]:
@@ -76,7 +75,7 @@ def links(text: str) -> list[str]:
 
 
 def rows(text: str) -> list[str]:
-    """The text of each row of the page's table, without tags."""
+    """Return the text of each row of the page's table, without tags."""
     body = text.partition("<tbody>")[2].partition("</tbody>")[0]
     return [
         " ".join(unescape(re.sub(r"<[^>]*>", " ", row)).split())

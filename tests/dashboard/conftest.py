@@ -1,4 +1,4 @@
-"""One store per test, in memory and in a file, and a browser on its dashboard."""
+"""One store per test, in memory and in SQLite, and a test client for its dashboard."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dayjob import Broker, BrokerConfig, Retention
 from tests.dashboard.browsing import Browser, browse
 
 DAY = timedelta(days=1)
-KEEP_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
+RETAIN_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Broker]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    async with Broker(url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as opened:
+    async with Broker(url, config=BrokerConfig(duties=False, retention=RETAIN_ALL)) as opened:
         yield opened
 
 

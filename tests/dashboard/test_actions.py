@@ -1,4 +1,4 @@
-"""What the forms and the programs' requests do, and what they leave in the audit log."""
+"""The actions of forms and of the JSON API, and their lines in the audit log."""
 
 from __future__ import annotations
 
@@ -10,72 +10,72 @@ import httpx
 import pytest
 
 from dayjob import Broker, EngineUnavailable, Job, JobState, Recurring
-from dayjob.dashboard import chores
+from dayjob.dashboard import bulk
 from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, make_running, rows
 
 
-async def the(broker: Broker, id: str) -> Job:
+async def fetch(broker: Broker, id: str) -> Job:
     job = await broker.get(id)
     assert job is not None
     return job
 
 
-def leads_to(answer: httpx.Response, path: str, said: str) -> bool:
+def redirects(answer: httpx.Response, path: str, code: str) -> bool:
     assert answer.status_code == 303, answer.text
-    return answer.headers["location"].startswith(path) and f"said={said}" in answer.headers["location"]
+    return answer.headers["location"].startswith(path) and f"message={code}" in answer.headers["location"]
 
 
-async def test_a_waiting_job_is_cancelled(browser: Browser, broker: Broker) -> None:
+async def test_cancelling_a_pending_job_ends_it(browser: Browser, broker: Broker) -> None:
     id = (await broker.enqueue("email")).id
     answer = await browser.post(f"/jobs/{id}/cancel")
-    assert leads_to(answer, f"/jobs/{id}?", "cancelled")
-    assert (await the(broker, id)).state is JobState.CANCELLED
-    assert "The job is cancelled." in await browser.text(answer.headers["location"])
+    assert redirects(answer, f"/jobs/{id}?", "cancelled")
+    assert (await fetch(broker, id)).state is JobState.CANCELLED
+    assert "Job cancelled." in await browser.text(answer.headers["location"])
 
 
-async def test_a_running_job_is_asked_to_stop(browser: Browser, broker: Broker) -> None:
+async def test_cancelling_a_running_job_requests_its_cancel(browser: Browser, broker: Broker) -> None:
     job = await make_running(broker)
-    assert leads_to(await browser.post(f"/jobs/{job.id}/cancel"), f"/jobs/{job.id}?", "asked")
-    assert (await the(broker, job.id)).cancel_requested
+    assert redirects(await browser.post(f"/jobs/{job.id}/cancel"), f"/jobs/{job.id}?", "cancel-requested")
+    assert (await fetch(broker, job.id)).cancel_requested
     assert 'action="/jobs' not in await browser.text(f"/jobs/{job.id}")
 
 
-async def test_nothing_is_cancelled_twice(browser: Browser, broker: Broker) -> None:
+async def test_cancelling_a_finished_job_changes_nothing(browser: Browser, broker: Broker) -> None:
     [id] = await make_dead(broker)
-    assert leads_to(await browser.post(f"/jobs/{id}/cancel"), "/jobs/", "not-cancelled")
-    assert (await the(broker, id)).state is JobState.DEAD
+    assert redirects(await browser.post(f"/jobs/{id}/cancel"), "/jobs/", "not-cancelled")
+    assert (await fetch(broker, id)).state is JobState.DEAD
 
 
-async def test_a_dead_job_is_requeued(browser: Browser, broker: Broker) -> None:
+async def test_requeuing_a_dead_job_makes_it_pending(browser: Browser, broker: Broker) -> None:
     [id] = await make_dead(broker)
-    assert leads_to(await browser.post(f"/jobs/{id}/requeue"), f"/jobs/{id}?", "requeued")
-    assert (await the(broker, id)).state is JobState.PENDING
-    assert leads_to(await browser.post(f"/jobs/{id}/requeue"), f"/jobs/{id}?", "not-requeued")
+    assert redirects(await browser.post(f"/jobs/{id}/requeue"), f"/jobs/{id}?", "requeued")
+    assert (await fetch(broker, id)).state is JobState.PENDING
+    assert redirects(await browser.post(f"/jobs/{id}/requeue"), f"/jobs/{id}?", "not-requeued")
 
 
-async def test_a_finished_job_runs_again_as_a_new_one(browser: Browser, broker: Broker) -> None:
+async def test_rerunning_a_finished_job_enqueues_a_new_one(browser: Browser, broker: Broker) -> None:
     [id] = await make_dead(broker)
     answer = await browser.post(f"/jobs/{id}/rerun")
-    assert leads_to(answer, "/jobs/", "rerun")
+    assert redirects(answer, "/jobs/", "rerun")
     new = answer.headers["location"].removeprefix("/jobs/").partition("?")[0]
     assert new != id
-    assert (await the(broker, new)).state is JobState.PENDING
-    assert leads_to(await browser.post(f"/jobs/{new}/rerun"), f"/jobs/{new}?", "not-rerun")
+    assert (await fetch(broker, new)).state is JobState.PENDING
+    assert redirects(await browser.post(f"/jobs/{new}/rerun"), f"/jobs/{new}?", "not-rerun")
 
 
 async def test_a_queue_is_paused_and_resumed(browser: Browser, broker: Broker) -> None:
     await broker.enqueue("a/b & <c>")
-    assert leads_to(await browser.post("/queues/pause", {"queue": "a/b & <c>"}), "/?", "paused")
+    assert redirects(await browser.post("/queues/pause", {"queue": "a/b & <c>"}), "/?", "paused")
     assert await broker.paused() == {"a/b & <c>"}
-    assert leads_to(await browser.post("/queues/resume", {"queue": "a/b & <c>"}), "/?", "resumed")
+    assert redirects(await browser.post("/queues/resume", {"queue": "a/b & <c>"}), "/?", "resumed")
     assert await broker.paused() == set()
 
 
 async def test_a_schedule_is_triggered_paused_and_resumed(browser: Browser, broker: Broker) -> None:
     await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report"))
     answer = await browser.post("/schedules/trigger", {"schedule": "nightly"})
-    assert leads_to(answer, "/jobs/", "triggered")
+    assert redirects(answer, "/jobs/", "triggered")
     assert (await broker.stats("default")).pending == 1
     await browser.post("/schedules/pause", {"schedule": "nightly"})
     assert [schedule.paused for schedule in await broker.schedules()] == [True]
@@ -83,11 +83,11 @@ async def test_a_schedule_is_triggered_paused_and_resumed(browser: Browser, brok
     assert [schedule.paused for schedule in await broker.schedules()] == [False]
     for verb in ("trigger", "pause", "resume"):
         answer = await browser.post(f"/schedules/{verb}", {"schedule": "unknown"})
-        assert leads_to(answer, "/schedules", "no-schedule")
+        assert redirects(answer, "/schedules", "no-schedule")
 
 
 @pytest.mark.parametrize("verb", ["requeue", "purge"])
-async def test_dead_letters_are_mended_by_error_by_queue_or_all(
+async def test_dead_letters_are_requeued_or_purged_by_error_by_queue_or_all(
     browser: Browser, broker: Broker, verb: str
 ) -> None:
     await make_dead(broker, "a", "TimeoutError: after 30 s", count=2)
@@ -96,19 +96,21 @@ async def test_dead_letters_are_mended_by_error_by_queue_or_all(
     await make_dead(broker, "c", "KeyError: 'x'", count=3)
     fields = {"queue": "", "task": "shop.load", "error": "TimeoutError: after … s"}
     answer = await browser.post(f"/dead/{verb}", fields)
-    assert leads_to(answer, "/dead", "dead-requeued" if verb == "requeue" else "dead-purged")
+    assert redirects(answer, "/dead", "dead-requeued" if verb == "requeue" else "dead-purged")
     assert "n=3" in answer.headers["location"]
     assert len(await broker.dead_jobs()) == 4
     await browser.post(f"/dead/{verb}", {"queue": "a"})
     assert {job.queue for job in await broker.dead_jobs()} == {"c"}
     await browser.post(f"/dead/{verb}", {"all": "yes"})
     assert await broker.dead_jobs() == []
-    waiting = sum(stats.pending for stats in (await broker.all_stats()).values())
-    assert waiting == (7 if verb == "requeue" else 0)
+    pending = sum(stats.pending for stats in (await broker.all_stats()).values())
+    assert pending == (7 if verb == "requeue" else 0)
 
 
 @pytest.mark.parametrize("verb", ["requeue", "purge"])
-async def test_a_group_of_one_queue_leaves_the_others(browser: Browser, broker: Broker, verb: str) -> None:
+async def test_a_group_action_on_one_queue_leaves_other_queues_alone(
+    browser: Browser, broker: Broker, verb: str
+) -> None:
     await make_dead(broker, "a", "KeyError: 'x'")
     await make_dead(broker, "b", "KeyError: 'y'")
     await browser.post(f"/dead/{verb}", {"queue": "a", "task": "shop.load", "error": "KeyError: …"})
@@ -116,42 +118,44 @@ async def test_a_group_of_one_queue_leaves_the_others(browser: Browser, broker: 
 
 
 @pytest.mark.parametrize("path", ["/queues/pause", "/schedules/trigger", "/dead/purge", "/dead/requeue"])
-async def test_an_action_without_its_object_does_nothing(browser: Browser, broker: Broker, path: str) -> None:
+async def test_an_action_without_a_target_is_a_400_and_changes_nothing(
+    browser: Browser, broker: Broker, path: str
+) -> None:
     await make_dead(broker)
     answer = await browser.post(path)
     assert answer.status_code == 400
-    assert "Nothing was done" in answer.text
+    assert "Nothing was changed" in answer.text
     assert len(await broker.dead_jobs()) == 1
     assert await broker.paused() == set()
 
 
-async def test_bulk_work_that_takes_long_goes_on_and_says_how_far_it_is(
+async def test_a_long_bulk_operation_continues_after_the_response_and_shows_its_progress(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "PATIENCE", 0.01)
+    monkeypatch.setattr(bulk, "RESPONSE_WAIT", 0.01)
     await make_dead(broker, "a", count=3)
-    go_on = asyncio.Event()
+    proceed = asyncio.Event()
     purge = broker.purge_dead
 
     async def slow(queue: str | None = None, *, told: Any = None) -> int:
         told(1)
-        await go_on.wait()
+        await proceed.wait()
         return await purge(queue)
 
     monkeypatch.setattr(broker, "purge_dead", slow)
     answer = await browser.post("/dead/purge", {"queue": "a"})
-    assert leads_to(answer, "/dead", "under-way")
+    assert redirects(answer, "/dead", "in-progress")
     text = await browser.text("/dead")
-    assert "purge of dead jobs of queue a: 1 so far" in text
+    assert "Purge dead jobs of queue a: 1 jobs" in text
     assert len(rows(text)) == 3
-    go_on.set()
+    proceed.set()
     async with asyncio.timeout(10):
-        while "Under way" in await browser.text("/dead"):
+        while "In progress" in await browser.text("/dead"):
             await SYSTEM.wait(asyncio.Event(), 0.01)
     assert await broker.dead_jobs() == []
 
 
-async def test_bulk_work_that_fails_says_so(
+async def test_a_failed_bulk_operation_is_shown_and_logged(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(*_: Any, **__: Any) -> int:
@@ -160,15 +164,15 @@ async def test_bulk_work_that_fails_says_so(
     monkeypatch.setattr(broker, "purge_dead", fails)
     await make_dead(broker)
     answer = await browser.post("/dead/purge", {"all": "yes"})
-    assert leads_to(answer, "/dead", "failed")
+    assert redirects(answer, "/dead", "failed")
     assert "the disk is gone" in await browser.text("/dead")
     assert "the disk is gone" in caplog.text
 
 
-async def test_only_so_much_bulk_work_is_under_way(
+async def test_bulk_operations_beyond_the_limit_are_refused(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chores, "PATIENCE", 0.001)
+    monkeypatch.setattr(bulk, "RESPONSE_WAIT", 0.001)
     never = asyncio.Event()
 
     async def slow(*_: Any, **__: Any) -> int:
@@ -176,13 +180,13 @@ async def test_only_so_much_bulk_work_is_under_way(
         return 0
 
     monkeypatch.setattr(broker, "purge_dead", slow)
-    for _ in range(chores.MOST):
-        assert leads_to(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "under-way")
-    assert leads_to(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "busy")
+    for _ in range(bulk.MAX_RUNNING):
+        assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "in-progress")
+    assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "busy")
     never.set()
 
 
-async def test_each_action_is_a_line_in_the_audit_log(
+async def test_each_action_writes_a_line_to_the_audit_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "dayjob.audit")
@@ -192,18 +196,18 @@ async def test_each_action_is_a_line_in_the_audit_log(
     await browser.post(f"/jobs/{id}/requeue")
     await browser.post("/queues/pause", {"queue": "two\nlines"})
     await browser.client.post("/api/queues/resume", json={"queue": "two\nlines"}, headers=BEARER)
-    said = [record.getMessage() for record in caplog.records if record.name == "dayjob.audit"]
-    assert said == [
+    lines = [record.getMessage() for record in caplog.records if record.name == "dayjob.audit"]
+    assert lines == [
         "login by token from 127.0.0.1",
         f"job.requeue by token from 127.0.0.1 on '{id}': requeued",
         "queue.pause by token from 127.0.0.1 on 'two\\nlines': paused",
         "queue.resume by bearer from 127.0.0.1 on 'two\\nlines': resumed",
     ]
     fields = vars(caplog.records[-1])
-    assert (fields["action"], fields["who"], fields["target"]) == ("queue.resume", "bearer", "two\nlines")
+    assert (fields["action"], fields["user"], fields["target"]) == ("queue.resume", "bearer", "two\nlines")
 
 
-async def test_the_store_that_does_not_answer_makes_a_page_of_its_own(
+async def test_an_unavailable_store_is_a_503_page(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(*_: Any, **__: Any) -> Any:

@@ -1,4 +1,4 @@
-"""JSON for programs: the fields of the command line, in pages like those for people."""
+"""The JSON API has the fields of the command line's ``--json``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_jobs_and_their_cursor(browser: Browser, broker: Broker) -> None:
         assert len((await browser.api(f"jobs?limit={odd}"))["jobs"]) >= 1
 
 
-async def test_a_job_and_why_it_waits(browser: Browser, broker: Broker) -> None:
+async def test_a_job_comes_with_its_explanation(browser: Browser, broker: Broker) -> None:
     id = (await broker.enqueue("email", tenant="acme")).id
     job = await browser.api(f"jobs/{id}")
     assert (job["id"], job["tenant"], job["state"]) == (id, "acme", "pending")
@@ -68,7 +68,7 @@ async def test_health_and_metrics(browser: Browser, broker: Broker) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-async def test_what_programs_do_answers_in_json(broker: Broker) -> None:
+async def test_actions_of_the_api_respond_in_json(broker: Broker) -> None:
     client = browse(broker, token=TOKEN).client
     await make_dead(broker, "a", count=2)
     running = await make_running(broker)
@@ -77,16 +77,16 @@ async def test_what_programs_do_answers_in_json(broker: Broker) -> None:
     async def post(path: str, **fields: str) -> Any:
         return (await client.post(f"/api/{path}", json=fields, headers=BEARER)).json()
 
-    said = await post(f"jobs/{running.id}/cancel")
-    assert said == {"ok": True, "said": "asked", "id": running.id, "outcome": "requested"}
-    said = await post("queues/pause", queue="a")
-    assert said == {"ok": True, "said": "paused", "queue": "a", "paused": True}
-    said = await post("dead/requeue", queue="a")
-    assert said == {"ok": True, "said": "dead-requeued", "jobs": 2, "ended": True, "problem": None}
-    said = await post("schedules/trigger", schedule="nightly")
-    assert (await broker.get(said["job"])) is not None
-    said = await post("schedules/trigger", schedule="unknown")
-    assert said == {"ok": False, "said": "no-schedule", "schedule": "unknown", "job": None}
+    reply = await post(f"jobs/{running.id}/cancel")
+    assert reply == {"ok": True, "code": "cancel-requested", "id": running.id, "outcome": "requested"}
+    reply = await post("queues/pause", queue="a")
+    assert reply == {"ok": True, "code": "paused", "queue": "a", "paused": True}
+    reply = await post("dead/requeue", queue="a")
+    assert reply == {"ok": True, "code": "dead-requeued", "jobs": 2, "ended": True, "problem": None}
+    reply = await post("schedules/trigger", schedule="nightly")
+    assert (await broker.get(reply["job"])) is not None
+    reply = await post("schedules/trigger", schedule="unknown")
+    assert reply == {"ok": False, "code": "no-schedule", "schedule": "unknown", "job": None}
     assert "error" in await post("dead/purge")
 
 
@@ -117,15 +117,15 @@ async def test_the_fields_are_those_of_the_command_line(
         named = [argument.replace("{id}", id) for argument in arguments]
         result = await asyncio.to_thread(CliRunner().invoke, main, [named[0], url, *named[1:], "--json"])
         assert result.exit_code == 0, result.output
-        told = await Browser(dashboard(broker)).api(path.replace("{id}", id))
+        served = await Browser(dashboard(broker)).api(path.replace("{id}", id))
         printed = json.loads(result.stdout)
-        if isinstance(told, dict):  # the command line's lists of dead jobs have no cursor
-            told = {name: value for name, value in told.items() if name in printed}
-        assert _without_times(told) == _without_times(printed)
+        if isinstance(served, dict):  # the command line's lists of dead jobs have no cursor
+            served = {name: value for name, value in served.items() if name in printed}
+        assert _without_times(served) == _without_times(printed)
 
 
 def _without_times(value: Any) -> Any:
-    """Less what differs between two moments."""
+    """Leave out the fields that differ between two moments."""
     if isinstance(value, dict):
         return {name: _without_times(each) for name, each in value.items() if name != "waiting_seconds"}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Charts: well-formed, within their frame, whatever the numbers."""
+"""Charts are well-formed and inside their frame for any numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from markupsafe import Markup
 
 from dayjob.dashboard import charts
-from dayjob.inspect.inspector import Point
+from dayjob.inspect import Point
 
 
 def hour(*done: int, pending: int = 0, known: bool = True) -> list[Point]:
@@ -29,11 +29,9 @@ SERIES = {
 }
 
 
-@pytest.mark.parametrize("draw", [charts.throughput, charts.waiting, charts.latency, charts.sparkline])
+@pytest.mark.parametrize("draw", [charts.throughput, charts.pending, charts.latency, charts.sparkline])
 @pytest.mark.parametrize("name", SERIES)
-def test_a_chart_is_well_formed_and_says_what_it_shows(
-    draw: Callable[[list[Point]], Markup], name: str
-) -> None:
+def test_a_chart_is_well_formed_and_labelled(draw: Callable[[list[Point]], Markup], name: str) -> None:
     points = SERIES[name]
     drawn = ElementTree.fromstring(draw(points))
     assert drawn.get("role") == "img"
@@ -54,6 +52,6 @@ def test_an_axis_ends_at_a_round_number(value: float, top: float) -> None:
     assert charts._round_up(value) == top
 
 
-def test_minutes_that_nobody_counted_have_no_line() -> None:
-    assert "polyline" not in charts.waiting(hour(*[0] * 60, pending=5, known=False))
-    assert "polyline" in charts.waiting(hour(*[0] * 60, pending=5))
+def test_minutes_before_the_first_sample_have_no_line() -> None:
+    assert "polyline" not in charts.pending(hour(*[0] * 60, pending=5, known=False))
+    assert "polyline" in charts.pending(hour(*[0] * 60, pending=5))

@@ -1,4 +1,4 @@
-"""Live pages: one look for all who watch, at most one update a second, and an end."""
+"""Live pages: one shared read per feed, at most one update per second, and a bounded lifetime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = 20.0
 
 
 class Stream:
-    """A client that reads events, straight from the application."""
+    """A client that reads events directly from the ASGI application."""
 
     def __init__(self, app: Any, path: str, query: str = "") -> None:
         self._app = app
@@ -31,12 +31,12 @@ class Stream:
             "query_string": query.encode(), "headers": [(b"host", b"127.0.0.1")], "scheme": "http",
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "http_version": "1.1",
         }  # fmt: skip
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self.messages: asyncio.Queue[Message] = asyncio.Queue()
         self.start: Message | None = None
 
     async def _receive(self) -> Message:
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def run(self) -> None:
@@ -51,37 +51,37 @@ class Stream:
             return bytes(message["body"]).decode()
 
     async def update(self) -> dict[str, Any]:
-        """The next event's data."""
+        """Return the data of the next event."""
         while not (text := await self.next()).startswith("data: "):
             pass
         found: dict[str, Any] = json.loads(text.removeprefix("data: "))
         return found
 
-    def go(self) -> None:
-        self._gone.set()
+    def disconnect(self) -> None:
+        self._disconnected.set()
 
 
 @asynccontextmanager
-async def watching(app: Any, path: str, query: str = "") -> AsyncIterator[Stream]:
+async def subscribed(app: Any, path: str, query: str = "") -> AsyncIterator[Stream]:
     stream = Stream(app, path, query)
     running = asyncio.ensure_future(stream.run())
     try:
         yield stream
     finally:
-        stream.go()
+        stream.disconnect()
         async with asyncio.timeout(BOUND):
             await running
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "INTERVAL", 0.01)
 
 
-async def test_the_overview_is_told_what_changes(broker: Broker) -> None:
+async def test_the_overview_stream_sends_changes(broker: Broker) -> None:
     made = dashboard(broker)
     await broker.enqueue("email")
-    async with watching(made, "/events/overview") as stream:
+    async with subscribed(made, "/events/overview") as stream:
         first = await stream.update()
         assert stream.start is not None
         assert dict(stream.start["headers"])[b"content-type"].startswith(b"text/event-stream")
@@ -94,7 +94,7 @@ async def test_the_overview_is_told_what_changes(broker: Broker) -> None:
         await broker.enqueue("other")
         while (await stream.update())["shape"] == first["shape"]:
             pass
-    assert made._desk.feeds.watchers == 0
+    assert made._state.feeds.subscribers == 0
 
 
 async def test_the_page_and_the_stream_agree_on_the_shape(broker: Broker) -> None:
@@ -107,15 +107,15 @@ async def test_the_page_and_the_stream_agree_on_the_shape(broker: Broker) -> Non
         (f"/jobs/{job.id}", f"/jobs/{job.id}/events"),
     ):
         text = await Browser(made).text(page)
-        async with watching(made, path) as stream:
+        async with subscribed(made, path) as stream:
             assert f'data-shape="{(await stream.update())["shape"]}"' in text, page
 
 
-async def test_a_job_s_progress_is_live(broker: Broker) -> None:
+async def test_the_job_stream_sends_its_progress(broker: Broker) -> None:
     made = dashboard(broker)
     job = await make_running(broker)
     await broker.record_progress([Progress(job.key, job.epoch, 0.1, "begun")])
-    async with watching(made, f"/jobs/{job.id}/events") as stream:
+    async with subscribed(made, f"/jobs/{job.id}/events") as stream:
         first = await stream.update()
         assert first["progress"] == {"progress": 0.1}
         await broker.record_progress([Progress(job.key, job.epoch, 0.9, "nearly")])
@@ -131,7 +131,7 @@ async def test_an_unknown_topic_is_a_404(broker: Broker) -> None:
     assert (await Browser(dashboard(broker)).get("/events/nothing")).status_code == 404
 
 
-async def test_a_store_that_does_not_answer_is_a_problem_and_not_the_end(
+async def test_an_unavailable_store_sends_a_problem_and_the_stream_continues(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails() -> Any:
@@ -139,7 +139,7 @@ async def test_a_store_that_does_not_answer_is_a_problem_and_not_the_end(
 
     made = dashboard(broker)
     await broker.enqueue("email")
-    async with watching(made, "/events/overview") as stream:
+    async with subscribed(made, "/events/overview") as stream:
         await stream.update()
         with monkeypatch.context() as patch:
             patch.setattr(broker, "all_stats", fails)
@@ -158,30 +158,30 @@ async def test_closing_the_dashboard_ends_its_streams(broker: Broker) -> None:
         await running
 
 
-async def test_too_many_watchers_are_sent_away(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_WATCHERS", 1)
+async def test_streams_beyond_the_limit_are_a_503(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_SUBSCRIBERS", 1)
     made = dashboard(broker)
-    async with watching(made, "/events/overview") as stream:
+    async with subscribed(made, "/events/overview") as stream:
         await stream.update()
         assert (await Browser(made).get("/events/workers")).status_code == 503
 
 
-# Feeds, with a clock moved by hand.
+# Feeds, with a manual clock.
 
 
-class Looks:
+class CountedReads:
     def __init__(self) -> None:
         self.count = 0
-        self.seen = asyncio.Event()
+        self.happened = asyncio.Event()
 
     async def __call__(self) -> dict[str, Any]:
         self.count += 1
-        self.seen.set()
+        self.happened.set()
         return {"number": self.count}
 
 
 async def settle() -> None:
-    """Let everything that can run do so."""
+    """Let every ready task run."""
     loop = asyncio.get_running_loop()
     for _ in range(50):
         turn = loop.create_future()
@@ -189,36 +189,36 @@ async def settle() -> None:
         await turn
 
 
-async def test_all_who_watch_the_same_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscribers_of_the_same_feed_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "INTERVAL", 1.0)
-    clock, looks = ManualClock(), Looks()
+    clock, reads = ManualClock(), CountedReads()
     feeds = Feeds(clock)
-    streams = [feeds.watch(("topic",), looks) for _ in range(50)]
+    streams = [feeds.stream(("topic",), reads) for _ in range(50)]
     for stream in streams:
         assert await anext(stream) == b"retry: 1000\n\n"
         assert await anext(stream) == b'data: {"number":1}\n\n'
-    assert looks.count == 1
+    assert reads.count == 1
     waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
     await settle()
-    assert looks.count == 1
+    assert reads.count == 1
     clock.advance(0.9)
     await settle()
-    assert looks.count == 1
+    assert reads.count == 1
     clock.advance(0.2)
     assert {await each for each in waiting} == {b'data: {"number":2}\n\n'}
-    assert looks.count == 2
+    assert reads.count == 2
     for stream in streams:
         await stream.aclose()  # type: ignore[attr-defined]
-    assert feeds.watchers == 0
+    assert feeds.subscribers == 0
     clock.advance(100)
     await settle()
-    assert looks.count == 2
+    assert reads.count == 2
 
 
-async def test_a_slow_client_gets_the_latest_and_nothing_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_client_receives_only_the_latest_update(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "INTERVAL", 1.0)
-    clock, looks = ManualClock(), Looks()
-    stream = Feeds(clock).watch(("topic",), looks)
+    clock, reads = ManualClock(), CountedReads()
+    stream = Feeds(clock).stream(("topic",), reads)
     await anext(stream)
     await anext(stream)
     for _ in range(5):
@@ -229,44 +229,44 @@ async def test_a_slow_client_gets_the_latest_and_nothing_piles_up(monkeypatch: p
     await stream.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_look_that_takes_long_is_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_read_is_repeated_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "INTERVAL", 1.0)
     clock = ManualClock()
-    looks = 0
+    reads = 0
 
     async def slow() -> dict[str, Any]:
-        nonlocal looks
-        looks += 1
+        nonlocal reads
+        reads += 1
         clock.advance(2)
-        return {"number": looks}
+        return {"number": reads}
 
-    stream = Feeds(clock).watch(("topic",), slow)
+    stream = Feeds(clock).stream(("topic",), slow)
     await anext(stream)
     await anext(stream)
     await settle()
     clock.advance(7.9)
     await settle()
-    assert looks == 1
+    assert reads == 1
     clock.advance(0.2)
     await settle()
-    assert looks == 2
+    assert reads == 2
     await stream.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_stream_ends_after_a_while_and_says_that_it_is_alive_till_then(
+async def test_a_stream_sends_keepalives_and_ends_after_its_lifetime(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def nothing_new() -> dict[str, Any]:
+    async def unchanged() -> dict[str, Any]:
         return {}
 
     clock = ManualClock()
-    stream = Feeds(clock).watch(("topic",), nothing_new)
+    stream = Feeds(clock).stream(("topic",), unchanged)
     assert await anext(stream) == b"retry: 1000\n\n"
     assert await anext(stream) == b"data: {}\n\n"
-    said = []
+    received = []
 
     async def read() -> None:
-        said.extend([message async for message in stream])
+        received.extend([message async for message in stream])
 
     reading = asyncio.ensure_future(read())
     for _ in range(70):
@@ -274,4 +274,4 @@ async def test_a_stream_ends_after_a_while_and_says_that_it_is_alive_till_then(
         clock.advance(1)
     async with asyncio.timeout(BOUND):
         await reading
-    assert said == [b": alive\n\n"] * 4
+    assert received == [b": keepalive\n\n"] * 4

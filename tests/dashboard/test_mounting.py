@@ -1,4 +1,4 @@
-"""Mounted in another application, by itself, and on an app, a broker or a URL."""
+"""Dashboards mounted or served alone, of an app, a broker or a URL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.dashboard.browsing import TOKEN, Browser, browse, links, make_dead
 
 def mounted(made: Dashboard, prefix: str) -> Browser:
     inner = Starlette(routes=[Mount(prefix, made)])
-    return Browser(inner, prefix=prefix, within=made)
+    return Browser(inner, prefix=prefix, dashboard=made)
 
 
 @pytest.mark.parametrize("prefix", ["/jobs", "/admin/jobs", "/a b/ü"])
@@ -36,7 +36,7 @@ async def test_under_a_prefix_every_link_and_form_stays_under_it(broker: Broker,
         assert len(targets) > 8
         assert all(target.startswith((quote(prefix) + "/", "#")) for target in targets), (path, targets)
     answer = await browser.post(f"/jobs/{id}/requeue")
-    assert answer.headers["location"].startswith(f"{quote(prefix)}/jobs/{id}?said=requeued")
+    assert answer.headers["location"].startswith(f"{quote(prefix)}/jobs/{id}?message=requeued")
     assert (await browser.get("/static/dashboard.css")).status_code == 200
 
 
@@ -51,7 +51,7 @@ async def test_under_a_prefix_the_login_works_and_its_cookie_is_for_that_prefix(
     assert (await browser.get("/jobs")).status_code == 200
 
 
-async def test_two_dashboards_on_one_host_have_cookies_of_their_own(broker: Broker) -> None:
+async def test_two_dashboards_on_one_host_use_different_cookies(broker: Broker) -> None:
     names = set()
     for token in (TOKEN, "another token"):
         answer = await browse(broker, token=token).get("/login")
@@ -59,7 +59,7 @@ async def test_two_dashboards_on_one_host_have_cookies_of_their_own(broker: Brok
     assert len(names) == 2
 
 
-async def test_an_app_has_a_dashboard(tmp_path: Path) -> None:
+async def test_a_dashboard_of_an_app_shows_its_jobs(tmp_path: Path) -> None:
     app = App(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task(name="greet", queue="greetings")
@@ -73,10 +73,10 @@ async def test_an_app_has_a_dashboard(tmp_path: Path) -> None:
     await app.close()
 
 
-async def test_a_url_has_a_dashboard_that_runs_no_duties_and_closes_what_it_opened(tmp_path: Path) -> None:
+async def test_a_dashboard_of_a_url_runs_no_duties_and_closes_its_broker(tmp_path: Path) -> None:
     made = dashboard(f"sqlite:///{tmp_path}/jobs.db")
     assert (await Browser(made).get("/jobs")).status_code == 200
-    broker = await made._desk.broker()
+    broker = await made._state.broker()
     assert broker.config.duties is False
     await made.close()
     assert not broker.is_open
@@ -91,7 +91,7 @@ async def test_a_broker_that_was_open_stays_open(broker: Broker) -> None:
     assert broker.is_open
 
 
-async def test_a_store_that_is_not_there_is_a_503_until_it_is(tmp_path: Path) -> None:
+async def test_a_missing_store_is_a_503_until_it_exists(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     made = dashboard(f"sqlite:///{folder}/jobs.db")
     browser = Browser(made)
@@ -106,7 +106,7 @@ async def test_a_store_that_is_not_there_is_a_503_until_it_is(tmp_path: Path) ->
 
 @asynccontextmanager
 async def lifespan_of(app: Any) -> AsyncIterator[None]:
-    """What a server does before and after it serves."""
+    """Run the lifespan protocol of a server."""
     inbox: asyncio.Queue[Message] = asyncio.Queue()
     outbox: asyncio.Queue[Message] = asyncio.Queue()
     scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
@@ -121,7 +121,7 @@ async def lifespan_of(app: Any) -> AsyncIterator[None]:
     await running
 
 
-async def test_served_by_itself_it_closes_at_the_end(tmp_path: Path) -> None:
+async def test_a_dashboard_served_alone_closes_its_broker_at_shutdown(tmp_path: Path) -> None:
     broker = Broker(f"sqlite:///{tmp_path}/jobs.db", config=BrokerConfig(duties=False))
     made = dashboard(broker)
     async with lifespan_of(made):

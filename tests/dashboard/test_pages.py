@@ -1,4 +1,4 @@
-"""What the pages show."""
+"""The content of the pages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from datetime import timedelta
 from urllib.parse import urlencode
 
 import pytest
+from markupsafe import escape
 
 from dayjob import Broker, NewJob, Recurring
 from dayjob.dashboard.pages import dead as dead_page
 from dayjob.dashboard.pages import jobs as jobs_page
-from dayjob.dashboard.rendering import SAID
+from dayjob.dashboard.rendering import MESSAGES
 from dayjob.engines.base import Progress
-from dayjob.inspect import inspector
+from dayjob.inspect import read_budget, search
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
 from tests.support.registered_workers import MEMBER
 
@@ -21,14 +22,14 @@ PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/schedules", "/workers")
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_an_empty_store_has_every_page(browser: Browser, path: str) -> None:
+async def test_every_page_of_an_empty_store_renders(browser: Browser, path: str) -> None:
     text = await browser.text(path)
     assert "<h1>" in text
     assert 'lang="en"' in text
-    assert "Skip to the content" in text
+    assert "Skip to content" in text
 
 
-async def test_the_overview_counts_each_queue(browser: Browser, broker: Broker) -> None:
+async def test_the_overview_shows_the_counts_of_each_queue(browser: Browser, broker: Broker) -> None:
     await broker.enqueue_many([NewJob("email")] * 3)
     await broker.enqueue("email", delay=60)
     await make_running(broker)
@@ -43,17 +44,17 @@ async def test_the_overview_counts_each_queue(browser: Browser, broker: Broker) 
     assert listed[2].startswith("long 0 0 1 0 0 0")
     assert "Resume" in listed[1]
     assert text.count("<svg") >= 6
-    assert "jobs done in 60 minutes" in text
+    assert "jobs completed in 60 minutes" in text
 
 
-async def test_the_overview_shows_one_queue_by_itself(browser: Browser, broker: Broker) -> None:
+async def test_the_overview_of_one_queue_shows_its_charts(browser: Browser, broker: Broker) -> None:
     await broker.enqueue("a & b")
     text = await browser.text(f"/?{urlencode({'queue': 'a & b'})}")
     assert '<span class="name">a &amp; b</span>' in text
     assert "/events/overview?queue=a+%26+b" in links(text) or "queue=a+%26+b" in text
 
 
-async def test_many_queues_are_shown_in_pages(browser: Browser, broker: Broker) -> None:
+async def test_many_queues_are_paginated(browser: Browser, broker: Broker) -> None:
     await broker.enqueue_many([NewJob(f"queue-{number:03}") for number in range(130)])
     text = await browser.text("/")
     assert len(rows(text)) == 100
@@ -70,12 +71,12 @@ async def test_jobs_are_filtered_by_state_queue_task_and_tenant(browser: Browser
     assert len(rows(await browser.text("/jobs?queue=email"))) == 2
     assert len(rows(await browser.text("/jobs?task=send"))) == 1
     assert len(rows(await browser.text("/jobs?tenant=acme&queue=email&state=pending"))) == 1
-    assert "No job fits" in await browser.text("/jobs?tenant=acme&state=dead")
+    assert "No jobs match" in await browser.text("/jobs?tenant=acme&state=dead")
     assert len(rows(await browser.text("/jobs?state=nonsense"))) == 3
 
 
 @pytest.mark.parametrize("word", ["TIMEOUTERROR", "shop.load", "acme", "x-trace: 77"])
-async def test_jobs_are_found_by_a_text_in_them(browser: Browser, broker: Broker, word: str) -> None:
+async def test_jobs_are_found_by_text(browser: Browser, broker: Broker, word: str) -> None:
     await broker.enqueue("email", task="send")
     await make_dead(broker, error="TimeoutError: slow", tenant="acme", headers={"x-trace": "77"})
     assert len(rows(await browser.text(f"/jobs?{urlencode({'search': word})}"))) == 1
@@ -98,39 +99,41 @@ async def test_older_jobs_are_on_the_next_page(browser: Browser, broker: Broker)
     assert seen == [each.id for each in reversed(made)]
 
 
-async def test_a_search_that_has_seen_enough_offers_to_go_on(
+async def test_a_search_beyond_the_record_limit_offers_to_continue(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspector, "EXAMINED", 20)
+    monkeypatch.setattr(search, "EXAMINED", 20)
     wanted = (await broker.enqueue("email", task="rare")).id
     await broker.enqueue_many([NewJob("email", task="common")] * 50)
     path, pages = "/jobs?task=rare", 0
     while wanted not in (text := await browser.text(path)):
-        assert "20 jobs were looked at, and none of them fits. There are more." in text
-        assert "Search on" in text
+        assert "20 jobs searched, no match. More jobs remain." in text
+        assert "Continue search" in text
         path, pages = next(link for link in links(text) if "after=" in link), pages + 1
     assert pages == 2
 
 
-async def test_a_search_that_takes_too_long_offers_to_go_on(
+async def test_a_search_beyond_the_time_budget_offers_to_continue(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_page, "PATIENCE", 0.0)
-    monkeypatch.setattr(dead_page, "PATIENCE", 0.0)
+    monkeypatch.setattr(jobs_page, "READ_BUDGET", 0.0)
+    monkeypatch.setattr(dead_page, "READ_BUDGET", 0.0)
     await make_dead(broker, count=600)
-    assert "51 jobs were looked at, and none of them fits" in await browser.text("/jobs?task=rare")
-    assert "These are the latest 100 of 600" in await browser.text("/dead?by=error")
+    assert "51 jobs searched, no match" in await browser.text("/jobs?task=rare")
+    assert "the latest 100 of 600 dead jobs" in await browser.text("/dead?by=error")
 
 
-async def test_large_payloads_make_a_search_stop_earlier(
+async def test_large_payloads_end_a_search_earlier(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspector, "EXAMINED_BYTES", 100_000)
+    monkeypatch.setattr(read_budget, "EXAMINED_BYTES", 100_000)
     await broker.enqueue_many([NewJob("email", b"x" * 10_000, task="t") for _ in range(600)])
-    assert "Search on" in await browser.text("/jobs?task=rare")
+    assert "Continue search" in await browser.text("/jobs?task=rare")
 
 
-async def test_a_job_page_tells_its_story(browser: Browser, broker: Broker) -> None:
+async def test_a_job_page_shows_the_timeline_details_and_redacted_payload(
+    browser: Browser, broker: Broker
+) -> None:
     await broker.enqueue(
         "email", b'{"to": "ada", "password": "hunter2"}', task="shop.send", tenant="acme", max_attempts=2,
         headers={"trace": "t-1", "Authorization": "Bearer xyz"}, dedup_key="welcome:42",
@@ -142,14 +145,15 @@ async def test_a_job_page_tells_its_story(browser: Browser, broker: Broker) -> N
     text = await browser.text(f"/jobs/{job.id}")
     for part in (
         "Enqueued", "Attempt 1 failed", "by worker-1", "ValueError: first", "Attempt 2 failed", "by worker-2",
-        "KeyError: second", "It is dead", "acme", "welcome:42", "t-1", "shop.send",
+        "KeyError: second", "acme", "welcome:42", "t-1", "shop.send",
         "&#34;to&#34;: &#34;ada&#34;",
     ):  # fmt: skip
         assert part in text, part
+    assert str(escape((await broker.explain(job.id)).text)) in text
     assert "hunter2" not in text
     assert "xyz" not in text
     assert text.count("[redacted]") == 2
-    assert text.index("Attempt 1 failed") < text.index("Attempt 2 failed") < text.index("<strong>Dead")
+    assert text.index("Attempt 1 failed") < text.index("Attempt 2 failed") < text.index("<strong>Died")
 
 
 async def test_a_job_page_shows_result_and_duration(browser: Browser, broker: Broker) -> None:
@@ -157,7 +161,7 @@ async def test_a_job_page_shows_result_and_duration(browser: Browser, broker: Br
     await broker.ack(job, result=b'{"sent": true}')
     text = await browser.text(f"/jobs/{job.id}")
     assert "&#34;sent&#34;: true" in text
-    assert "after a run of" in text
+    assert "after running for" in text
     assert "data-live" not in text
 
 
@@ -171,12 +175,13 @@ async def test_a_running_job_shows_its_progress(browser: Browser, broker: Broker
     assert "worker-1" in text
 
 
-async def test_a_job_page_says_why_it_waits(browser: Browser, broker: Broker) -> None:
+async def test_a_job_page_explains_why_the_job_is_pending(browser: Browser, broker: Broker) -> None:
     id = (await broker.enqueue("email")).id
     await broker.pause("email")
     text = await browser.text(f"/jobs/{id}")
-    assert "is paused: resume it to go on" in text
-    assert "No live worker takes queue" in text
+    why = await broker.explain(id)
+    assert {"paused", "no_worker_for_queue"} <= {reason.code for reason in why.reasons}
+    assert str(escape(why.text)) in text
 
 
 @pytest.mark.parametrize("id", ["0197f0f0-0000-7000-8000-000000000000", "nonsense", "%2e%2e"])
@@ -197,7 +202,9 @@ async def test_dead_letters_come_latest_first_over_all_queues(browser: Browser, 
     assert "No dead letters" in await browser.text("/dead?queue=unknown")
 
 
-async def test_dead_letters_have_pages_that_hold_while_jobs_leave(browser: Browser, broker: Broker) -> None:
+async def test_pages_of_dead_letters_stay_stable_while_jobs_are_requeued(
+    browser: Browser, broker: Broker
+) -> None:
     ids = [(await make_dead(broker, "a"))[0] for _ in range(120)][::-1]
     text = await browser.text("/dead")
     assert rows(text)[-1].startswith(f"shop.load {ids[49]}")
@@ -215,7 +222,7 @@ async def test_dead_letters_are_grouped_by_error(browser: Browser, broker: Broke
     assert listed[1].startswith("KeyError: … 1 shop.load a")
 
 
-async def test_schedules_show_their_next_fires(browser: Browser, broker: Broker) -> None:
+async def test_schedules_show_their_next_due_times(browser: Browser, broker: Broker) -> None:
     await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report", timezone="Europe/Berlin"))
     await broker.schedule(Recurring("often", every=timedelta(minutes=5), task="poll", queue="email"))
     await broker.pause_schedule("often")
@@ -227,7 +234,7 @@ async def test_schedules_show_their_next_fires(browser: Browser, broker: Broker)
     assert "Resume" in listed[1]
 
 
-async def test_workers_show_their_slots_and_runs(browser: Browser, broker: Broker) -> None:
+async def test_workers_show_their_slots_and_running_jobs(browser: Browser, broker: Broker) -> None:
     member = await broker.register(MEMBER)
     await broker.enqueue("long", task="shop.long")
     [job] = await broker.claim("long", worker=member.id)
@@ -238,10 +245,10 @@ async def test_workers_show_their_slots_and_runs(browser: Browser, broker: Broke
     assert member.host in text
 
 
-async def test_what_was_done_is_said_by_a_word_never_by_the_address(browser: Browser) -> None:
-    assert SAID["paused"] in await browser.text("/?said=paused")
-    assert "1,234 dead jobs are removed" in await browser.text("/dead?said=dead-purged&n=1234")
-    for path in ("/?said=<b>hello</b>", "/?said=dead-purged&n=<b>hello</b>"):
+async def test_flash_messages_come_from_codes_never_from_the_url(browser: Browser) -> None:
+    assert MESSAGES["paused"] in await browser.text("/?message=paused")
+    assert "Dead jobs purged: 1,234." in await browser.text("/dead?message=dead-purged&n=1234")
+    for path in ("/?message=<b>hello</b>", "/?message=dead-purged&n=<b>hello</b>"):
         text = await browser.text(path)
         assert "hello" not in text
 
@@ -249,13 +256,13 @@ async def test_what_was_done_is_said_by_a_word_never_by_the_address(browser: Bro
 async def test_an_unknown_page_is_a_404(browser: Browser) -> None:
     answer = await browser.get("/nothing")
     assert answer.status_code == 404
-    assert "There is no such page" in answer.text
+    assert "Page not found" in answer.text
     assert (await browser.client.get("/nothing", headers={"Accept": "*/*"})).json() == {
-        "error": "There is no such page."
+        "error": "Page not found."
     }
 
 
-async def test_odd_questions_find_nothing_and_break_nothing(browser: Browser, broker: Broker) -> None:
+async def test_odd_query_values_find_nothing_and_break_nothing(browser: Browser, broker: Broker) -> None:
     await make_dead(broker)
     for odd in ("%00", "%ff", "%F0%9F%92%A9", "a" * 2000, "..", "%0d%0aX:%20y"):
         for page in ("/", "/jobs", "/dead", "/dead?by=error"):
@@ -273,7 +280,7 @@ async def test_names_with_spaces_around_them_are_found(browser: Browser, broker:
     assert len(rows(await browser.text(f"/jobs?{query}"))) == 1
 
 
-async def test_every_link_of_every_page_leads_somewhere(browser: Browser, broker: Broker) -> None:
+async def test_every_link_of_every_page_is_valid(browser: Browser, broker: Broker) -> None:
     await make_dead(broker, count=2)
     await make_running(broker)
     await broker.schedule(Recurring("often", every=300, task="poll"))

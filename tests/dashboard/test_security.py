@@ -1,4 +1,4 @@
-"""Who gets in, and what gets through: without a session's own token, nothing changes."""
+"""Authentication, CSRF protection, host checks and response headers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CHANGING = sorted(
     for route in routes()
     if isinstance(route, Route) and not (route.methods or set()) <= {"GET", "HEAD"}
 )
-"""The path of every route that is not just for looking, found in the routes themselves."""
+"""The paths of all routes that accept other methods than GET, read from the routes."""
 
-NO_CHANGE = {"/login", "/logout"}
+LOGIN_PATHS = {"/login", "/logout"}
 
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "DELAY", 0.0)
+    monkeypatch.setattr(credentials, "FAILURE_DELAY", 0.0)
 
 
 async def prepared(broker: Broker, path: str) -> tuple[str, dict[str, str]]:
-    """The path with the id of a job that the action would change, and the fields that it needs."""
+    """Return the path with the id of a job that the action would change, and the fields it needs."""
     queue = f"queue of {path}"
     [dead] = await make_dead(broker, queue)
     await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report"))
@@ -45,21 +45,21 @@ async def prepared(broker: Broker, path: str) -> tuple[str, dict[str, str]]:
 
 
 async def everything(broker: Broker) -> Any:
-    """All that is stored, as far as anything here could change it."""
+    """Return everything stored that an action could change."""
     jobs = {job.id: (job.state, job.attempts, job.cancel_requested, job.epoch) for job in await broker.jobs()}
     return jobs, await broker.paused(), await broker.schedules()
 
 
-def test_the_routes_that_change_something_are_known() -> None:
+def test_the_list_of_changing_routes_is_complete() -> None:
     assert len(CHANGING) == 22
     assert all(isinstance(route, Route | Mount) for route in routes())
 
 
-async def test_with_cookie_and_token_each_changes_something(broker: Broker) -> None:
-    """The other tests' proof that they would see a change."""
+async def test_with_cookie_and_csrf_token_each_action_changes_something(broker: Broker) -> None:
+    """Proves that the tests of forged requests would detect a change."""
     browser = browse(broker)
     for path in CHANGING:
-        if path not in NO_CHANGE:
+        if path not in LOGIN_PATHS:
             target, fields = await prepared(broker, path)
             before = await everything(broker)
             headers = {"Origin": BASE, "Sec-Fetch-Site": "same-origin"}
@@ -115,7 +115,7 @@ async def test_a_forged_request_changes_nothing(broker: Broker, attack: str) -> 
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-async def test_other_methods_do_nothing(broker: Broker, method: str) -> None:
+async def test_other_methods_change_nothing(broker: Broker, method: str) -> None:
     browser = browse(broker)
     path, _ = await prepared(broker, "/jobs/{id}/requeue")
     before = await everything(broker)
@@ -124,11 +124,11 @@ async def test_other_methods_do_nothing(broker: Broker, method: str) -> None:
     assert await everything(broker) == before
 
 
-async def test_read_only_means_read_only(broker: Broker) -> None:
+async def test_read_only_mode_refuses_every_action(broker: Broker) -> None:
     browser = browse(broker, read_only=True, token=TOKEN)
     await browser.log_in()
     for path in CHANGING:
-        if path not in NO_CHANGE:
+        if path not in LOGIN_PATHS:
             target, fields = await prepared(broker, path)
             before = await everything(broker)
             answer = await browser.post(target, fields)
@@ -138,7 +138,7 @@ async def test_read_only_means_read_only(broker: Broker) -> None:
             assert await everything(broker) == before, path
 
 
-async def test_read_only_pages_offer_nothing_to_do(broker: Broker) -> None:
+async def test_read_only_pages_have_no_forms(broker: Broker) -> None:
     browser = browse(broker, read_only=True)
     [dead] = await make_dead(broker)
     await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report"))
@@ -152,7 +152,7 @@ async def test_read_only_pages_offer_nothing_to_do(broker: Broker) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/jobs", "/login", "/nothing", "/api/jobs", "/healthz", "/static/dashboard.js"]
 )
-async def test_every_answer_has_the_headers_that_confine_it(broker: Broker, path: str) -> None:
+async def test_every_response_has_the_security_headers(broker: Broker, path: str) -> None:
     answer = await browse(broker).get(path)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -178,7 +178,7 @@ async def test_no_page_has_inline_script_or_style(broker: Broker) -> None:
         assert "http://" not in text.replace("http://www.w3.org", "")
 
 
-async def test_static_files_don_t_lead_out_of_their_folder(broker: Broker) -> None:
+async def test_static_paths_cannot_leave_their_folder(broker: Broker) -> None:
     browser = browse(broker)
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/"):
         assert (await browser.get(path)).status_code in (404, 405)
@@ -188,7 +188,7 @@ async def test_static_files_don_t_lead_out_of_their_folder(broker: Broker) -> No
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8787", "127.0.0.1", "127.5.5.5:1", "[::1]:8787"])
-async def test_without_a_token_the_loopback_names_are_answered(broker: Broker, host: str) -> None:
+async def test_without_a_token_loopback_hosts_are_allowed(broker: Broker, host: str) -> None:
     answer = await browse(broker).get("/jobs", headers={"Host": host})
     assert answer.status_code == 200
 
@@ -196,13 +196,13 @@ async def test_without_a_token_the_loopback_names_are_answered(broker: Broker, h
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "10.0.0.1", "localhost.evil", "[", "a b"]
 )
-async def test_without_a_token_no_other_host_is_answered(broker: Broker, host: str) -> None:
+async def test_without_a_token_other_hosts_are_refused(broker: Broker, host: str) -> None:
     answer = await browse(broker).get("/api/jobs", headers={"Host": host})
     assert answer.status_code == 403
     assert "jobs" not in answer.json()
 
 
-async def test_without_a_token_no_other_machine_is_answered(broker: Broker) -> None:
+async def test_without_a_token_other_machines_are_refused(broker: Broker) -> None:
     transport = httpx.ASGITransport(app=dashboard(broker), client=("10.1.2.3", 4))
     async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         assert (await client.get("/api/jobs")).status_code == 403
@@ -212,7 +212,7 @@ async def test_without_a_token_no_other_machine_is_answered(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("host", ["[", "a b", "", "]:x", "evil\\.example"])
-async def test_a_host_that_is_none_harms_nobody(broker: Broker, host: str) -> None:
+async def test_a_malformed_host_header_is_handled(broker: Broker, host: str) -> None:
     browser = browse(broker, token=TOKEN)
     for path, code in (("/jobs", 303), ("/login", 200), ("/api/jobs", 401), ("/nothing", 303)):
         assert (await browser.get(path, headers={"Host": host})).status_code == code
@@ -224,7 +224,7 @@ async def test_a_host_that_is_none_harms_nobody(broker: Broker, host: str) -> No
     assert answer.status_code == 403
 
 
-async def test_named_hosts_are_answered_and_no_others(broker: Broker) -> None:
+async def test_only_listed_hosts_are_allowed(broker: Broker) -> None:
     browser = browse(broker, hosts=["jobs.example"])
     assert (await browser.get("/", headers={"Host": "jobs.example:443"})).status_code == 200
     assert (await browser.get("/", headers={"Host": "JOBS.example"})).status_code == 200
@@ -234,7 +234,7 @@ async def test_named_hosts_are_answered_and_no_others(broker: Broker) -> None:
 
 # Identity.
 
-CLOSED = sorted(
+PRIVATE = sorted(
     {
         route.path.replace("{id}", "x").replace("{topic}", "overview")
         for route in routes()
@@ -247,11 +247,13 @@ CLOSED = sorted(
 @pytest.mark.parametrize(
     "options", [{"token": TOKEN}, {"basic": "ada:secret"}, {"token": TOKEN, "basic": ("a", "b")}]
 )
-async def test_with_a_token_nothing_is_shown_to_strangers(broker: Broker, options: dict[str, Any]) -> None:
+async def test_with_credentials_anonymous_requests_see_nothing(
+    broker: Broker, options: dict[str, Any]
+) -> None:
     browser = browse(broker, **options)
     await broker.enqueue("a-secret-queue")
-    assert len(CLOSED) > 30
-    for path in CLOSED:
+    assert len(PRIVATE) > 30
+    for path in PRIVATE:
         answer = await browser.client.request("POST" if path in CHANGING else "GET", path)
         assert answer.status_code in (303, 401), path
         assert "a-secret-queue" not in answer.text
@@ -262,7 +264,7 @@ async def test_with_a_token_nothing_is_shown_to_strangers(broker: Broker, option
             assert answer.headers["www-authenticate"].startswith("Bearer" if "token" in options else "Basic")
 
 
-async def test_the_token_opens_the_door_and_the_cookie_keeps_it_open(broker: Broker) -> None:
+async def test_a_login_with_the_token_sets_a_session_cookie(broker: Broker) -> None:
     browser = browse(broker, token=TOKEN)
     answer = await browser.get("/jobs?state=dead")
     assert answer.headers["location"] == "/login?next=%2Fjobs%3Fstate%3Ddead"
@@ -294,7 +296,7 @@ async def test_a_wrong_token_is_refused(broker: Broker, wrong: str) -> None:
     await browser.get("/login")
     answer = await browser.post("/login", {"token": wrong.encode(errors="replace").decode()})
     assert answer.status_code == 401
-    assert "This is not the token." in answer.text
+    assert "Wrong token." in answer.text
     assert (await browser.get("/jobs")).status_code == 303
 
 
@@ -309,21 +311,21 @@ async def test_a_wrong_token_is_refused(broker: Broker, wrong: str) -> None:
         "javascript:alert(1)",
     ],
 )
-async def test_after_the_login_nobody_is_sent_elsewhere(broker: Broker, following: str) -> None:
+async def test_a_login_never_redirects_to_another_site(broker: Broker, following: str) -> None:
     browser = browse(broker, token=TOKEN)
     await browser.get("/login")
     answer = await browser.post("/login", {"token": TOKEN, "next": following})
     assert answer.headers["location"] == "/"
 
 
-async def test_programs_send_the_token(broker: Broker) -> None:
+async def test_the_bearer_token_authenticates_api_requests(broker: Broker) -> None:
     browser = browse(broker, token=TOKEN)
     [id] = await make_dead(broker)
     for wrong in ("Bearer wrong", "Bearer ", "Basic eDp5", "Nonsense", "bearer"):
         answer = await browser.client.get("/api/jobs", headers={"Authorization": wrong})
         assert answer.status_code == 401, wrong
     answer = await browser.client.post(f"/api/jobs/{id}/requeue", headers=BEARER)
-    assert answer.json() == {"ok": True, "said": "requeued", "id": id, "requeued": True}
+    assert answer.json() == {"ok": True, "code": "requeued", "id": id, "requeued": True}
     answer = await browser.client.post(f"/api/jobs/{id}/requeue", headers=BEARER)
     assert answer.status_code == 409
     forged = await browser.client.post(
@@ -336,7 +338,7 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-async def test_a_user_with_a_password_gets_in(broker: Broker) -> None:
+async def test_basic_credentials_authenticate(broker: Broker) -> None:
     browser = browse(broker, basic="ada:love:lace")
     assert (await browser.get("/jobs")).status_code == 401
     for wrong in (
@@ -350,7 +352,7 @@ async def test_a_user_with_a_password_gets_in(broker: Broker) -> None:
     assert (await browser.get("/jobs", headers=right)).status_code == 200
 
 
-async def test_a_browser_sends_a_password_by_itself_so_that_is_no_proof_against_forgery(
+async def test_basic_credentials_do_not_replace_the_csrf_token(
     broker: Broker,
 ) -> None:
     browser = browse(broker, basic="ada:lovelace")
@@ -361,7 +363,7 @@ async def test_a_browser_sends_a_password_by_itself_so_that_is_no_proof_against_
     assert (await browser.post(f"/jobs/{id}/requeue", headers=right)).status_code == 303
 
 
-async def test_whoever_guesses_is_slowed_down(broker: Broker) -> None:
+async def test_too_many_failed_logins_of_an_address_are_a_429(broker: Broker) -> None:
     browser = browse(broker, token=TOKEN)
     await browser.log_in()
     wrong = {"Authorization": "Bearer wrong"}
@@ -374,21 +376,21 @@ async def test_whoever_guesses_is_slowed_down(broker: Broker) -> None:
     assert (await browser.log_in()).status_code == 429
 
 
-async def test_guesses_are_forgiven_after_a_minute() -> None:
+async def test_the_login_throttle_forgets_failures_after_a_minute() -> None:
     clock = ManualClock()
-    guesses = credentials.Guesses(clock)
+    throttle = credentials.LoginThrottle(clock)
     for _ in range(12):
-        await guesses.wrong("1.2.3.4")
-    assert guesses.too_many("1.2.3.4")
-    assert not guesses.too_many("5.6.7.8")
+        await throttle.record_failure("1.2.3.4")
+    assert throttle.is_blocked("1.2.3.4")
+    assert not throttle.is_blocked("5.6.7.8")
     clock.advance(61)
-    assert not guesses.too_many("1.2.3.4")
+    assert not throttle.is_blocked("1.2.3.4")
 
 
-def test_a_session_ends_and_can_t_be_forged() -> None:
+def test_a_session_expires_and_cannot_be_forged() -> None:
     clock = ManualClock()
     sessions = Sessions(b"key", clock)
-    text = sessions.to_text(sessions.new(known=True))
+    text = sessions.to_text(sessions.new(logged_in=True))
     assert sessions.from_text(text) is not None
     assert Sessions(b"other", clock).from_text(text) is None
     for forged in ("", ".", "...", text[:-1], text.replace(".1.", ".0."), "x" + text, text + "ö"):
@@ -397,7 +399,7 @@ def test_a_session_ends_and_can_t_be_forged() -> None:
     assert sessions.from_text(text) is None
 
 
-async def test_sessions_hold_in_every_process_with_the_same_token_and_end_with_another(
+async def test_sessions_are_valid_in_every_process_with_the_same_token_only(
     broker: Broker,
 ) -> None:
     browser = browse(broker, token=TOKEN)
@@ -408,7 +410,7 @@ async def test_sessions_hold_in_every_process_with_the_same_token_and_end_with_a
         assert (await other.get("/jobs")).status_code == code
 
 
-async def test_health_tells_strangers_only_whether_all_is_well(broker: Broker) -> None:
+async def test_healthz_gives_the_reason_to_logged_in_users_only(broker: Broker) -> None:
     browser = browse(broker, token=TOKEN)
     answer = await browser.client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"ok": True})
@@ -431,19 +433,19 @@ async def test_health_tells_strangers_only_whether_all_is_well(broker: Broker) -
         {"hosts": "x"},
     ],
 )
-def test_bad_options_are_refused_when_it_is_made(options: dict[str, Any]) -> None:
+def test_invalid_options_raise_a_config_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         dashboard("memory://", **options)
 
 
-def test_only_an_app_a_broker_or_a_url_has_a_dashboard() -> None:
+def test_a_source_must_be_an_app_a_broker_or_a_url() -> None:
     with pytest.raises(ConfigError, match="pass an App, a Broker or a URL"):
         dashboard(7)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="names no known engine"):
         dashboard("nonsense://")
 
 
-async def test_a_form_may_not_be_too_large_or_of_another_kind(broker: Broker) -> None:
+async def test_oversized_and_malformed_forms_are_refused(broker: Broker) -> None:
     browser = browse(broker, token=TOKEN)
     for body, kind, code in (
         (b"x" * 70_000, "application/x-www-form-urlencoded", 413),

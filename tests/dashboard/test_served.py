@@ -1,4 +1,4 @@
-"""Over a real socket: the command, a worker's dashboard, and what is refused at the start."""
+"""Over a real socket: the command, a worker's dashboard, and errors at startup."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from dayjob.cli import main
 from dayjob.cli.dashboard import TOKEN_VARIABLE
 from dayjob.dashboard.server import bind, binds_loopback
 from dayjob.errors import ConfigError
-from tests.cli.commands import Command, Start, ask, eventually, starting
+from tests.cli.commands import Command, Start, eventually, starting, with_broker
 from tests.dashboard.browsing import TOKEN, make_dead
 
 ADDRESS = re.compile(r"is on http://127\.0\.0\.1:(\d+)/")
 
 
-class Asking:
-    """Asks like curl: over a socket, with the headers it is given and no others."""
+class HttpClient:
+    """Sends requests over a socket, like curl, with the given headers only."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -43,8 +43,8 @@ class Asking:
                 method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
             )
             answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            return answer.status, told, answer.read().decode()
+            received = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, received, answer.read().decode()
         finally:
             connection.close()
 
@@ -61,8 +61,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def port_of(command: Command) -> int:
-    eventually(lambda: ADDRESS.search(command.said()) is not None, "an address", command.said)
-    found = ADDRESS.search(command.said())
+    eventually(lambda: ADDRESS.search(command.output()) is not None, "an address", command.output)
+    found = ADDRESS.search(command.output())
     assert found is not None
     return int(found[1])
 
@@ -73,9 +73,9 @@ def run(*arguments: str, **environment: str) -> Result:
 
 @pytest.mark.slow
 def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) -> None:
-    [id] = ask(url, lambda broker: make_dead(broker))
+    [id] = with_broker(url, lambda broker: make_dead(broker))
     command = start(url, "--port", "0", command="dashboard")
-    curl = Asking(port_of(command))
+    curl = HttpClient(port_of(command))
     status, headers, text = curl("/dead")
     assert status == 200
     assert "shop.load" in text
@@ -86,56 +86,56 @@ def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) 
     for path in (f"/jobs/{id}/requeue", "/dead/purge", f"/api/jobs/{id}/requeue"):
         assert curl(path, "POST", "all=yes", **form)[0] == 403
     assert curl("/dead", Host="evil.example")[0] == 403
-    assert len(ask(url, lambda broker: broker.dead_jobs())) == 1
+    assert len(with_broker(url, lambda broker: broker.dead_jobs())) == 1
     found = re.search(r'name="csrf" value="(\w+)"', text)
     assert found is not None
     cookie = headers["set-cookie"].partition(";")[0]
     status, headers, _ = curl(f"/jobs/{id}/requeue", "POST", f"csrf={found[1]}", Cookie=cookie, **form)
-    assert (status, headers["location"]) == (303, f"/jobs/{id}?said=requeued")
-    job = ask(url, lambda broker: broker.get(id))
+    assert (status, headers["location"]) == (303, f"/jobs/{id}?message=requeued")
+    job = with_broker(url, lambda broker: broker.get(id))
     assert job is not None
     assert job.state is JobState.PENDING
-    assert command.stopped() == 0
-    assert f"job.requeue by local from 127.0.0.1 on '{id}': requeued" in command.said()
-    assert "Traceback" not in command.said()
+    assert command.stop() == 0
+    assert f"job.requeue by local from 127.0.0.1 on '{id}': requeued" in command.output()
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
-def test_a_stop_does_not_wait_for_live_pages(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+def test_a_shutdown_does_not_wait_for_live_streams(start: Start, url: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(url, "--port", "0", command="dashboard")
-    with socket.create_connection(("127.0.0.1", port_of(command)), timeout=30) as watching:
-        watching.sendall(b"GET /events/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        told = b""
-        while b"total-pending" not in told:
-            told += watching.recv(65536)
+    with socket.create_connection(("127.0.0.1", port_of(command)), timeout=30) as connection:
+        connection.sendall(b"GET /events/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        received = b""
+        while b"total-pending" not in received:
+            received += connection.recv(65536)
         command.signal(signal.SIGINT)
-        assert command.ended() == 0
-    assert "Traceback" not in command.said()
+        assert command.wait() == 0
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
-def test_a_token_lets_it_listen_on_every_address(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+def test_with_a_token_it_may_listen_on_every_address(start: Start, url: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(url, "--port", "0", "--host", "0.0.0.0", "--token", TOKEN, command="dashboard")
-    eventually(lambda: "is on http://0.0.0.0:" in command.said(), "an address", command.said)
-    curl = Asking(int(command.said().rpartition("0.0.0.0:")[2].partition("/")[0]))
+    eventually(lambda: "is on http://0.0.0.0:" in command.output(), "an address", command.output)
+    curl = HttpClient(int(command.output().rpartition("0.0.0.0:")[2].partition("/")[0]))
     assert curl("/api/queues", Host="jobs.example")[0] == 401
     status, _, text = curl("/api/queues", Host="jobs.example", Authorization=f"Bearer {TOKEN}")
     assert status == 200
     assert json.loads(text)[0]["queue"] == "email"
-    assert TOKEN not in command.said()
-    assert command.stopped() == 0
+    assert TOKEN not in command.output()
+    assert command.stop() == 0
 
 
 @pytest.mark.slow
-def test_a_proxy_that_takes_a_path_away_is_told_of_with_root_path(start: Start, url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+def test_root_path_serves_behind_a_proxy_that_strips_the_path(start: Start, url: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(
         url, "--port", "0", "--root-path", "/ops", "--allow-host", "jobs.example", command="dashboard"
     )
-    eventually(lambda: "/ops/" in command.said(), "an address", command.said)
-    curl = Asking(int(command.said().rpartition("127.0.0.1:")[2].partition("/")[0]))
+    eventually(lambda: "/ops/" in command.output(), "an address", command.output)
+    curl = HttpClient(int(command.output().rpartition("127.0.0.1:")[2].partition("/")[0]))
     status, headers, text = curl("/jobs", Host="jobs.example", X_Forwarded_Proto="https")
     assert status == 200
     assert 'href="/ops/jobs"' in text
@@ -144,11 +144,11 @@ def test_a_proxy_that_takes_a_path_away_is_told_of_with_root_path(start: Start, 
     assert curl("/jobs", Host="other.example")[0] == 403
 
 
-# At the start.
+# Startup.
 
 
 def test_another_address_is_refused_without_a_token(url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+    with_broker(url, lambda broker: broker.enqueue("email"))
     for host in ("0.0.0.0", "::", "192.0.2.1"):
         result = run(url, "--host", host)
         assert result.exit_code == 2
@@ -157,46 +157,48 @@ def test_another_address_is_refused_without_a_token(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (("--host", "192.0.2.1", "--token", "x"), "no address of this machine"),
-        (("--host", "no.such.host.invalid", "--token", "x"), "is not known here"),
+        (("--host", "192.0.2.1", "--token", "x"), "not an address of this machine"),
+        (("--host", "no.such.host.invalid", "--token", "x"), "cannot be resolved"),
         (("--basic", "ada"), "pass user:password"),
         (("--redact", "("), "is not a regular expression"),
-        (("--root-path", "ops"), "should begin with /"),
+        (("--root-path", "ops"), "must begin with /"),
         (("--port", "70000"), "is not in the range"),
     ],
 )
-def test_what_can_t_be_served_is_said_in_a_line(url: str, arguments: tuple[str, ...], said: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+def test_an_invalid_option_is_a_usage_error(url: str, arguments: tuple[str, ...], message: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
     result = run(url, *arguments)
     assert result.exit_code == 2, result.output
-    assert said in result.output
+    assert message in result.output
     assert "Traceback" not in result.output
 
 
-def test_a_port_in_use_is_said_in_a_line(url: str) -> None:
-    ask(url, lambda broker: broker.enqueue("email"))
+def test_a_port_in_use_is_a_usage_error(url: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
     with bind("127.0.0.1", 0) as taken:
         result = run(url, "--port", str(taken.getsockname()[1]))
     assert result.exit_code == 2
     assert "is in use: pass another port" in result.output
 
 
-def test_a_store_that_is_not_there_is_exit_code_3(url: str) -> None:
+def test_a_missing_store_is_exit_code_3(url: str) -> None:
     result = run(url)
     assert result.exit_code == 3
     assert "there is no file" in result.output
 
 
-def test_without_the_extra_it_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_the_package_to_install(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     result = run(url)
     assert result.exit_code == 2
     assert "pip install 'dayjob[dashboard]'" in result.output
 
 
-def test_which_addresses_are_loopback() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert binds_loopback("127.0.0.1")
     assert binds_loopback("127.9.9.9")
     assert binds_loopback("localhost")
@@ -207,7 +209,7 @@ def test_which_addresses_are_loopback() -> None:
         bind("192.0.2.1", 0)
 
 
-# A worker's.
+# The dashboard of a worker.
 
 JOBS = """
     import time
@@ -235,40 +237,40 @@ def test_a_worker_serves_a_dashboard_that_answers_while_its_loop_is_blocked(
     chosen = {"sqlite": url, "memory": "memory://shared", "file": f"file://{tmp_path}/store"}[where]
     write_jobs(tmp_path, chosen)
     command = start("jobs:app", "--dashboard", "0", "--shutdown-timeout", "5", command="worker")
-    curl = Asking(port_of(command))
-    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 1, "a worker", command.said)
+    curl = HttpClient(port_of(command))
+    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 1, "a worker", command.output)
     assert curl("/workers")[0] == 200
     if where == "sqlite":
 
         def block(broker: Any) -> Any:
             return broker.enqueue("blocks", b'{"seconds": 3}', task="block")
 
-        ask(url, block)
+        with_broker(url, block)
         eventually(
-            lambda: json.loads(curl("/api/overview")[2])["total"]["running"] == 1, "a run", command.said
+            lambda: json.loads(curl("/api/overview")[2])["total"]["running"] == 1, "a run", command.output
         )
         for _ in range(5):
             assert curl("/jobs")[0] == 200
         assert json.loads(curl("/api/overview")[2])["total"]["running"] == 1
-    assert command.stopped() == 0
-    assert "Traceback" not in command.said()
+    assert command.stop() == 0
+    assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
-def test_of_several_processes_the_first_serves_and_its_successor_too(
+def test_with_several_processes_the_first_serves_and_so_does_its_replacement(
     start: Start, url: str, tmp_path: Path
 ) -> None:
     write_jobs(tmp_path, url)
     with bind("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = start("jobs:app", "--dashboard", str(port), "--processes", "2", command="worker")
-    command.says("the dashboard is on", 1)
-    curl = Asking(port)
-    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 2, "two workers", command.said)
-    found = re.search(r"worker process 1 has pid (\d+)", command.said())
+    command.wait_for_output("the dashboard is on", 1)
+    curl = HttpClient(port)
+    eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 2, "two workers", command.output)
+    found = re.search(r"worker process 1 has pid (\d+)", command.output())
     assert found is not None
     os.kill(int(found[1]), signal.SIGKILL)
-    command.says("the dashboard is on", 2)
+    command.wait_for_output("the dashboard is on", 2)
 
     def answers() -> bool:
         try:
@@ -276,27 +278,27 @@ def test_of_several_processes_the_first_serves_and_its_successor_too(
         except OSError:
             return False
 
-    eventually(answers, "an answer", command.said)
-    assert command.stopped() == 0
+    eventually(answers, "an answer", command.output)
+    assert command.stop() == 0
 
 
 @pytest.mark.slow
-def test_a_worker_with_a_port_in_use_says_so_and_ends(start: Start, url: str, tmp_path: Path) -> None:
+def test_a_worker_with_a_port_in_use_exits_with_an_error(start: Start, url: str, tmp_path: Path) -> None:
     write_jobs(tmp_path, url)
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         for more in ((), ("--processes", "2")):
             command = start("jobs:app", "--dashboard", str(port), *more, command="worker")
-            assert command.ended() == 2
-            assert f"--dashboard {port}: port {port} on 127.0.0.1 is in use" in command.said()
-            assert "Traceback" not in command.said()
+            assert command.wait() == 2
+            assert f"--dashboard {port}: port {port} on 127.0.0.1 is in use" in command.output()
+            assert "Traceback" not in command.output()
 
 
 @pytest.mark.slow
-def test_a_worker_s_dashboard_asks_for_the_token_of_the_environment(url: str, tmp_path: Path) -> None:
+def test_the_dashboard_of_a_worker_requires_the_token_of_the_environment(url: str, tmp_path: Path) -> None:
     write_jobs(tmp_path, url)
     with starting(tmp_path, tmp_path, {TOKEN_VARIABLE: TOKEN}) as start:
         command = start("jobs:app", "--dashboard", "0", command="worker")
-        curl = Asking(port_of(command))
+        curl = HttpClient(port_of(command))
         assert curl("/api/workers")[0] == 401
         assert curl("/api/workers", Authorization=f"Bearer {TOKEN}")[0] == 200

@@ -1,4 +1,4 @@
-"""Server time of every page on a large store."""
+"""CPU time of every page on a large store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.dashboard.browsing import Browser, browse, links
 JOBS = 100_000
 BATCH = 10_000
 LIMIT = 0.2
-"""Seconds of the process's time, in the best of some tries: what else the machine does is not the page's."""
+"""Seconds of CPU time, in the best of some tries, so that other load does not count."""
 
 TRIES = 5
 
@@ -42,7 +42,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
 
 @pytest.mark.slow
-async def test_no_page_takes_long_however_many_jobs_there_are(browser: Browser) -> None:
+async def test_every_page_is_fast_with_100_000_jobs(browser: Browser) -> None:
     latest = next(link for link in links(await browser.text("/dead")) if link.startswith("/jobs/"))
     for path in (
         "/", "/?queue=queue-5", "/jobs", "/jobs?state=pending", "/jobs?state=scheduled&queue=queue-9",
@@ -60,8 +60,8 @@ async def test_no_page_takes_long_however_many_jobs_there_are(browser: Browser) 
 
 
 @pytest.mark.slow
-async def test_a_search_for_what_is_not_there_stops_and_offers_to_go_on(browser: Browser) -> None:
+async def test_a_search_without_matches_stops_and_offers_to_continue(browser: Browser) -> None:
     begun = SYSTEM.elapsed()
     text = await browser.text("/jobs?search=nowhere")
-    assert "jobs were looked at, and none of them fits. There are more." in text
+    assert "jobs searched, no match. More jobs remain." in text
     assert SYSTEM.elapsed() - begun < 10 * LIMIT

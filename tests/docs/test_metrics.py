@@ -1,4 +1,4 @@
-"""The series that are exposed, the docs' table, and the Grafana dashboard agree."""
+"""The exposed series, the table in the docs, and the Grafana dashboard agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from dayjob import App, Worker
-from dayjob.inspect.inspector import Inspector
+from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, measure
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""Processes that do not outlive their test."""
+"""Child processes that end with their test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Producers and workers that are killed at any moment.
 
-Each writes to a log of its own what it was told was done, after it was told: a line in a file outlives
-the process that wrote it.
+Each writes every acknowledged operation to a log file of its own, after the acknowledgement. The log outlives
+the process.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.support.processes import pause, say, told
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=Retention(cancelled=3600)
 )
-"""Enough attempts that no job is dead for having been killed; only successes are not kept."""
+"""Enough attempts that kills alone make no job dead. Only successes are not kept."""
 
 WORK, AFTER = "work", "after"
 BATCH = 2000
 
 
 class Log:
-    """Lines that are in the file as soon as they are written."""
+    """An append-only log file without a buffer."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -35,7 +35,7 @@ class Log:
 
 
 async def produce(url: str, log_path: str) -> None:
-    """Enqueue without end, singly and in batches; log each id that was acknowledged."""
+    """Enqueue without end, single jobs and batches, and log each acknowledged id."""
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
         say("ready")
@@ -53,7 +53,7 @@ async def produce(url: str, log_path: str) -> None:
 
 
 async def produce_batches(url: str, log_path: str) -> None:
-    """Enqueue whole batches without end, each with its own queue and kv write; log what is acknowledged."""
+    """Enqueue batches without end, each with its own queue and kv write, and log each acknowledged batch."""
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
         say("ready")
@@ -65,7 +65,7 @@ async def produce_batches(url: str, log_path: str) -> None:
 
 
 async def work(url: str, log_path: str) -> None:
-    """Claim and settle without end; log each settlement that was acknowledged."""
+    """Claim and settle without end, and log each acknowledged settlement."""
     log = Log(log_path)
     async with Broker(url, config=CONFIG) as broker:
         say("ready")
@@ -75,7 +75,7 @@ async def work(url: str, log_path: str) -> None:
 
 
 async def settle(broker: Broker, job: Job, log: Log) -> None:
-    """By its payload: most jobs succeed with a follow-up and a kv write, some fail once, some for good."""
+    """Settle by the payload: most jobs succeed with a follow-up and a kv write, some fail once, some die."""
     try:
         if job.payload == b"3":
             await broker.dead_letter(job, "three")
@@ -91,13 +91,13 @@ async def settle(broker: Broker, job: Job, log: Log) -> None:
 
 
 async def succeed(broker: Broker, job: Job) -> None:
-    """An ack with effects, each of which names the job."""
+    """Ack with a follow-up and a kv write that name the job."""
     name = job.id.encode()
     await broker.ack(job, enqueue=[NewJob(AFTER, name)], kv={name: b"done"})
 
 
 async def settle_late(url: str, lease: float, log_path: str) -> None:
-    """Claim jobs; at the test's word, which comes when their leases are long over, ack them."""
+    """Claim jobs, and ack them at the test's signal, long after their leases expired."""
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
         jobs = await broker.claim(WORK, limit=10, lease=lease)

@@ -1,4 +1,4 @@
-"""A Redis server is killed again and again under load, its connections cut; every job is accounted for."""
+"""A Redis server is killed repeatedly under load, and its connections are cut; every job runs once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dayjob.engines.redis.keys import Keys
 from tests.faults.roles import AFTER, WORK, succeed
 from tests.support.processes import pause
 from tests.support.servers.redis import Server, client, running_server
-from tests.support.servers.redis_audit import check, nobodys_seats
+from tests.support.servers.redis_audit import check, stale_waiting_claims
 from tests.support.workers import until
 
 pytestmark = pytest.mark.slow
@@ -23,12 +23,12 @@ QUIET = BrokerConfig(duties=False)
 
 
 class Load:
-    """Producers and workers, each with a broker of its own, and what they were told was done."""
+    """Producers and workers, each with its own broker, and the operations that succeeded for them."""
 
     def __init__(self) -> None:
         self.stopped = False
         self.complete = False
-        """Whether all that will be accepted has been."""
+        """Whether the producers have ended."""
         self.accepted: list[str] = []
         self.acked: Counter[str] = Counter()
         self.lost: list[str] = []
@@ -38,14 +38,14 @@ class Load:
             one = broker.enqueue(WORK)
             many = broker.enqueue_many([NewJob(WORK) for _ in range(5)])
             single, batch = await asyncio.gather(one, many)
-            assert all(answer.created for answer in (single, *batch))
-            self.accepted += [answer.id for answer in (single, *batch)]
+            assert all(each.created for each in (single, *batch))
+            self.accepted += [each.id for each in (single, *batch)]
             await pause(0.005)
 
     async def work(self, broker: Broker) -> None:
         while not (self.complete and (await broker.stats(WORK)).pending == 0):
             for job in await broker.claim(WORK, limit=20, wait=0.1):
-                assert job.attempts == 1, "a claim whose answer was lost is the same claim"
+                assert job.attempts == 1, "a claim whose reply was lost was made again"
                 try:
                     await succeed(broker, job)
                     self.acked[job.id] += 1
@@ -80,10 +80,12 @@ async def test_every_accepted_job_runs_once_through_restarts_and_cut_connections
         after = [job.payload.decode() for job in await brokers[0].jobs(AFTER, limit=100_000)]
         stats = await brokers[0].stats(WORK)
         with client(server.url) as connection:
-            await until(lambda: not nobodys_seats(connection, Keys("dayjob")))  # all listen again
+            await until(
+                lambda: not stale_waiting_claims(connection, Keys("dayjob"))
+            )  # All are subscribed again.
             check(connection, "dayjob")
     assert load.lost == [], "an ack that was applied was reported lost"
     assert len(load.accepted) > 50
-    assert load.acked == Counter(load.accepted), "each accepted job was acked, and once"
-    assert sorted(after) == sorted(load.accepted), "each ack has its follow-up, and one"
+    assert load.acked == Counter(load.accepted), "each accepted job was acked exactly once"
+    assert sorted(after) == sorted(load.accepted), "each ack has exactly one follow-up job"
     assert (stats.done, stats.running, stats.pending) == (len(load.accepted), 0, 0)

@@ -1,4 +1,4 @@
-"""The read model: what it finds, what it hides, and where it stops."""
+"""The read model: overviews, charts, searches, dead groups, redaction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import inspector as inspecting
-from dayjob.inspect.inspector import Filter, Inspector, alike
-from dayjob.inspect.redaction import Redaction
+from dayjob.inspect import Filter, Inspector, Redaction, dead, error_pattern, read_budget, search
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
-KEEP = Retention(done=timedelta(days=1), dead=timedelta(days=1), cancelled=timedelta(days=1))
+RETENTION = Retention(done=timedelta(days=1), dead=timedelta(days=1), cancelled=timedelta(days=1))
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def clock() -> ManualClock:
 @pytest.fixture(params=["memory", "sqlite"])
 async def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
-    async with Broker(url, config=BrokerConfig(duties=False, retention=KEEP), clock=clock) as opened:
+    async with Broker(url, config=BrokerConfig(duties=False, retention=RETENTION), clock=clock) as opened:
         yield opened
 
 
@@ -44,7 +42,7 @@ async def kill(broker: Broker, queue: str, reason: str) -> str:
     return enqueued.id
 
 
-# All of it.
+# Overview and charts.
 
 
 async def test_an_empty_store_has_an_overview(inspector: Inspector) -> None:
@@ -54,7 +52,7 @@ async def test_an_empty_store_has_an_overview(inspector: Inspector) -> None:
     assert (overview.workers, overview.schedules, overview.done_per_second) == (0, 0, 0.0)
 
 
-async def test_the_overview_tells_counts_pauses_ages_and_workers(
+async def test_the_overview_has_counts_pauses_latencies_and_workers(
     broker: Broker, inspector: Inspector, clock: ManualClock
 ) -> None:
     await broker.enqueue("a")
@@ -72,10 +70,10 @@ async def test_the_overview_tells_counts_pauses_ages_and_workers(
     assert (overview.workers, overview.slots, overview.schedules) == (1, 10, 1)
 
 
-async def test_the_chart_shows_what_was_done_each_minute(
+async def test_the_chart_shows_the_jobs_completed_each_minute(
     broker: Broker, inspector: Inspector, clock: ManualClock
 ) -> None:
-    async def do(jobs: int) -> None:
+    async def complete(jobs: int) -> None:
         await broker.enqueue_many([NewJob("q")] * jobs)
         for job in await broker.claim("q", limit=jobs):
             await broker.ack(job)
@@ -84,11 +82,11 @@ async def test_the_chart_shows_what_was_done_each_minute(
     await broker.enqueue("waiting")
     await broker.sample()
     for jobs in (3, 0, 5):
-        await do(jobs)
+        await complete(jobs)
         clock.advance(60)
         await broker.sample()
     clock.advance(10)
-    await do(2)
+    await complete(2)
     points = await inspector.chart(minutes=10)
     assert len(points) == 10
     assert [point.done for point in points[-5:]] == [0, 3, 0, 5, 2]
@@ -109,7 +107,7 @@ async def test_the_chart_shows_how_long_the_first_job_waited(
     clock.advance(20)
     await broker.sample()
     await broker.ack((await broker.claim("quick"))[0])
-    for _ in range(3):  # nothing changes, so nothing is written, and the job waits on
+    for _ in range(3):  # nothing changes, so no sample is written; the job stays pending
         clock.advance(60)
         await broker.sample()
     await broker.enqueue("quick", delay=5)
@@ -122,10 +120,10 @@ async def test_the_chart_shows_how_long_the_first_job_waited(
     assert await waits("slow") == [None, 0, 20, 80, 140, 200, 215]
     assert await waits("quick") == [None, 0, 20, 0, 0, 0, 10]
     assert await waits(None) == [None, 0, 20, 80, 140, 200, 215]
-    assert await waits("unheard of") == [None, 0, 0, 0, 0, 0, 0]
+    assert await waits("unknown") == [None, 0, 0, 0, 0, 0, 0]
 
 
-async def test_samples_of_before_waits_were_noted_are_read(
+async def test_samples_without_due_times_are_read(
     broker: Broker, inspector: Inspector, clock: ManualClock
 ) -> None:
     clock.advance(60 - clock.now() // 1_000_000 % 60)
@@ -138,7 +136,7 @@ async def test_samples_of_before_waits_were_noted_are_read(
     assert samples[-1].wait_seconds("q", clock.now()) is None
 
 
-async def test_the_history_is_bounded_and_silent_while_nothing_changes(
+async def test_the_history_is_bounded_and_not_written_while_nothing_changes(
     broker: Broker, clock: ManualClock
 ) -> None:
     clock.advance(3600 - clock.now() // 1_000_000 % 3600)
@@ -155,7 +153,7 @@ async def test_the_history_is_bounded_and_silent_while_nothing_changes(
     assert len((await broker._engine.documents("history"))[1]) <= 26
 
 
-async def test_health_is_whether_the_store_answers(broker: Broker, inspector: Inspector) -> None:
+async def test_health_reports_whether_the_store_answers(broker: Broker, inspector: Inspector) -> None:
     health = await inspector.health()
     assert health.ok
     assert health.round_trip_seconds is not None
@@ -165,10 +163,10 @@ async def test_health_is_whether_the_store_answers(broker: Broker, inspector: In
     assert "not open" in str(health.problem)
 
 
-# Jobs.
+# Searches.
 
 
-async def test_pages_cover_everything_once(broker: Broker, inspector: Inspector) -> None:
+async def test_pages_return_every_match_once(broker: Broker, inspector: Inspector) -> None:
     made = [
         (await broker.enqueue("ab"[number % 2], task=f"t{number % 3}", tenant=f"n{number % 5}")).id
         for number in range(60)
@@ -195,11 +193,11 @@ async def test_pages_cover_everything_once(broker: Broker, inspector: Inspector)
         assert [job.id for job in oldest.jobs] == expected
 
 
-async def test_a_search_stops_after_so_many_records_and_can_go_on(
+async def test_a_search_stops_at_the_record_limit_and_continues_from_its_cursor(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspecting, "EXAMINED", 20)
-    monkeypatch.setattr(inspecting, "_CHUNK", 10)
+    monkeypatch.setattr(search, "EXAMINED", 20)
+    monkeypatch.setattr(read_budget, "CHUNK", 10)
     needle = (await broker.enqueue("q", headers={"order": "needle"})).id
     await broker.enqueue_many([NewJob("q")] * 50)
     page = await inspector.page(Filter(text="needle"))
@@ -209,14 +207,14 @@ async def test_a_search_stops_after_so_many_records_and_can_go_on(
     assert [job.id for job in page.jobs] == [needle]
 
 
-async def test_an_id_is_found_at_once(broker: Broker, inspector: Inspector) -> None:
+async def test_a_search_for_an_id_reads_one_record(broker: Broker, inspector: Inspector) -> None:
     made = await broker.enqueue("q")
     page = await inspector.page(Filter(text=f" {made.id.upper()} "))
     assert [job.id for job in page.jobs] == [made.id]
     assert page.examined == 1
 
 
-async def test_dead_jobs_are_grouped_by_what_they_have_in_common(
+async def test_dead_jobs_are_grouped_by_task_and_error_pattern(
     broker: Broker, inspector: Inspector, clock: ManualClock
 ) -> None:
     latest = ""
@@ -234,23 +232,23 @@ async def test_dead_jobs_are_grouped_by_what_they_have_in_common(
     assert (await inspector.dead_groups("b")).total == 1
 
 
-async def test_only_the_latest_are_grouped(
+async def test_only_the_latest_dead_jobs_are_grouped(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspecting, "GROUPED", 2)
+    monkeypatch.setattr(dead, "GROUPED", 2)
     for _ in range(3):
         await kill(broker, "q", "no good")
     found = await inspector.dead_groups()
     assert (found.examined, found.total) == (2, 3)
 
 
-def test_a_traceback_is_known_by_its_last_line() -> None:
+def test_the_pattern_of_a_traceback_is_its_last_line() -> None:
     trace = "Traceback (most recent call last):\n  File x\nValueError: 1 is bad"
-    assert alike(trace) == "ValueError: … is bad"
-    assert alike(None) == alike("") == "no reason given"
+    assert error_pattern(trace) == "ValueError: … is bad"
+    assert error_pattern(None) == error_pattern("") == "no reason given"
 
 
-async def test_workers_come_with_what_they_run(broker: Broker, inspector: Inspector) -> None:
+async def test_workers_come_with_their_running_jobs(broker: Broker, inspector: Inspector) -> None:
     await broker.register(MEMBER)
     await broker.enqueue("q")
     [job] = await broker.claim("q", worker="w-1")
@@ -259,10 +257,10 @@ async def test_workers_come_with_what_they_run(broker: Broker, inspector: Inspec
     assert [each.id for each in view.jobs] == [job.id]
 
 
-# What is shown, and hidden.
+# Redaction.
 
 
-async def test_what_looks_like_a_secret_is_hidden(broker: Broker, inspector: Inspector) -> None:
+async def test_values_of_secret_looking_names_are_redacted(broker: Broker, inspector: Inspector) -> None:
     made = await broker.enqueue(
         "q",
         b'{"user": "ada", "Password": "hunter2", "deep": [{"api-key": "k", "n": 1}]}',
@@ -277,7 +275,7 @@ async def test_what_looks_like_a_secret_is_hidden(broker: Broker, inspector: Ins
     assert fields["headers"] == {"Authorization": "[redacted]", "plain": "y"}
 
 
-def test_what_is_hidden_can_be_chosen() -> None:
+def test_the_redaction_pattern_is_configurable() -> None:
     assert Redaction("iban").values({"IBAN": 1, "password": 2}) == {"IBAN": "[redacted]", "password": 2}
     assert Redaction("").values({"password": 2}) == {"password": 2}
     with pytest.raises(ConfigError, match="not a regular expression"):
@@ -293,5 +291,5 @@ def test_what_is_hidden_can_be_chosen() -> None:
         (b"\xff\xfe" * 200, {"bytes": 400, "hex": "fffe" * 128}),
     ],
 )
-def test_payloads_of_any_kind_can_be_shown(data: bytes, shown: object) -> None:
+def test_payloads_that_are_not_json_are_shown_as_text_or_hex(data: bytes, shown: object) -> None:
     assert Inspector(Broker("memory://")).content(data) == shown

@@ -1,4 +1,4 @@
-"""What is counted, and what the pages say."""
+"""The series of jobs and of the store, and the HTTP server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Context, Retry, Snooze, Worker
 from dayjob.broker import Broker as AnyBroker
-from dayjob.inspect.inspector import Inspector
+from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
 from dayjob.metrics import meter as meters
 from dayjob.testing import ManualClock
@@ -44,7 +44,7 @@ def app() -> App:
     return App("memory://")
 
 
-async def test_jobs_are_counted_and_timed_by_what_became_of_them(app: App) -> None:
+async def test_jobs_are_counted_and_timed_by_outcome(app: App) -> None:
     @app.task(name="good", queue="q")
     async def good() -> None: ...
 
@@ -76,7 +76,7 @@ async def test_jobs_are_counted_and_timed_by_what_became_of_them(app: App) -> No
     assert value(series, "dayjob_jobs_done_total", queue="q") == 3
 
 
-async def test_a_job_that_was_there_already_is_not_counted(app: App) -> None:
+async def test_a_deduplicated_enqueue_is_not_counted(app: App) -> None:
     @app.task(name="t", dedup=True)
     async def once() -> None: ...
 
@@ -88,7 +88,7 @@ async def test_a_job_that_was_there_already_is_not_counted(app: App) -> None:
     assert value(series, "dayjob_jobs_enqueued_total", queue="default", task="t") == 1
 
 
-async def test_the_store_is_described(app: App) -> None:
+async def test_the_store_has_series(app: App) -> None:
     async with app:
         broker = app.broker
         await broker.enqueue("a")
@@ -117,8 +117,8 @@ async def test_hostile_names_do_not_break_the_page(app: App) -> None:
 
 
 async def test_labels_are_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "MOST_LABELS", 3)
-    monkeypatch.setattr("dayjob.metrics.exposition.MOST_QUEUES", 3)
+    monkeypatch.setattr(meters, "MAX_LABELS", 3)
+    monkeypatch.setattr("dayjob.metrics.exposition.MAX_QUEUES", 3)
 
     @app.task(name="t")
     async def task() -> None: ...
@@ -136,7 +136,7 @@ async def test_labels_are_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> 
     assert value(series, "dayjob_jobs", queue="other", state="pending") == 7
 
 
-def test_an_app_is_measured_once(app: App) -> None:
+def test_measuring_an_app_twice_is_an_error(app: App) -> None:
     measure(app)
     with pytest.raises(ConfigError, match="measured already"):
         measure(app)
@@ -169,45 +169,45 @@ def test_metrics_and_health_are_served(tmp_path: Path) -> None:
         code, page = fetch(f"{address}/metrics")
         assert code == 200
         assert value(parsed(page), "dayjob_workers") == 0
-        code, said = fetch(f"{address}/healthz")
-        assert (code, json.loads(said)["ok"]) == (200, True)
+        code, body = fetch(f"{address}/healthz")
+        assert (code, json.loads(body)["ok"]) == (200, True)
         assert fetch(f"{address}/other")[0] == 404
 
 
-def test_a_store_that_is_gone_is_unhealthy(tmp_path: Path) -> None:
+def test_an_unavailable_store_is_unhealthy(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_bytes(b"no database at all" * 1000)
     with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
         assert fetch(f"{address}/metrics")[0] == 503
-        code, said = fetch(f"{address}/healthz")
+        code, body = fetch(f"{address}/healthz")
         assert code == 503
-        assert "the store does not answer" in json.loads(said)["problem"]
+        assert "the store is unavailable" in json.loads(body)["problem"]
 
 
 def test_a_worker_without_a_heartbeat_is_unhealthy(tmp_path: Path) -> None:
     with serving(f"sqlite:///{tmp_path}/jobs.db", alive="no heartbeat was stored for 20 s") as address:
-        code, said = fetch(f"{address}/healthz")
+        code, body = fetch(f"{address}/healthz")
         assert code == 503
-        assert json.loads(said)["problem"] == "no heartbeat was stored for 20 s"
+        assert json.loads(body)["problem"] == "no heartbeat was stored for 20 s"
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_a_port_in_use_is_a_config_error(tmp_path: Path) -> None:
     with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=str(port)):
             MetricsServer(lambda: Broker("memory://"), port)
 
 
-async def test_a_worker_knows_whether_it_is_at_work(app: App) -> None:
+async def test_a_worker_reports_a_missing_heartbeat(app: App) -> None:
     worker = Worker(app, ["q"])
-    assert worker.trouble() == "the worker is not running"
+    assert worker.problem() == "the worker is not running"
     started = asyncio.Event()
     app.events.add("worker.started", lambda _: started.set())
     working = asyncio.create_task(worker.run())
     await asyncio.wait_for(started.wait(), 10)
-    assert worker.trouble() is None
+    assert worker.problem() is None
     assert worker._registration is not None
     worker._registration.beat_at -= 1000
-    assert "no heartbeat was stored" in str(worker.trouble())
+    assert "no heartbeat was stored" in str(worker.problem())
     worker.stop()
     await working
 
@@ -242,7 +242,7 @@ async def test_a_run_whose_claim_is_lost_is_counted_as_lost() -> None:
     assert value(series, "dayjob_jobs_finished_total", outcome="done", **labels) == 1
 
 
-def test_nothing_is_lost_when_threads_add_while_others_count() -> None:
+def test_times_added_by_threads_during_a_count_are_not_lost() -> None:
     times = meters.Times()
     added = 20_000
     counted: list[int] = []

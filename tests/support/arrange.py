@@ -1,4 +1,4 @@
-"""Bringing jobs into the state that a test starts from."""
+"""Helpers that bring jobs into the state that a test starts from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quiet(
     retention: Retention | None = None,
     max_payload: int = 1024 * 1024,
 ) -> BrokerConfig:
-    """A configuration that runs no duties."""
+    """Return a configuration without duties."""
     return BrokerConfig(
         default=default or QueueConfig(),
         queues=queues or {},
@@ -36,9 +36,9 @@ def quiet(
 
 
 async def record(broker: Broker, id: str) -> Job:
-    """The full record of a job that must be there."""
+    """Return the full record of a job that must exist."""
     job = await broker.get(id)
-    assert job is not None, f"job {id} is gone"
+    assert job is not None, f"job {id} does not exist"
     return job
 
 
@@ -48,14 +48,14 @@ async def state(broker: Broker, id: str) -> JobState | None:
 
 
 async def claim_one(broker: Broker, queue: str = "q", **options: Any) -> Job:
-    """The one claim that the queue must give."""
+    """Claim exactly one job from the queue."""
     jobs = await broker.claim(queue, **{"worker": "w", **options})
-    assert len(jobs) == 1, f"queue {queue!r} gave {len(jobs)} jobs"
+    assert len(jobs) == 1, f"the claim from queue {queue!r} returned {len(jobs)} jobs"
     return jobs[0]
 
 
 async def running(broker: Broker, queue: str = "q", **options: Any) -> Job:
-    """A new job, claimed. The queue must hold nothing that goes before it."""
+    """Enqueue a job and claim it. No pending job may precede it."""
     enqueued = await broker.enqueue(queue, **options)
     job = await claim_one(broker, queue)
     assert job.id == enqueued.id

@@ -1,4 +1,4 @@
-"""The engines under test. A new one is one entry in ``ENGINES``, described in ``storages``."""
+"""The engines under test. A new engine is one entry in ``ENGINES``, described in ``storages``."""
 
 from __future__ import annotations
 

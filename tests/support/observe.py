@@ -1,4 +1,4 @@
-"""Seeing everything that a broker's storage shows: for comparisons before and after, and between engines."""
+"""Helpers that read the whole state of a storage through a broker, for comparisons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLAIM_FIELDS = (
     "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
     "epoch", "lease_expires_at", "cancel_requested",
 )  # fmt: skip
-"""What a claim carries: what running the job needs."""
+"""The fields that a claim returns: those needed to run the job."""
 
 
 def fields(job: Job, names: tuple[str, ...] = FIELDS) -> dict[str, Any]:
@@ -30,12 +30,12 @@ def ids(jobs: list[Job]) -> list[str]:
 
 
 async def every_job(broker: Broker) -> list[Job]:
-    """All jobs in id order, page by page."""
+    """Return all jobs in id order, read page by page."""
     return await _pages(broker, None)
 
 
 async def everything(broker: Broker) -> dict[str, Any]:
-    """All jobs with all their fields, all counters, and the paused queues."""
+    """Return all jobs with all fields, all counters, and the paused queues."""
     return {
         "jobs": [fields(job) for job in await every_job(broker)],
         "stats": await broker.all_stats(),
@@ -45,7 +45,7 @@ async def everything(broker: Broker) -> dict[str, Any]:
 
 
 async def check_counters(broker: Broker) -> None:
-    """Every job is in one state, and the counters equal what listing gives (``done`` may count more)."""
+    """Check that every job is in one state, and that counters equal the listing (``done`` may be larger)."""
     listed = await every_job(broker)
     counts = Counter((job.queue, job.state) for job in listed)
     stats = await broker.all_stats()

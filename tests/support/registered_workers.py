@@ -1,4 +1,4 @@
-"""Workers on the roster, as tests put them there."""
+"""Entries of the worker registry for tests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from dayjob.runtime.process import this_process
 _here = this_process()
 
 MEMBER = Member(
-    "w-1", "w", "app", "host", _here.host, _here.pid, _here.started, "1.0", ("q",), ("t",), (), 10, 15_000_000
+    id="w-1",
+    name="w",
+    app="app",
+    host="host",
+    machine=_here.host,
+    pid=_here.pid,
+    process_started=_here.started,
+    version="1.0",
+    queues=("q",),
+    tasks=("t",),
+    schedules=(),
+    slots=10,
+    dead_after=15_000_000,
 )
-"""A worker of this very process."""
+"""A worker in this process."""
 
 
 def elsewhere(id: str, **changes: Any) -> Member:
-    """A worker of another machine, of which nothing is known but what it tells."""
+    """Return a worker on another machine, whose process can't be checked."""
     return replace(MEMBER, id=id, machine="another machine", **changes)

@@ -31,7 +31,7 @@ from dayjob import (
     Snooze,
     TenantNotFound,
 )
-from dayjob.worker.processes import ProcessDied
+from dayjob.worker.child_process import ProcessDied
 
 DAY = timedelta(days=1)
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")

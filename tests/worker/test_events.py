@@ -190,7 +190,7 @@ async def test_observers_that_block_or_are_slow_hold_up_neither_jobs_nor_others(
 async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.2)
+    monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.2)
     gate = ThreadEvent()
 
     @app.on("worker.started")
@@ -207,7 +207,7 @@ async def test_what_nobody_observes_is_not_even_built(app: App, monkeypatch: pyt
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
-    for place in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.report.Event"):
+    for place in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
         monkeypatch.setattr(place, refuse)
     app.on("job.lost")(lambda event: None)
 

@@ -80,7 +80,7 @@ async def test_a_worker_may_be_run_again(app: App) -> None:
     await work.aenqueue(3)
     running = asyncio.create_task(worker.run())
     await until(lambda: seen == [1, 2, 3])
-    with pytest.raises(InvalidState, match="runs already"):
+    with pytest.raises(InvalidState, match="is already running"):
         await worker.run()
     worker.stop()
     await within(running)
@@ -215,7 +215,7 @@ async def test_a_drain_lets_short_jobs_finish_and_leaves_the_rest(app: App, outs
 async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.3)
+    monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.3)
     told: list[float] = []
     reasons: list[str | None] = []
     started: list[bool] = []
@@ -265,7 +265,7 @@ async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
     assert lost == []
 
 
-async def test_hurrying_releases_at_once(app: App, outside: Broker) -> None:
+async def test_stopping_now_releases_at_once(app: App, outside: Broker) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -280,7 +280,7 @@ async def test_hurrying_releases_at_once(app: App, outside: Broker) -> None:
     worker.stop()
     await pause(0.05)
     assert not running.done()
-    worker.hurry()
+    worker.stop_now()
     await within(running, 5)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)

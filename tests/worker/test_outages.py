@@ -87,10 +87,10 @@ async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outs
     assert job.state is JobState.DONE
 
 
-async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(
+async def test_stopping_now_does_not_wait_for_a_storage_that_stays_away(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dayjob.worker.worker._GRACE", 0.2)
+    monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.2)
     started = asyncio.Event()
 
     @app.task
@@ -102,7 +102,7 @@ async def test_hurrying_does_not_wait_for_a_storage_that_stays_away(
     settles.failures.extend(away(1000))
     async with working(app) as worker:
         await until(lambda: len(settles.calls) > 1)
-        worker.hurry()
+        worker.stop_now()
     settles.failures.clear()
 
 
@@ -173,5 +173,5 @@ async def test_renewals_go_on_after_an_outage(
 
         await until(renewed)
         finish.set()
-    assert caplog.text.count("could not be renewed yet") == 1
+    assert caplog.text.count("could not be renewed, retrying") == 1
     assert await handle.astatus() is JobState.DONE

@@ -30,10 +30,10 @@ async def names(broker: Broker) -> list[str]:
 
 async def declare_dead(broker: Broker) -> None:
     """Do what the leader does with a worker that was silent for too long."""
-    [seen] = (await broker._worker_registry.live())[1]
+    [seen] = (await broker._session.worker_registry.live())[1]
     gone = replace(seen.member, gone=True)
-    assert await broker._worker_registry._write(gone.id, seen.note.value, gone)
-    assert await broker.reclaim(trusting=False) >= 0
+    assert await broker._session.worker_registry._write(gone.id, seen.document.value, gone)
+    assert await broker.reclaim(trust_silence=False) >= 0
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ async def test_claims_left_under_the_old_id_are_taken_back_though_that_fails_at_
     assert registration.beat_at == due, "it is due as before, and tries again at once"
     await registration.beat(outside, 0, replaced.append)
     assert replaced == [old]
-    assert registration._old == []
+    assert registration._old_ids == []
     assert (await record(outside, job.id)).state is JobState.PENDING
     assert await names(outside) == [registration.id]
     await registration.leave(outside)

@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Job, JobState
 from dayjob.runtime.clock import SYSTEM
-from tests.cli.commands import ROOT, Command, Start, ask, eventually, starting
+from tests.cli.commands import ROOT, Command, Start, eventually, starting, with_broker
 from tests.worker.shutdown_jobs import DIARY, URL, build
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ class Scene:
         async def reading(broker):
             return [await broker.get(id) for id in ids]
 
-        return ask(self.url, reading)
+        return with_broker(self.url, reading)
 
     def told(self, what: str, pid: int | None = None) -> list[str]:
         """The ids of the jobs that wrote this word, in that process or in any."""
@@ -75,7 +75,7 @@ def test_short_jobs_that_run_finish_and_the_others_stay(scene: Scene, number: si
     worker = scene.worker("-c", "5")
     scene.until_told("finished", 5)
     worker.signal(number)
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
 
     started, finished = scene.told("started"), scene.told("finished")
     assert sorted(started) == sorted(finished)
@@ -83,10 +83,10 @@ def test_short_jobs_that_run_finish_and_the_others_stay(scene: Scene, number: si
     for job in scene.jobs(ids):
         expected = (JobState.DONE, 1) if job.id in finished else (JobState.PENDING, 0)
         assert (job.state, job.attempts) == expected
-    stats = ask(scene.url, lambda broker: broker.stats("default"))
+    stats = with_broker(scene.url, lambda broker: broker.stats("default"))
     assert (stats.done, stats.pending, stats.running) == (len(finished), 60 - len(finished), 0)
 
-    assert scene.worker("--burst").ended() == 0
+    assert scene.worker("--burst").wait() == 0
     assert sorted(scene.told("finished")) == sorted(ids)
 
 
@@ -98,7 +98,7 @@ def test_long_jobs_are_told_at_once_and_released_uncounted_after_the_timeout(sce
     worker.signal(signal.SIGTERM)
     scene.until_told("told", 3)
     assert worker.process.poll() is None, "the jobs were told while they still had time"
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
     assert 1 <= SYSTEM.elapsed() - begun < 1 + FEW
     assert_released(scene.jobs(ids))
 
@@ -108,9 +108,9 @@ def test_released_jobs_are_picked_up_by_another_worker_at_once(scene: Scene) -> 
     first = scene.worker("--shutdown-timeout", "0.2")
     scene.until_told("started", 2)
     second = scene.worker("--name", "second")
-    second.says("started")
+    second.wait_for_output("started")
     first.signal(signal.SIGTERM)
-    assert first.ended() == 0, first.said()
+    assert first.wait() == 0, first.output()
     ended = SYSTEM.elapsed()
     scene.until_told("started", 2, pid=second.pid)
     assert SYSTEM.elapsed() - ended < 5, "the second worker was idle, and the jobs were there to be taken"
@@ -125,7 +125,7 @@ def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str)
     scene.until_told("started", 40)
     begun = SYSTEM.elapsed()
     worker.signal(signal.SIGTERM)
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
     assert SYSTEM.elapsed() - begun < 0.5 + FEW
     assert_released(scene.jobs(ids))
 
@@ -133,8 +133,8 @@ def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str)
 def test_a_thread_that_a_job_left_behind_does_not_hold_up_the_exit(scene: Scene) -> None:
     (id,) = scene.enqueue("littering", 1)
     worker = scene.worker("--burst")
-    assert worker.ended() == 0, worker.said()
-    assert "left behind" in worker.said()
+    assert worker.wait() == 0, worker.output()
+    assert "left behind" in worker.output()
     assert scene.jobs([id])[0].state is JobState.DONE
 
 
@@ -145,7 +145,7 @@ def test_a_second_signal_stops_at_once(scene: Scene) -> None:
     worker.signal(signal.SIGTERM)
     scene.until_told("told", 3)
     worker.signal(signal.SIGTERM)
-    assert worker.ended() == 0, worker.said()
+    assert worker.wait() == 0, worker.output()
     assert_released(scene.jobs(ids))
 
 
@@ -158,8 +158,8 @@ def test_a_killed_workers_jobs_run_again_and_the_attempt_counts_until_they_are_d
         assert (job.state, job.attempts, job.epoch) == (JobState.RUNNING, attempt, attempt)
         worker.kill()
     reaper = scene.worker()
-    eventually(lambda: scene.jobs([id])[0].state is JobState.DEAD, "the job's end", reaper.said)
+    eventually(lambda: scene.jobs([id])[0].state is JobState.DEAD, "the job's end", reaper.output)
     job = scene.jobs([id])[0]
     assert (job.attempts, job.epoch, job.last_error) == (2, 2, "lease expired")
     assert scene.told("started", reaper.pid) == []
-    assert reaper.stopped() == 0
+    assert reaper.stop() == 0

@@ -1,4 +1,4 @@
-"""From ``pkg.module:app`` on a command line to the ``App``, with words for whatever stands in the way."""
+"""Import the ``App`` that ``pkg.module:app`` names, with an error message for each way to fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = str(Path(__file__).parent)
 
 
 class ImportFailed(click.ClickException):
-    """The user's module raised while it was imported; shown as its author would see it."""
+    """The user's module raised an exception on import. Shown with the user's part of the traceback."""
 
     exit_code = 1
 
@@ -33,7 +33,7 @@ class ImportFailed(click.ClickException):
 
 
 def load_app(argument: str) -> App:
-    """The app that ``module:attribute`` or ``./file.py:attribute`` names; ``:app`` may be left out."""
+    """Return the app that ``module:attribute`` or ``./file.py:attribute`` names. ``:app`` is optional."""
     target, colon, attribute = argument.rpartition(":")
     if not colon:
         target, attribute = argument, "app"
@@ -48,7 +48,7 @@ def load_app(argument: str) -> App:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under the name that its own tasks have: the stem, within its package if it has one."""
+    """Import a file under the module name that its tasks have: the stem, within its package if any."""
     path = path.resolve()
     if not path.exists():
         raise click.UsageError(f"there is no file {path}")
@@ -104,12 +104,12 @@ def _pick(module: ModuleType, attribute: str) -> App:
 def _apps_in(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, App)]
     if not names:
-        return "There is no App in it."
-    return f"The apps in it: {', '.join(f'{module.__name__}:{name}' for name in names)}"
+        return "The module has no App."
+    return f"Its apps: {', '.join(f'{module.__name__}:{name}' for name in names)}"
 
 
 def _from_user_code(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames between the command and the user's module."""
+    """Return the traceback without the frames between the command and the user's module."""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith((_OURS, "<frozen importlib")) and not file.endswith("importlib/__init__.py"):

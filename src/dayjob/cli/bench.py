@@ -1,4 +1,4 @@
-"""``dayjob bench``: how fast is this store from here?"""
+"""``dayjob bench``: measure the throughput of a store from this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dayjob.runtime.ids import new_key
 from dayjob.worker import Worker
 
 BATCH = 1000
-SINGLES = 200
+SINGLE_ENQUEUES = 200
 
 
 @click.command(cls=StoreCommand)
@@ -30,38 +30,38 @@ SINGLES = 200
               help="The size of each payload.")  # fmt: skip
 @json_option
 def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> None:
-    """Measure a store: single enqueues, batches, and a worker that runs jobs which do nothing.
+    """Measure a store: single enqueues, enqueues in batches, and a worker on no-op jobs.
 
-    It works on a queue of its own, whose jobs are gone afterwards; others are left alone, but feel the load.
+    It uses a new queue and removes its jobs afterwards. Other queues are not changed, but share the load.
     """
     queue = f"dayjob-bench-{new_key().hex()[-8:]}"
     payload = b'"' + b"x" * max(size - 2, 0) + b'"'
 
     async def enqueue(broker: Broker) -> tuple[float, float]:
         begun = SYSTEM.elapsed()
-        for _ in range(SINGLES):
+        for _ in range(SINGLE_ENQUEUES):
             await broker.enqueue(queue, payload)
-        single = SINGLES / (SYSTEM.elapsed() - begun)
+        single = SINGLE_ENQUEUES / (SYSTEM.elapsed() - begun)
         begun = SYSTEM.elapsed()
-        with progress("enqueuing", jobs) as told:
+        with progress("enqueuing", jobs) as update:
             for first in range(0, jobs, BATCH):
                 await broker.enqueue_many([NewJob(queue, payload)] * min(BATCH, jobs - first))
-                told(min(first + BATCH, jobs))
+                update(min(first + BATCH, jobs))
         return single, jobs / (SYSTEM.elapsed() - begun)
 
     async def drain(broker: Broker) -> float:
         app = App(url, config=BrokerConfig(retention=Retention(done=0)))
 
         @app.handler(queue=queue)
-        async def nothing(job: object) -> None: ...
+        async def no_op(job: object) -> None: ...
 
         worker = Worker(app, queues=[queue], concurrency=concurrency)
         begun = SYSTEM.elapsed()
-        with progress("running", jobs + SINGLES) as told:
+        with progress("running", jobs + SINGLE_ENQUEUES) as update:
             working = asyncio.ensure_future(worker.run_until_idle())
             while not working.done():
                 await asyncio.wait({working}, timeout=0.2)
-                told(worker.done)
+                update(worker.done)
             await working
         return worker.done / (SYSTEM.elapsed() - begun)
 
@@ -72,8 +72,8 @@ def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> No
         print_json({name: round(rate, 1) for name, rate in figures.items()})
     else:
         rows = [
-            ("enqueue, one after the other", single),
+            ("enqueue, one by one", single),
             (f"enqueue, in batches of {BATCH:,}", batched),
             (f"run by one worker, {concurrency} slots", drained),
         ]
-        console().print(table(None, ("what", "jobs a second"), rows))
+        console().print(table(None, ("operation", "jobs per second"), rows))

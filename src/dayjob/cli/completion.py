@@ -1,4 +1,4 @@
-"""``dayjob completion``: what a shell needs to complete dayjob's commands and options."""
+"""``dayjob completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 

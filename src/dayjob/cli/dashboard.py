@@ -1,4 +1,4 @@
-"""``dayjob dashboard``: the web page, and what ``dayjob worker --dashboard`` shares with it."""
+"""``dayjob dashboard``, and the dashboard of ``dayjob worker --dashboard``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MISSING = "the dashboard needs {}, which is not installed: run  pip install 'day
 @click.command(cls=StoreCommand)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="The address to listen on. One that other machines reach needs --token or --basic.",
+    help="The address to listen on. Any other than loopback needs --token or --basic.",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8787, show_default=True, metavar="PORT",
@@ -38,36 +38,36 @@ MISSING = "the dashboard needs {}, which is not installed: run  pip install 'day
 )  # fmt: skip
 @click.option(
     "--token", envvar=TOKEN_VARIABLE, show_envvar=True, metavar="TEXT",
-    help="What people log in with, and programs send. In the environment, other users don't see it.",
+    help="The token to log in with, also for API requests. Other users can't see it in the environment.",
 )  # fmt: skip
 @click.option(
     "--basic", envvar="DAYJOB_DASHBOARD_BASIC", show_envvar=True, metavar="USER:PASSWORD",
-    help="Ask for this user and password instead, or as well.",
+    help="Require this user and password, instead of the token or as an alternative.",
 )  # fmt: skip
-@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--read-only", is_flag=True, help="Allow no changes.")
 @click.option(
     "--redact", metavar="PATTERN", default=DEFAULT,
     help="Hide the values of headers and arguments whose names match this regular expression. "
-    "By default those that look like secrets; '' hides nothing.",
+    "Default: names that look like secrets; '' hides nothing.",
 )  # fmt: skip
 @click.option(
     "--allow-host", multiple=True, metavar="NAME",
-    help="Answer for this host name as well, as behind a reverse proxy. May be repeated.",
+    help="Accept requests for this host name too, as behind a reverse proxy. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--root-path", default="", metavar="PATH",
-    help="The path under which a reverse proxy serves it, if the proxy takes that path away.",
+    help="The path under which a reverse proxy serves it, if the proxy strips that path.",
 )  # fmt: skip
 def dashboard(
     url: str, host: str, port: int, token: str | None, basic: str | None, read_only: bool, redact: str,
     allow_host: tuple[str, ...], root_path: str,
 ) -> None:  # fmt: skip
-    """Serve a web page on a store: its queues, jobs, dead letters, schedules and workers.
+    """Serve the dashboard of a store: its queues, jobs, dead letters, schedules and workers.
 
     \b
     Examples:
       dayjob dashboard sqlite:///jobs.db
-      dayjob dashboard --read-only --port 9000        the store is that of DAYJOB_URL
+      dayjob dashboard --read-only --port 9000        on the store of DAYJOB_URL
       DAYJOB_DASHBOARD_TOKEN=... dayjob dashboard --host 0.0.0.0
     """
     _check_installed()
@@ -77,17 +77,17 @@ def dashboard(
     loopback = binds_loopback(host)
     if not loopback and token is None and basic is None:
         raise click.UsageError(
-            f"--host {host}: other machines reach that address, so set --token (or {TOKEN_VARIABLE}), "
+            f"--host {host}: other machines can reach that address, so set --token (or {TOKEN_VARIABLE}), "
             "or --basic USER:PASSWORD"
         )
     if root_path and not root_path.startswith("/"):
-        raise click.UsageError(f"--root-path {root_path}: it should begin with /")
+        raise click.UsageError(f"--root-path {root_path}: it must begin with /")
     configure("info", "text")
     if not read_only and ENGINES[parse(url).parts.scheme].extra == "slatedb":
         read_only = True
         _log.warning(
-            "object storage has one writer, so this dashboard is read-only: "
-            "dayjob worker --dashboard serves one that can act"
+            "object storage allows one writer, so this dashboard is read-only: "
+            "use dayjob worker --dashboard for one that can change jobs"
         )
     hosts = (*LOOPBACK, host, *allow_host) if loopback else allow_host or None
     made = make(
@@ -113,7 +113,7 @@ def dashboard(
 
 
 def serve_with(app: App, port: int) -> InThread:
-    """Begin to serve the dashboard of a worker's app on the loopback address."""
+    """Start the dashboard of a worker's app on the loopback address."""
     _check_installed()
     from dayjob.dashboard.server import LOOPBACK, InThread, bind
 

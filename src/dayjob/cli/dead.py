@@ -12,21 +12,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dayjob.broker import Broker
 from dayjob.cli.output import ago, console, json_option, print_json, table
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
-from dayjob.inspect.inspector import DeadGroups, Inspector, alike
+from dayjob.inspect import DeadGroups, Inspector, error_pattern
 from dayjob.inspect.json_fields import dead_group_fields
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.group(cls=StoreGroup, default="list")
 def dead() -> None:
-    """Dead letters: jobs that failed for good. Without a subcommand, list them."""
+    """Dead letters: jobs that failed permanently. Without a subcommand, list them."""
 
 
 @dead.command(name="list")
-@click.option("-q", "--queue", help="Of this queue only.")
+@click.option("-q", "--queue", help="Only jobs of this queue.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many jobs."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="The maximum number of jobs.",
 )
 @click.option("-g", "--group", is_flag=True, help="Group the latest 5,000 by their error.")
 @json_option
@@ -44,7 +49,7 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
             return
         rows = [
             (job.id, job.queue, job.task, f"{job.attempts}/{job.max_attempts}", ago(job.finished_us),
-             alike(job.last_error))
+             error_pattern(job.last_error))
             for job in jobs
         ]  # fmt: skip
         console().print(table(None, ("id", "queue", "task", "attempts", "died", "error"), rows))
@@ -62,7 +67,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
     ]
     console().print(table(None, ("jobs", "task", "queues", "latest", "error"), rows))
     if found.examined < found.total:
-        click.echo(f"These are the latest {found.examined:,} of {found.total:,}.")
+        click.echo(f"Grouped the latest {found.examined:,} of {found.total:,} dead jobs.")
 
 
 @dead.command()
@@ -71,7 +76,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="All dead jobs of all queues.")
 @yes_option
 def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool, yes: bool) -> None:
-    """Make dead jobs pending again, with all their attempts."""
+    """Make dead jobs pending again, with their attempts reset."""
     _check_choice(ids, queue, everything)
 
     async def work(broker: Broker) -> int:
@@ -85,10 +90,10 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
             return NOTHING
         _confirm(f"Requeue {total:,} dead jobs of {', '.join(names)}?", yes)
         done = 0
-        with progress("requeuing", total) as told:
+        with progress("requeuing", total) as update:
             for name in names:
-                done += await broker.requeue_dead(name, told=partial(_add, told, done))
-        click.echo(f"{done:,} jobs are pending again.")
+                done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
+        click.echo(f"{done:,} jobs requeued.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
@@ -98,17 +103,17 @@ async def _requeue_ids(broker: Broker, ids: tuple[str, ...]) -> int:
     done = 0
     for id in ids:
         requeued = await broker.requeue(id)
-        click.echo(f"{id} {'is pending again' if requeued else 'is no dead job'}.")
+        click.echo(f"{id} {'requeued' if requeued else 'is not a dead job'}.")
         done += requeued
     return OK if done else NOTHING
 
 
 @dead.command()
-@click.option("-q", "--queue", help="Those of this queue.")
-@click.option("--all", "everything", is_flag=True, help="Those of all queues.")
+@click.option("-q", "--queue", help="All dead jobs of this queue.")
+@click.option("--all", "everything", is_flag=True, help="All dead jobs of all queues.")
 @yes_option
 def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
-    """Remove dead jobs for good."""
+    """Remove dead jobs permanently."""
     _check_choice((), queue, everything)
 
     async def work(broker: Broker) -> int:
@@ -117,11 +122,11 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
         if total == 0:
             click.echo("There are no dead jobs to purge.")
             return NOTHING
-        where = "all queues" if queue is None else f"queue {queue}"
-        _confirm(f"Remove {total:,} dead jobs of {where} for good?", yes)
-        with progress("purging", total) as told:
-            done = await broker.purge_dead(queue, told=told)
-        click.echo(f"{done:,} jobs are removed.")
+        scope = "all queues" if queue is None else f"queue {queue}"
+        _confirm(f"Remove {total:,} dead jobs of {scope} permanently?", yes)
+        with progress("purging", total) as update:
+            done = await broker.purge_dead(queue, on_progress=update)
+        click.echo(f"{done:,} jobs removed.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
@@ -129,8 +134,8 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
 
 def _check_choice(ids: tuple[str, ...], queue: str | None, everything: bool) -> None:
     if (bool(ids), queue is not None, everything).count(True) != 1:
-        which = "ids, --queue or --all" if ids else "--queue or --all"
-        raise click.UsageError(f"which dead jobs? Name one of {which}")
+        choices = "ids, --queue or --all" if ids else "--queue or --all"
+        raise click.UsageError(f"no dead jobs are selected: give one of {choices}")
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -138,15 +143,15 @@ def _confirm(question: str, yes: bool) -> None:
         click.confirm(question, abort=True)
 
 
-def _add(told: Callable[[int], None], before: int, more: int) -> None:
-    told(before + more)
+def _add(update: Callable[[int], None], before: int, more: int) -> None:
+    update(before + more)
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere; gets how many are done."""
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal. Yield the function that sets the number done."""
     screen = console()
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -1,4 +1,4 @@
-"""``dayjob doctor``: is the store well, and is anything stuck?"""
+"""``dayjob doctor``: check the settings of a store, and find stuck jobs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dayjob.cli.output import console, json_option, print_json, printable
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.registry import without_password
-from dayjob.inspect.inspector import EXAMINED
+from dayjob.inspect import EXAMINED
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
 from dayjob.runtime.clock import SYSTEM
 
-FAR_OFF = 5.0
-"""Seconds by which this machine's clock may differ from the store's before it is worth a word."""
+MAX_CLOCK_OFFSET = 5.0
+"""Seconds by which this machine's clock may differ from the store's without a warning."""
 
 SLOW = 0.25
 _LONG_EXPIRED = 60 * SECOND
@@ -28,9 +28,10 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.command(cls=StoreCommand)
 @json_option
 def doctor(url: str, as_json: bool) -> None:
-    """Check a store: settings, clocks, stuck jobs, workers; and say what to do.
+    """Check a store: settings, clocks, stuck jobs and workers. Each problem comes with a remedy.
 
-    Exits with 0 if all is well, 1 if there are warnings or errors, 3 if the store can't be reached.
+    \b
+    Exit codes: 0 no problems, 1 warnings or errors, 3 the store is not available.
     """
 
     async def work(broker: Broker) -> list[Diagnostic]:
@@ -54,19 +55,19 @@ async def _examine(broker: Broker) -> AsyncIterator[Diagnostic]:
     begun = SYSTEM.elapsed()
     await broker.paused()
     took = SYSTEM.elapsed() - begun
-    text = f"answers in {took * 1000:.1f} ms"
+    text = f"replied in {took * 1000:.1f} ms"
     if took > SLOW:
-        yield Diagnostic("reachable", "warning", text, "look at the network between here and the store")
+        yield Diagnostic("reachable", "warning", text, "check the network between this machine and the store")
     else:
         yield Diagnostic("reachable", "ok", text)
     for diagnostic in await broker.diagnose():
         yield diagnostic
     now, _ = await broker.history(1)
     offset = (SYSTEM.now() - now) / SECOND
-    if abs(offset) > FAR_OFF:
+    if abs(offset) > MAX_CLOCK_OFFSET:
         yield Diagnostic(
             "clock", "warning", f"this machine's clock is {offset:+.1f} s off the store's",
-            "the store's clock decides, so jobs are safe; set this one right for logs that agree",
+            "correct this clock so that logs agree; jobs are not affected, as the store's clock decides",
         )  # fmt: skip
     else:
         yield Diagnostic("clock", "ok", f"this machine and the store agree within {abs(offset):.1f} s")
@@ -86,33 +87,36 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
         yield Diagnostic("workers", "ok", f"{len(workers)} alive")
     elif any(each.pending + each.scheduled + each.running for each in stats.values()):
         yield Diagnostic(
-            "workers", "error", "none is alive, and jobs wait", "start one: dayjob worker MODULE:app"
+            "workers",
+            "error",
+            "no worker is alive, and jobs are waiting",
+            "start one: dayjob worker MODULE:app",
         )
     else:
-        yield Diagnostic("workers", "ok", "none is alive, and nothing waits")
+        yield Diagnostic("workers", "ok", "no worker is alive, and no jobs are waiting")
     expired = [job for job in running if job.lease_us is not None and job.lease_us < now - _LONG_EXPIRED]
     if expired:
         yield Diagnostic(
             "leases", "error", f"{len(expired)} running jobs have leases that expired over a minute ago",
-            "nobody does the duties: start a worker, or a broker with duties=True",
+            "no process runs the duties: start a worker, or a broker with duties=True",
         )  # fmt: skip
     else:
         yield Diagnostic("leases", "ok", f"{len(running)} running jobs, none with an expired lease")
     orphaned = [job for job in running if job.worker and job.worker not in alive]
     if orphaned and workers:
         yield Diagnostic(
-            "orphans", "warning", f"{len(orphaned)} running jobs have workers that are not on the roster",
-            "they come back when their leases expire, or were claimed without a worker",
+            "orphans", "warning", f"{len(orphaned)} running jobs have workers that are not registered",
+            "they return to their queues when their leases expire; or they were claimed without a worker",
         )  # fmt: skip
     for queue, each in stats.items():
         if each.pending and queue in paused:
             yield Diagnostic(
-                "queues", "warning", f"{queue!r} is paused, and {each.pending:,} jobs wait",
+                "queues", "warning", f"{queue!r} is paused, and {each.pending:,} jobs are waiting",
                 f"resume it: dayjob resume {queue}",
             )  # fmt: skip
         elif each.pending and workers and not any(worker.takes(queue) for worker in workers):
             yield Diagnostic(
-                "queues", "error", f"no live worker takes {queue!r}, and {each.pending:,} jobs wait",
+                "queues", "error", f"no live worker serves {queue!r}, and {each.pending:,} jobs are waiting",
                 f"start one with -q {queue}",
             )  # fmt: skip
     known = {task for worker in workers for task in worker.tasks}
@@ -120,13 +124,13 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     unknown = sorted({job.task for job in waiting if job.task} - known) if workers else []
     for task in unknown[:20]:
         yield Diagnostic(
-            "tasks", "error", f"jobs of task {task!r} wait, and no live worker knows it",
-            "import its module in the app, or correct the name in what enqueues it",
+            "tasks", "error", f"jobs of task {task!r} are waiting, and no live worker has that task",
+            "import its module in the app, or correct the name in the code that enqueues it",
         )  # fmt: skip
     dead = sum(each.dead for each in stats.values())
     if dead:
         yield Diagnostic(
-            "dead letters", "warning", f"{dead:,} jobs are dead", "see them: dayjob dead --group"
+            "dead letters", "warning", f"{dead:,} jobs are dead", "list them: dayjob dead --group"
         )
     else:
         yield Diagnostic("dead letters", "ok", "none")
@@ -138,12 +142,12 @@ async def _schedules(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
         if schedule.problem:
             yield Diagnostic(
                 "schedules", "error", f"{schedule.id!r} does not fire: {schedule.problem}",
-                "mend it, or remove it: dayjob schedules remove",
+                "correct it, or remove it: dayjob schedules remove",
             )  # fmt: skip
         elif schedule.next_at and schedule.next_us is not None and schedule.next_us < now - _LONG_EXPIRED:
             yield Diagnostic(
                 "schedules", "error", f"{schedule.id!r} was due over a minute ago",
-                "nobody does the duties: start a worker",
+                "no process runs the duties: start a worker",
             )  # fmt: skip
     if not any(schedule.problem for schedule in schedules):
-        yield Diagnostic("schedules", "ok", f"{len(schedules)} known")
+        yield Diagnostic("schedules", "ok", f"{len(schedules)} schedules")

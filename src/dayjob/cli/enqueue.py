@@ -1,4 +1,4 @@
-"""``dayjob enqueue``: a job by hand."""
+"""``dayjob enqueue``: enqueue one job."""
 
 from __future__ import annotations
 
@@ -15,32 +15,38 @@ from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 
 @click.command(cls=StoreCommand)
 @click.argument("task", required=False, default="")
-@click.option("-q", "--queue", default="default", show_default=True, help="The queue to put it on.")
+@click.option("-q", "--queue", default="default", show_default=True, help="The queue of the job.")
 @click.option(
-    "-a", "--args", "arguments", metavar="JSON", help="The task's arguments: an object by parameter."
+    "-a", "--args", "arguments", metavar="JSON", help="The task's arguments, as an object by parameter name."
 )
 @click.option(
-    "--payload", metavar="TEXT", help="For a job without a task: the payload; @FILE reads it, - from stdin."
+    "--payload",
+    metavar="TEXT",
+    help="The payload of a job without a task; @FILE reads a file, - reads stdin.",
 )
 @click.option("--priority", type=int, help="Lower runs first; 1000 is normal.")
-@click.option("--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Run it that much later.")
-@click.option("--run-at", metavar="TIME", help="Run it at this time, in ISO form.")
-@click.option("--expires", type=float, metavar="SECONDS", help="Cancel it if it has not started by then.")
-@click.option("--max-attempts", type=click.IntRange(min=1), help="How many runs it may have in all.")
-@click.option("--dedup-key", help="Enqueue it only if no job with this key waits on the queue.")
-@click.option("--tenant", help="Whom it is for.")
+@click.option(
+    "--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Run the job after this delay."
+)
+@click.option("--run-at", metavar="TIME", help="Run the job at this time, in ISO format.")
+@click.option(
+    "--expires", type=float, metavar="SECONDS", help="Cancel the job if it has not started by then."
+)
+@click.option("--max-attempts", type=click.IntRange(min=1), help="The maximum number of runs.")
+@click.option("--dedup-key", help="Enqueue only if no job with this key is waiting on the queue.")
+@click.option("--tenant", help="The tenant of the job.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--id", help="The job's id, a UUID; enqueuing it again does nothing.")
+@click.option("--id", help="The id of the job, a UUID. Enqueuing an existing id does nothing.")
 @json_option
 def enqueue(
     url: str, task: str, queue: str, arguments: str | None, payload: str | None, priority: int | None,
     delay: float | None, run_at: str | None, expires: float | None, max_attempts: int | None,
     dedup_key: str | None, tenant: str | None, headers: tuple[str, ...], id: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Enqueue a job of TASK, the name that the task is registered under.
+    """Enqueue a job of TASK, the name under which the task is registered.
 
-    The task's own queue and options are known to its code only, so name the queue here. Exits with 1 if
-    the job was there already.
+    The command does not import the task, so its queue and options must be given here. Exits with 1 if the job
+    already exists.
 
     \b
     Examples:
@@ -60,7 +66,7 @@ def enqueue(
         if as_json:
             print_json({"id": enqueued.id, "created": enqueued.created})
         else:
-            click.echo(f"{enqueued.id}{'' if enqueued.created else ' was there already'}")
+            click.echo(f"{enqueued.id}{'' if enqueued.created else ' already exists'}")
         return OK if enqueued.created else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

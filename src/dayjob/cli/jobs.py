@@ -22,29 +22,36 @@ from dayjob.cli.output import (
     watch_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store
-from dayjob.inspect.inspector import Filter, Inspector, Page, alike
+from dayjob.inspect import Filter, Inspector, Page, error_pattern
 from dayjob.inspect.json_fields import explanation_fields, span
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job, JobState
 
 STATES = [state.value for state in JobState]
-COLUMNS = ("id", "queue", "task", "state", "attempts", "priority", "enqueued", "what about it")
+COLUMNS = ("id", "queue", "task", "state", "attempts", "priority", "enqueued", "details")
 
 
 @click.command(cls=StoreCommand)
-@click.option("-q", "--queue", help="Of this queue only.")
-@click.option("-s", "--state", type=click.Choice(STATES), help="In this state only.")
-@click.option("-t", "--task", help="Of this task only.")
-@click.option("--tenant", help="Of this tenant only.")
+@click.option("-q", "--queue", help="Only jobs of this queue.")
+@click.option("-s", "--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("-t", "--task", help="Only jobs of this task.")
+@click.option("--tenant", help="Only jobs of this tenant.")
 @click.option(
-    "--search", metavar="TEXT", help="With this text in id, task, tenant, dedup key, error or headers."
+    "--search",
+    metavar="TEXT",
+    help="Only jobs with this text in id, task, tenant, dedup key, error or headers.",
 )
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="The maximum number of jobs.",
 )
-@click.option("--after", metavar="ID", help="Go on after this job, the last one of the page before.")
-@click.option("--oldest-first", is_flag=True, help="In the order of enqueuing, instead of newest first.")
+@click.option("--after", metavar="ID", help="Continue after this job, the last one of the previous page.")
+@click.option("--oldest-first", is_flag=True, help="List the oldest jobs first.")
 @json_option
 @watch_option
 def jobs(
@@ -53,7 +60,7 @@ def jobs(
 ) -> None:  # fmt: skip
     """List jobs, newest first.
 
-    A search examines at most 10,000 records, and says where to go on if it has not seen all.
+    A search examines at most 10,000 records, and prints the id to continue after if there are more.
 
     \b
     Examples:
@@ -72,10 +79,10 @@ def jobs(
             print_json({"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after})
             return
 
-        async def look() -> Group:
+        async def render() -> Group:
             return _listing(await inspector.page(wanted, after, limit, newest_first=not oldest_first))
 
-        await show(look, watch)
+        await show(render, watch)
 
     on_store(url, work)
 
@@ -84,7 +91,7 @@ def _listing(page: Page) -> Group:
     rows = [
         (
             job.id, job.queue, job.task, job.state.value, f"{job.attempts}/{job.max_attempts}", job.priority,
-            ago(job.enqueued_us), _about(job),
+            ago(job.enqueued_us), _details(job),
         )
         for job in page.jobs
     ]  # fmt: skip
@@ -92,7 +99,7 @@ def _listing(page: Page) -> Group:
     return Group(table(None, COLUMNS, rows), *lines)
 
 
-def _about(job: Job) -> str | None:
+def _details(job: Job) -> str | None:
     if job.state is JobState.SCHEDULED:
         return f"due {ago(job.run_us)}"
     if job.state is JobState.RUNNING:
@@ -108,26 +115,28 @@ def _about(job: Job) -> str | None:
 @click.argument("id")
 @json_option
 def show_job(url: str, id: str, as_json: bool) -> None:
-    """Show all there is to know of a job."""
+    """Show all details of a job."""
 
     async def work(broker: Broker) -> None:
         inspector = Inspector(broker)
         found = await inspector.job(id)
         if found is None:
-            fail(f"there is no job {id}: it never was, or it has finished and is not kept", NOTHING)
-        job, why = found
+            fail(
+                f"there is no job {id}: the id is unknown, or the job finished and is no longer kept", NOTHING
+            )
+        job, explanation = found
         if as_json:
-            print_json({**inspector.job_fields(job), "explanation": explanation_fields(why)})
+            print_json({**inspector.job_fields(job), "explanation": explanation_fields(explanation)})
         else:
-            console().print(_whole(inspector, job, why))
+            console().print(_job_details(inspector, job, explanation))
 
     on_store(url, work)
 
 
-def _whole(inspector: Inspector, job: Job, why: Explanation) -> Group:
-    facts = Table(show_header=False, box=None, pad_edge=False)
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
+def _job_details(inspector: Inspector, job: Job, explanation: Explanation) -> Group:
+    fields = Table(show_header=False, box=None, pad_edge=False)
+    fields.add_column(style="bold")
+    fields.add_column(overflow="fold")
     took = (job.finished_us or 0) - (job.claimed_us or 0)
     for name, value in (
         ("id", job.id),
@@ -145,43 +154,43 @@ def _whole(inspector: Inspector, job: Job, why: Explanation) -> Group:
         ("claimed", instant(job.claimed_us)),
         ("lease until", instant(job.lease_us)),
         ("finished", instant(job.finished_us)),
-        ("run took", span(took / SECOND) if job.finished_us and job.claimed_us else None),
+        ("duration", span(took / SECOND) if job.finished_us and job.claimed_us else None),
         ("progress", None if job.progress is None else f"{job.progress[0]:.0%} {job.progress[1]}"),
         ("payload", _content(inspector, job.payload)),
         ("headers", None if not job.headers else str(inspector.redaction.headers(job.headers))),
         ("result", None if job.result is None else _content(inspector, job.result)),
-        ("why", why.text),
+        ("explanation", explanation.text),
         ("error", job.last_error),
     ):
         if value is not None:
-            facts.add_row(name, escape(printable(value)))
+            fields.add_row(name, escape(printable(value)))
     failures = [
-        (failure.attempt, instant(failure.at_us), failure.worker, alike(failure.message))
+        (failure.attempt, instant(failure.at_us), failure.worker, error_pattern(failure.message))
         for failure in job.errors
     ]
     parts = [table("failures", ("attempt", "at", "worker", "error"), failures)] if failures else []
-    return Group(facts, *parts)
+    return Group(fields, *parts)
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
     text = msgspec.json.format(msgspec.json.encode(inspector.content(data)), indent=2).decode()
-    return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in all)"
+    return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in total)"
 
 
 @click.command(cls=StoreCommand)
 @click.argument("id")
 @json_option
 def explain(url: str, id: str, as_json: bool) -> None:
-    """Say why a job is not running, or where it is."""
+    """Explain why a job is not running, or where it runs."""
 
     async def work(broker: Broker) -> int:
-        why = await broker.explain(id)
+        explanation = await broker.explain(id)
         if as_json:
-            print_json(explanation_fields(why))
+            print_json(explanation_fields(explanation))
         else:
-            for reason in why.reasons:
+            for reason in explanation.reasons:
                 click.echo(printable(reason.text))
-        return NOTHING if why.state is None else OK
+        return NOTHING if explanation.state is None else OK
 
     raise SystemExit(on_store(url, work))
 
@@ -190,20 +199,20 @@ def explain(url: str, id: str, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
 def cancel(url: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """End waiting jobs, and ask running ones to stop."""
+    """Cancel waiting jobs, and request the cancel of running ones."""
 
     async def work(broker: Broker) -> int:
         outcomes = {id: await broker.cancel(id) for id in ids}
         if as_json:
             print_json({id: outcome.value for id, outcome in outcomes.items()})
         else:
-            said = {
+            texts = {
                 "removed": "cancelled",
-                "requested": "is running and was asked to stop",
-                "not_found": "is not there, or has finished",
+                "requested": "is running: cancel requested",
+                "not_found": "not found, or already finished",
             }
             for id, outcome in outcomes.items():
-                click.echo(f"{id} {said[outcome.value]}.")
+                click.echo(f"{id} {texts[outcome.value]}.")
         return OK if any(outcome.acted for outcome in outcomes.values()) else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

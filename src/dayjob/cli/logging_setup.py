@@ -1,6 +1,6 @@
-"""Logs of a long-running command on standard error: for people, in colour on a terminal, or as JSON.
+"""Logs of a long-running command on standard error: as text, in colour on a terminal, or as JSON.
 
-Records of ``ctx.log`` carry ``job_id``, ``queue``, ``task`` and ``attempt``; both forms show them.
+Records of ``ctx.log`` have ``job_id``, ``queue``, ``task`` and ``attempt``; both formats include them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STYLES = {
 
 
 def configure(level: str, form: Format) -> None:
-    """Send all logs to standard error. To be called before the app is imported, so that it may change it."""
+    """Send all logs to standard error. Called before the import of the app, which may change it."""
     handler: logging.Handler
     if form == "json":
         handler = logging.StreamHandler()
@@ -45,7 +45,7 @@ def configure(level: str, form: Format) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """``time LEVEL message (task, job id, attempt n)``, then the exception."""
+    """``time LEVEL message (task, job id, attempt n)``, then the exception. The id is not repeated."""
 
     default_msec_format = "%s.%03d"
 
@@ -88,7 +88,7 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = failure
         try:
             return json.dumps(line, default=str, allow_nan=False)
-        except (TypeError, ValueError):  # An extra that JSON can't hold, such as a circle or a NaN.
+        except (TypeError, ValueError):  # An extra that JSON can't represent, such as a cycle or a NaN.
             return json.dumps({name: str(value) for name, value in line.items()})
 
 
@@ -102,11 +102,12 @@ def _job(record: logging.LogRecord) -> str:
     if job_id is None:
         return ""
     task = getattr(record, "task", "") or f"queue {getattr(record, 'queue', '?')}"
-    return f"({task}, job {job_id}, attempt {getattr(record, 'attempt', '?')})"
+    id = "" if job_id in record.getMessage() else f"job {job_id}, "
+    return f"({task}, {id}attempt {getattr(record, 'attempt', '?')})"
 
 
 def _failure(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The exception or stack of the record, or the text of a job's failure."""
+    """Return the exception or stack of the record, or the text of a job's failure."""
     parts = [getattr(record, "failure", None) or ""]
     if record.exc_info:
         parts.append(formatter.formatException(record.exc_info))

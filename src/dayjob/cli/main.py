@@ -1,4 +1,4 @@
-"""The command group; each command has a module of its own."""
+"""The command group. Each command has its own module."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dayjob.cli.bench import bench
 from dayjob.cli.completion import completion
 from dayjob.cli.dashboard import dashboard
 from dayjob.cli.dead import dead
-from dayjob.cli.demo import demo
+from dayjob.cli.demo.command import demo
 from dayjob.cli.doctor import doctor
 from dayjob.cli.enqueue import enqueue
 from dayjob.cli.jobs import cancel, explain, jobs, show_job
 from dayjob.cli.migrate import migrate
 from dayjob.cli.queues import pause, queues, resume
 from dayjob.cli.schedules import schedules
-from dayjob.cli.worker import worker
+from dayjob.cli.worker.command import worker
 from dayjob.cli.workers import workers
 
 

@@ -1,4 +1,4 @@
-"""``dayjob migrate``: brings a store's layout up to date, or shows the SQL that would."""
+"""``dayjob migrate``: migrate the layout of a store, or print the SQL that creates it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ UNAVAILABLE = 3
 @click.argument("url", envvar="DAYJOB_URL")
 @click.option("--sql", is_flag=True, help="Print the SQL of the newest layout, and change nothing.")
 def migrate(url: str, sql: bool) -> None:
-    """Create the layout of the store at URL, or bring an older one up to date.
+    """Create the layout of the store at URL, or migrate an older one.
 
-    A worker or a broker does the same when it opens a store, so this is for those who want it done before:
-    by a deployment step, or by a role that may create tables where the workers' role may not. Several may run
-    at once. URL may be left out if DAYJOB_URL is set.
+    A worker or a broker does the same when it opens a store. Use this to migrate in a deployment step, or
+    with a role that may create tables where the workers' role may not. Several may run at once. URL may be
+    left out if DAYJOB_URL is set.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def migrate(url: str, sql: bool) -> None:
             click.echo(layout.script(), nl=False)
         else:
             before, after = asyncio.run(layout.apply())
-            _say(without_password(url), before, after)
+            _print_result(without_password(url), before, after)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except DayjobError as error:
@@ -47,9 +47,9 @@ def migrate(url: str, sql: bool) -> None:
         sys.exit(UNAVAILABLE)
 
 
-def _say(url: str, before: int, after: int) -> None:
+def _print_result(url: str, before: int, after: int) -> None:
     if before == after:
-        click.echo(f"{url} has layout {after}: nothing to do.")
+        click.echo(f"{url} is up to date, with layout {after}.")
     elif before == 0:
         click.echo(f"{url}: layout {after} created.")
     else:

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, and screens that are drawn again."""
+"""The output of commands: tables for people, JSON for programs, and screens that refresh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WATCH_INTERVAL = 1.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 watch_option = click.option(
-    "-w", "--watch", is_flag=True, help="Show it again every second, until Ctrl-C. For terminals."
+    "-w", "--watch", is_flag=True, help="Refresh every second until Ctrl-C. For terminals."
 )
 
 STYLES = {
@@ -37,7 +37,7 @@ STYLES = {
 
 
 _PIPE_WIDTH = 200
-"""Columns where there is no terminal: programs that cut lines don't meet wrapped ones."""
+"""The width without a terminal, so that programs that read lines see no wrapped ones."""
 
 
 def console() -> Console:
@@ -46,12 +46,12 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented; keys keep their order."""
+    """Print one JSON document, indented; keys keep their order."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Numbers stand to the right. Cells are taken as they are, never as markup."""
+    """Return a table. Numbers are right-aligned. Cells are literal text, never markup."""
     made = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         numeric = bool(rows) and all(_is_number(row[number]) for row in rows)
@@ -82,7 +82,7 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what could move a terminal's cursor or change its colours."""
+    """Return the text with control characters escaped, so that it can't change the terminal."""
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
@@ -91,28 +91,28 @@ def instant(micros: int | None) -> str | None:
 
 
 def ago(micros: int | None, now: int | None = None) -> str | None:
-    """How long before now, or how long until then, in two figures."""
+    """Return the time since then, or until then, with two units at most."""
     if micros is None:
         return None
     seconds = ((SYSTEM.now() if now is None else now) - micros) / SECOND
     return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
 
 
-async def show(look: Callable[[], Awaitable[RenderableType]], watch: bool) -> None:
-    """Print what a look gives; or draw it again and again."""
+async def show(render: Callable[[], Awaitable[RenderableType]], watch: bool) -> None:
+    """Print the rendered output once, or refresh it until interrupted."""
     if not watch:
-        console().print(await look())
+        console().print(await render())
         return
-    with Live(await look(), console=console(), auto_refresh=False, screen=console().is_terminal) as live:
+    with Live(await render(), console=console(), auto_refresh=False, screen=console().is_terminal) as live:
         while True:
             await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
-            live.update(await look(), refresh=True)
+            live.update(await render(), refresh=True)
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO time; without a zone it is UTC."""
+    """Parse an ISO time. Without a zone it is UTC."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"{text!r} is no time: write it like 2026-11-15T14:30:00+01:00") from None
+        raise click.UsageError(f"{text!r} is not a time: write it like 2026-11-15T14:30:00+01:00") from None
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -8,7 +8,7 @@ from rich.table import Table
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, print_json, show, table, watch_option
 from dayjob.cli.store import StoreCommand, on_store
-from dayjob.inspect.inspector import Inspector, Overview
+from dayjob.inspect import Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
 
 COLUMNS = (
@@ -21,14 +21,14 @@ COLUMNS = (
 @json_option
 @watch_option
 def queues(url: str, as_json: bool, watch: bool) -> None:
-    """Show every queue: how many jobs are in each state, how fast they are done, how long the oldest waits.
+    """Show every queue: jobs by state, jobs done per second, and the wait of the oldest pending job.
 
-    "done" counts all that ever succeeded, the others what is there now.
+    "done" counts all jobs that ever succeeded. The other columns count the jobs stored now.
 
     \b
     Examples:
       dayjob queues sqlite:///jobs.db
-      dayjob queues --watch               the store is that of DAYJOB_URL
+      dayjob queues --watch               on the store of DAYJOB_URL
     """
 
     async def work(broker: Broker) -> None:
@@ -37,10 +37,10 @@ def queues(url: str, as_json: bool, watch: bool) -> None:
             print_json(queue_fields(await inspector.overview()))
         else:
 
-            async def look() -> Table:
+            async def render() -> Table:
                 return _table(await inspector.overview())
 
-            await show(look, watch)
+            await show(render, watch)
 
     on_store(url, work)
 
@@ -62,12 +62,12 @@ def _table(overview: Overview) -> Table:
 @click.command(cls=StoreCommand)
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 def pause(url: str, queues: tuple[str, ...]) -> None:
-    """Hand out no more jobs of these queues, in any process; they still accept jobs."""
+    """Stop claims from these queues, in all processes. They still accept jobs."""
 
     async def work(broker: Broker) -> None:
         for queue in queues:
             await broker.pause(queue)
-            click.echo(f"{queue} is paused.")
+            click.echo(f"{queue} paused.")
 
     on_store(url, work, writes=True)
 
@@ -75,13 +75,13 @@ def pause(url: str, queues: tuple[str, ...]) -> None:
 @click.command(cls=StoreCommand)
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 def resume(url: str, queues: tuple[str, ...]) -> None:
-    """Hand out the jobs of these queues again."""
+    """Allow claims from these queues again."""
 
     async def work(broker: Broker) -> int:
         paused = await broker.paused()
         for queue in queues:
             await broker.resume(queue)
-            click.echo(f"{queue} goes on." if queue in paused else f"{queue} was not paused.")
+            click.echo(f"{queue} resumed." if queue in paused else f"{queue} was not paused.")
         return int(paused.isdisjoint(queues))
 
     raise SystemExit(on_store(url, work, writes=True))

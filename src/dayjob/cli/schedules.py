@@ -25,17 +25,17 @@ def schedules() -> None:
 @json_option
 @watch_option
 def list_schedules(url: str, as_json: bool, watch: bool) -> None:
-    """List recurring jobs, with when they fired last and will fire next."""
+    """List recurring jobs with their last and next fire times."""
 
     async def work(broker: Broker) -> None:
         if as_json:
             print_json([schedule_fields(schedule) for schedule in await broker.schedules()])
             return
 
-        async def look() -> Table:
+        async def render() -> Table:
             return table(None, COLUMNS, [_row(schedule) for schedule in await broker.schedules()])
 
-        await show(look, watch)
+        await show(render, watch)
 
     on_store(url, work)
 
@@ -52,31 +52,31 @@ def _row(schedule: Schedule) -> tuple[object, ...]:
 @schedules.command()
 @click.argument("id")
 def pause(url: str, id: str) -> None:
-    """Fire a recurring job no more, until it is resumed."""
-    _act(url, id, lambda broker: broker.pause_schedule(id), "is paused")
+    """Pause a recurring job until it is resumed."""
+    _act(url, id, lambda broker: broker.pause_schedule(id), "paused")
 
 
 @schedules.command()
 @click.argument("id")
 def resume(url: str, id: str) -> None:
-    """Fire a recurring job again, from its next due time on."""
-    _act(url, id, lambda broker: broker.resume_schedule(id), "goes on")
+    """Resume a recurring job from its next due time."""
+    _act(url, id, lambda broker: broker.resume_schedule(id), "resumed")
 
 
 @schedules.command()
 @click.argument("id")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def remove(url: str, id: str, yes: bool) -> None:
-    """Remove a recurring job. One that code declares comes back with the next worker."""
+    """Remove a recurring job. A worker adds one that code declares again when it starts."""
     if not yes:
         click.confirm(f"Remove the schedule {id}?", abort=True)
-    _act(url, id, lambda broker: broker.unschedule(id), "is removed")
+    _act(url, id, lambda broker: broker.unschedule(id), "removed")
 
 
 @schedules.command()
 @click.argument("id")
 def trigger(url: str, id: str) -> None:
-    """Enqueue a recurring job now; its due times stay as they are."""
+    """Enqueue a recurring job now. Its due times do not change."""
 
     async def work(broker: Broker) -> None:
         click.echo((await broker.trigger(id)).id)
@@ -87,7 +87,7 @@ def trigger(url: str, id: str) -> None:
 def _act(url: str, id: str, change: Callable[[Broker], Awaitable[bool]], done: str) -> None:
     async def work(broker: Broker) -> int:
         found = await change(broker)
-        click.echo(f"{id} {done if found else 'is not there'}.")
+        click.echo(f"{id} {done if found else 'not found'}.")
         return OK if found else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

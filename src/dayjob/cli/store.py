@@ -1,4 +1,4 @@
-"""The store that a command works on: its URL on the command line, and a broker while it is needed."""
+"""The store of a command: its URL on the command line, and a broker that is open during the command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 
 class StoreCommand(click.Command):
-    """A command on a store: its URL may come first, as ``--url``, or from ``DAYJOB_URL``."""
+    """A command on a store. The URL is the first argument, ``--url`` or ``DAYJOB_URL``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -29,7 +29,7 @@ class StoreCommand(click.Command):
             0,
             click.Option(
                 ["-u", "--url"], envvar="DAYJOB_URL", show_envvar=True, metavar="URL",
-                help="The store, such as sqlite:///jobs.db; it may also be the first argument.",
+                help="The store, such as sqlite:///jobs.db. It may also be the first argument.",
             ),
         )  # fmt: skip
 
@@ -42,9 +42,9 @@ class StoreCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors that are the user's or the storage's end in a line, not in a traceback."""
+        """Report errors of the user or the storage in one line, without a traceback."""
         if ctx.params.get("url") is None:
-            raise click.UsageError("no store is named: pass its URL first, or set DAYJOB_URL", ctx)
+            raise click.UsageError("no store is given: pass its URL first, or set DAYJOB_URL", ctx)
         try:
             return super().invoke(ctx)
         except (EngineUnavailable, EngineFenced) as error:
@@ -58,7 +58,7 @@ class StoreCommand(click.Command):
 
 
 class StoreGroup(click.Group):
-    """A group of such commands: the URL may stand before the name of the subcommand, or after it."""
+    """A group of such commands. The URL may come before or after the name of the subcommand."""
 
     command_class = StoreCommand
 
@@ -86,20 +86,20 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def on_store(url: str, work: Callable[[Broker], Awaitable[Answer]], *, writes: bool = False) -> Answer:
-    """Open the store, do the work, close it. What only reads creates nothing, and shuts nobody out."""
+    """Run the work on the open store. Without ``writes``, nothing is created and no owner is fenced."""
 
-    async def working() -> Answer:
+    async def run() -> Answer:
         async with Broker(opened_url(url, writes), config=BrokerConfig(duties=False)) as broker:
             return await work(broker)
 
     try:
-        return asyncio.run(working())
+        return asyncio.run(run())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
 
 def opened_url(url: str, writes: bool) -> str:
-    """The URL to open: object storage has one writer, so who only reads goes through its reader."""
+    """Return the URL to open. Object storage allows one writer, so commands that only read use its reader."""
     location = parse(url)
     scheme = location.parts.scheme
     if scheme == "sqlite" and not writes:

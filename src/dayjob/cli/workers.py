@@ -1,4 +1,4 @@
-"""``dayjob workers``: who is alive."""
+"""``dayjob workers``: the live workers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ COLUMNS = ("worker", "host", "pid", "app", "version", "queues", "tasks", "runnin
 @json_option
 @watch_option
 def workers(url: str, as_json: bool, watch: bool) -> None:
-    """List the workers that are alive, on any machine."""
+    """List the live workers of all machines."""
 
     async def work(broker: Broker) -> None:
         if as_json:
             print_json([worker_fields(worker) for worker in await broker.workers()])
             return
 
-        async def look() -> Table:
+        async def render() -> Table:
             return table(None, COLUMNS, [_row(worker) for worker in await broker.workers()])
 
-        await show(look, watch)
+        await show(render, watch)
 
     on_store(url, work)
 

@@ -1,6 +1,6 @@
-"""What can be done here. Each action is one function, with a route for forms and one for programs.
+"""The actions. Each is one function with two routes: a form's, and a JSON one below ``/api``.
 
-All are POST, so all pass the guard's checks; each leaves a line in the audit log.
+All are POST, so all pass the guard's checks. Each writes a line to the audit log.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from starlette.routing import Route
 
 from dayjob.broker import Broker
 from dayjob.dashboard.audit import audit
-from dayjob.dashboard.chores import Busy, Chore, Told
-from dayjob.dashboard.desk import Desk, desk_of
+from dayjob.dashboard.bulk import BulkOperation, OnProgress, TooManyOperations
 from dayjob.dashboard.rendering import problem, url
-from dayjob.dashboard.security import Visit, visit_of
+from dayjob.dashboard.security import RequestContext, context_of
+from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
 from dayjob.model.job import CancelOutcome
 
 
 class Outcome(Struct, frozen=True):
-    """What came of it: a word for the page that is shown next, and the fields for programs."""
+    """The result: a code with a text in ``rendering.MESSAGES``, the next page, and the JSON fields."""
 
-    said: str
+    code: str
     path: str
     ok: bool = True
     fields: Mapping[str, Any] = {}
     count: int | None = None
 
 
-class Order(Struct, frozen=True):
-    """What is asked for, by whom."""
+class ActionRequest(Struct, frozen=True):
+    """A request for an action, with the job's id from the path and the fields of the form."""
 
-    desk: Desk
+    state: DashboardState
     broker: Broker
-    visit: Visit
+    context: RequestContext
     id: str
     fields: Mapping[str, str]
 
@@ -50,148 +50,152 @@ class Order(Struct, frozen=True):
         return value
 
 
-Act = Callable[[Order], Awaitable[Outcome]]
+Action = Callable[[ActionRequest], Awaitable[Outcome]]
 
 
 # Jobs.
 
 
-async def cancel_job(order: Order) -> Outcome:
-    outcome = await order.broker.cancel(order.id)
-    said = {CancelOutcome.REMOVED: "cancelled", CancelOutcome.REQUESTED: "asked"}.get(
-        outcome, "not-cancelled"
+async def cancel_job(action: ActionRequest) -> Outcome:
+    outcome = await action.broker.cancel(action.id)
+    codes = {CancelOutcome.REMOVED: "cancelled", CancelOutcome.REQUESTED: "cancel-requested"}
+    gone = outcome is CancelOutcome.REMOVED and await action.broker.get(action.id) is None
+    path = "/jobs" if gone else f"/jobs/{action.id}"
+    return Outcome(
+        codes.get(outcome, "not-cancelled"), path, outcome.acted, {"id": action.id, "outcome": outcome.value}
     )
-    gone = outcome is CancelOutcome.REMOVED and await order.broker.get(order.id) is None
-    path = "/jobs" if gone else f"/jobs/{order.id}"
-    return Outcome(said, path, outcome.acted, {"id": order.id, "outcome": outcome.value})
 
 
-async def requeue_job(order: Order) -> Outcome:
-    done = await order.broker.requeue(order.id)
-    said = "requeued" if done else "not-requeued"
-    return Outcome(said, f"/jobs/{order.id}", done, {"id": order.id, "requeued": done})
+async def requeue_job(action: ActionRequest) -> Outcome:
+    done = await action.broker.requeue(action.id)
+    code = "requeued" if done else "not-requeued"
+    return Outcome(code, f"/jobs/{action.id}", done, {"id": action.id, "requeued": done})
 
 
-async def rerun_job(order: Order) -> Outcome:
+async def rerun_job(action: ActionRequest) -> Outcome:
     try:
-        new = await order.broker.rerun(order.id)
+        new = await action.broker.rerun(action.id)
     except InvalidState:
-        return Outcome("not-rerun", f"/jobs/{order.id}", False, {"id": order.id, "rerun": None})
-    return Outcome("rerun", f"/jobs/{new.id}", True, {"id": order.id, "rerun": new.id})
+        return Outcome("not-rerun", f"/jobs/{action.id}", False, {"id": action.id, "rerun": None})
+    return Outcome("rerun", f"/jobs/{new.id}", True, {"id": action.id, "rerun": new.id})
 
 
 # Queues.
 
 
-async def pause_queue(order: Order) -> Outcome:
-    queue = order.field("queue")
-    await order.broker.pause(queue)
+async def pause_queue(action: ActionRequest) -> Outcome:
+    queue = action.field("queue")
+    await action.broker.pause(queue)
     return Outcome("paused", "/", True, {"queue": queue, "paused": True})
 
 
-async def resume_queue(order: Order) -> Outcome:
-    queue = order.field("queue")
-    await order.broker.resume(queue)
+async def resume_queue(action: ActionRequest) -> Outcome:
+    queue = action.field("queue")
+    await action.broker.resume(queue)
     return Outcome("resumed", "/", True, {"queue": queue, "paused": False})
 
 
 # Schedules.
 
 
-async def pause_schedule(order: Order) -> Outcome:
-    id = order.field("schedule")
-    found = await order.broker.pause_schedule(id)
+async def pause_schedule(action: ActionRequest) -> Outcome:
+    id = action.field("schedule")
+    found = await action.broker.pause_schedule(id)
     return Outcome("schedule-paused" if found else "no-schedule", "/schedules", found, {"schedule": id})
 
 
-async def resume_schedule(order: Order) -> Outcome:
-    id = order.field("schedule")
-    found = await order.broker.resume_schedule(id)
+async def resume_schedule(action: ActionRequest) -> Outcome:
+    id = action.field("schedule")
+    found = await action.broker.resume_schedule(id)
     return Outcome("schedule-resumed" if found else "no-schedule", "/schedules", found, {"schedule": id})
 
 
-async def trigger_schedule(order: Order) -> Outcome:
-    id = order.field("schedule")
+async def trigger_schedule(action: ActionRequest) -> Outcome:
+    id = action.field("schedule")
     try:
-        new = await order.broker.trigger(id)
+        new = await action.broker.trigger(id)
     except InvalidState:
         return Outcome("no-schedule", "/schedules", False, {"schedule": id, "job": None})
     return Outcome("triggered", f"/jobs/{new.id}", True, {"schedule": id, "job": new.id})
 
 
-# Dead letters, in bulk: those of an error, of a queue, or all.
+# Dead letters, in bulk: by error, by queue, or all.
 
 
-async def requeue_dead(order: Order) -> Outcome:
-    return await _in_bulk(order, "requeue", _requeue, "dead-requeued")
+async def requeue_dead(action: ActionRequest) -> Outcome:
+    return await _in_bulk(action, "requeue", _requeue, "dead-requeued")
 
 
-async def purge_dead(order: Order) -> Outcome:
-    return await _in_bulk(order, "purge", _purge, "dead-purged")
+async def purge_dead(action: ActionRequest) -> Outcome:
+    return await _in_bulk(action, "purge", _purge, "dead-purged")
 
 
 async def _in_bulk(
-    order: Order, verb: str, work: Callable[[Order, Told], Awaitable[int]], said: str
+    action: ActionRequest,
+    verb: str,
+    work: Callable[[ActionRequest, OnProgress], Awaitable[int]],
+    code: str,
 ) -> Outcome:
-    what, target = f"{verb} of {_scope(order)}", _scope(order)
-    visit = order.visit
+    scope, context = _scope(action), action.context
 
-    def ended(chore: Chore) -> None:
-        outcome = chore.done if chore.problem is None else "failed"
-        audit(f"dead.{verb}.ended", visit.who, visit.client, target, outcome)
+    def on_end(operation: BulkOperation) -> None:
+        outcome = operation.done if operation.problem is None else "failed"
+        audit(f"dead.{verb}.ended", context.user, context.client, scope, outcome)
 
     try:
-        chore = await order.desk.chores.start(what, partial(work, order), ended)
-    except Busy:
+        operation = await action.state.bulk.start(
+            f"{verb.capitalize()} {scope}", partial(work, action), on_end
+        )
+    except TooManyOperations:
         return Outcome("busy", "/dead", False, {"jobs": 0, "ended": False})
-    over = chore.ended.is_set()
-    word = "failed" if chore.problem else said if over else "under-way"
-    fields = {"jobs": chore.done, "ended": over, "problem": chore.problem}
-    return Outcome(word, "/dead", chore.problem is None, fields, chore.done)
+    ended = operation.ended.is_set()
+    result = "failed" if operation.problem else code if ended else "in-progress"
+    fields = {"jobs": operation.done, "ended": ended, "problem": operation.problem}
+    return Outcome(result, "/dead", operation.problem is None, fields, operation.done)
 
 
-def _scope(order: Order) -> str:
-    queue, task, error = (order.fields.get(name) for name in ("queue", "task", "error"))
+def _scope(action: ActionRequest) -> str:
+    queue, task, error = (action.fields.get(name) for name in ("queue", "task", "error"))
     parts = [f"dead jobs of queue {queue}" if queue else "all dead jobs"]
     if error is not None:
         parts.append(f"task {task}, error {error}")
-    if error is None and not queue and order.fields.get("all") != "yes":
-        raise ValueError("which dead jobs? Name a queue, an error with its task, or all=yes")
+    if error is None and not queue and action.fields.get("all") != "yes":
+        raise ValueError("pass a queue, an error with its task, or all=yes")
     return ", ".join(parts)
 
 
-async def _requeue(order: Order, told: Told) -> int:
-    if order.fields.get("error") is not None:
-        return await order.broker.requeue_many(await _of_error(order), told=told)
-    queue = order.fields.get("queue")
+async def _requeue(action: ActionRequest, on_progress: OnProgress) -> int:
+    if action.fields.get("error") is not None:
+        return await action.broker.requeue_many(await _of_error(action), on_progress=on_progress)
+    queue = action.fields.get("queue")
     names = (
-        [queue] if queue else [name for name, each in (await order.broker.all_stats()).items() if each.dead]
+        [queue] if queue else [name for name, each in (await action.broker.all_stats()).items() if each.dead]
     )
     total = 0
     for name in names:
-        total += await order.broker.requeue_dead(name, told=partial(_add, told, total))
+        total += await action.broker.requeue_dead(name, on_progress=partial(_add, on_progress, total))
     return total
 
 
-async def _purge(order: Order, told: Told) -> int:
-    if order.fields.get("error") is not None:
-        return await order.broker.purge_many(await _of_error(order), told=told)
-    return await order.broker.purge_dead(order.fields.get("queue") or None, told=told)
+async def _purge(action: ActionRequest, on_progress: OnProgress) -> int:
+    if action.fields.get("error") is not None:
+        return await action.broker.purge_many(await _of_error(action), on_progress=on_progress)
+    return await action.broker.purge_dead(action.fields.get("queue") or None, on_progress=on_progress)
 
 
-async def _of_error(order: Order) -> list[str]:
-    """The jobs that failed of this, among the latest, as they are now."""
-    inspector = await order.desk.inspector()
-    found = await inspector.dead_groups(order.fields.get("queue") or None)
-    wanted = (order.fields.get("task", ""), order.fields["error"])
+async def _of_error(action: ActionRequest) -> list[str]:
+    """Return the ids of the latest dead jobs with this task and error pattern."""
+    inspector = await action.state.inspector()
+    found = await inspector.dead_groups(action.fields.get("queue") or None)
+    wanted = (action.fields.get("task", ""), action.fields["error"])
     return [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
 
 
-def _add(told: Told, before: int, more: int) -> None:
-    told(before + more)
+def _add(on_progress: OnProgress, before: int, more: int) -> None:
+    on_progress(before + more)
 
 
-ACTIONS: dict[str, tuple[str, Act]] = {
+ACTIONS: dict[str, tuple[str, Action]] = {
     "job.cancel": ("/jobs/{id}/cancel", cancel_job),
     "job.requeue": ("/jobs/{id}/requeue", requeue_job),
     "job.rerun": ("/jobs/{id}/rerun", rerun_job),
@@ -208,26 +212,28 @@ ACTIONS: dict[str, tuple[str, Act]] = {
 def routes() -> list[Route]:
     made = []
     for name, (path, act) in ACTIONS.items():
-        for prefix, answer in (("", _redirect), ("/api", _json)):
-            made.append(Route(prefix + path, partial(_handle, name, act, answer), methods=["POST"]))
+        for prefix, respond in (("", _redirect), ("/api", _json)):
+            made.append(Route(prefix + path, partial(_handle, name, act, respond), methods=["POST"]))
     return made
 
 
 async def _handle(
-    name: str, act: Act, answer: Callable[[Request, Outcome], Response], request: Request
+    name: str, act: Action, respond: Callable[[Request, Outcome], Response], request: Request
 ) -> Response:
-    visit, desk = visit_of(request), desk_of(request)
-    order = Order(desk, await desk.broker(), visit, request.path_params.get("id", ""), visit.fields)
-    target = order.id or _target(visit.fields)
+    context, state = context_of(request), state_of(request)
+    action = ActionRequest(
+        state, await state.broker(), context, request.path_params.get("id", ""), context.fields
+    )
+    target = action.id or _target(context.fields)
     try:
-        outcome = await act(order)
+        outcome = await act(action)
     except ValueError as error:
-        return problem(request, 400, f"Nothing was done: {error}.")
+        return problem(request, 400, f"Nothing was changed: {error}.")
     except DayjobError:
-        audit(name, visit.who, visit.client, target, "failed")
+        audit(name, context.user, context.client, target, "failed")
         raise
-    audit(name, visit.who, visit.client, target, outcome.said)
-    return answer(request, outcome)
+    audit(name, context.user, context.client, target, outcome.code)
+    return respond(request, outcome)
 
 
 def _target(fields: Mapping[str, str]) -> str:
@@ -236,10 +242,9 @@ def _target(fields: Mapping[str, str]) -> str:
 
 
 def _redirect(request: Request, outcome: Outcome) -> Response:
-    return RedirectResponse(url(request, outcome.path, said=outcome.said, n=outcome.count), 303)
+    return RedirectResponse(url(request, outcome.path, message=outcome.code, n=outcome.count), 303)
 
 
 def _json(request: Request, outcome: Outcome) -> Response:
-    return JSONResponse(
-        {"ok": outcome.ok, "said": outcome.said, **outcome.fields}, 200 if outcome.ok else 409
-    )
+    status = 200 if outcome.ok else 409
+    return JSONResponse({"ok": outcome.ok, "code": outcome.code, **outcome.fields}, status)

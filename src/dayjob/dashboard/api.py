@@ -1,4 +1,4 @@
-"""JSON for programs: the fields of the command line's ``--json``."""
+"""The JSON API, with the fields of the command line's ``--json``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dayjob.dashboard.desk import PATIENCE, desk_of
-from dayjob.dashboard.pages.jobs import wanted
-from dayjob.dashboard.rendering import asked, problem
-from dayjob.inspect.inspector import Inspector
+from dayjob.dashboard.pages.jobs import filter_of
+from dayjob.dashboard.rendering import problem, query_value
+from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.inspect import Inspector
 from dayjob.inspect.json_fields import (
     dead_group_fields,
     explanation_fields,
@@ -24,8 +24,8 @@ from dayjob.inspect.json_fields import (
     worker_fields,
 )
 
-MOST = 500
-"""How many jobs a request may ask for."""
+MAX_LIMIT = 500
+"""The largest ``limit`` of a request."""
 
 Answer = Callable[[Request, Inspector], Awaitable[Any]]
 
@@ -39,17 +39,17 @@ async def _queues(request: Request, inspector: Inspector) -> Any:
 
 
 async def _chart(request: Request, inspector: Inspector) -> Any:
-    queue = asked(request, "queue")
+    queue = query_value(request, "queue")
     return {
         "queue": queue,
-        "minutes": [point_fields(point) for point in await inspector.chart(queue, patience=PATIENCE)],
+        "minutes": [point_fields(point) for point in await inspector.chart(queue, budget=READ_BUDGET)],
     }
 
 
 async def _jobs(request: Request, inspector: Inspector) -> Any:
     found = await inspector.page(
-        wanted(request), asked(request, "after"), _limit(request),
-        newest_first=request.query_params.get("oldest_first") != "1", patience=PATIENCE,
+        filter_of(request), query_value(request, "after"), _limit(request),
+        newest_first=request.query_params.get("oldest_first") != "1", budget=READ_BUDGET,
     )  # fmt: skip
     return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
 
@@ -63,13 +63,13 @@ async def _job(request: Request, inspector: Inspector) -> Any:
 
 
 async def _dead(request: Request, inspector: Inspector) -> Any:
-    queue, after = asked(request, "queue"), asked(request, "after")
+    queue, after = query_value(request, "queue"), query_value(request, "after")
     found = await inspector.dead_page(queue, after, _limit(request))
     return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
 
 
 async def _dead_groups(request: Request, inspector: Inspector) -> Any:
-    return dead_group_fields(await inspector.dead_groups(asked(request, "queue")))
+    return dead_group_fields(await inspector.dead_groups(query_value(request, "queue")))
 
 
 async def _schedules(request: Request, inspector: Inspector) -> Any:
@@ -82,7 +82,7 @@ async def _workers(request: Request, inspector: Inspector) -> Any:
 
 def _limit(request: Request) -> int:
     text = request.query_params.get("limit", "50")
-    return min(max(int(text), 1), MOST) if text.isascii() and text.isdigit() and len(text) < 9 else 50
+    return min(max(int(text), 1), MAX_LIMIT) if text.isascii() and text.isdigit() and len(text) < 9 else 50
 
 
 def routes() -> list[Route]:
@@ -102,9 +102,11 @@ def routes() -> list[Route]:
 
 def _endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        found = await answer(request, await desk_of(request).inspector())
+        found = await answer(request, await state_of(request).inspector())
         if found is None:
-            return problem(request, 404, "There is no such job: it never was, or is not kept.")
+            return problem(
+                request, 404, "Job not found. It never existed, or it finished and is not retained."
+            )
         return Response(json.encode(found), media_type="application/json")
 
     return endpoint

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 
+from msgspec import to_builtins
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,15 +20,14 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.dashboard import actions, api, live
 from dayjob.dashboard.credentials import Credentials
-from dayjob.dashboard.desk import Desk, desk_of
-from dayjob.dashboard.events import TooMany
+from dayjob.dashboard.events import TooManySubscribers
 from dayjob.dashboard.pages import dead, job, jobs, login, overview, schedules, workers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
-from dayjob.dashboard.security import Guard, Refused, route_path, visit_of
+from dayjob.dashboard.security import Guard, Refused, context_of, route_path
 from dayjob.dashboard.sessions import Sessions
 from dayjob.dashboard.source import Source
+from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import ConfigError, DayjobError
-from dayjob.inspect.json_fields import health_fields
 from dayjob.inspect.redaction import DEFAULT, Redaction
 
 _log = logging.getLogger("dayjob.dashboard")
@@ -42,18 +42,18 @@ def dashboard(
     redact: str | Redaction = DEFAULT,
     hosts: Sequence[str] | None = None,
 ) -> Dashboard:
-    """The dashboard of an app, of a broker, or of the store at a URL.
+    """Return the dashboard of an app, of a broker, or of the store at a URL.
 
-    ``token`` is what people log in with and programs send; ``basic`` is ``"user:password"``. Without
-    either it answers on the loopback address only, unless ``hosts`` names the hosts that it answers for
-    (``"*"``: any), as when something before it asks who comes. ``redact`` is a regular expression for the
-    names of headers and arguments whose values are hidden.
+    ``token`` is the secret for logins and for ``Authorization: Bearer``. ``basic`` is ``"user:password"``.
+    Without either, only loopback clients are served, unless ``hosts`` lists the allowed host names
+    (``"*"``: any), as behind a proxy that authenticates. ``redact`` is a regular expression for the names of
+    headers and arguments whose values are hidden.
     """
     return Dashboard(source, token=token, basic=basic, read_only=read_only, redact=redact, hosts=hosts)
 
 
 class Dashboard:
-    """An ASGI application. ``close`` lets go of what it opened; served by itself, it does so at the end."""
+    """An ASGI application. ``close`` closes a broker that it opened; its own lifespan ends with that."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Dashboard:
         hosts: Sequence[str] | None,
     ) -> None:
         if isinstance(hosts, str):
-            raise ConfigError(f"hosts={hosts!r} is a text: pass a list of host names")
+            raise ConfigError(f"hosts={hosts!r} is a string: pass a list of host names")
         opened = Source(source)
         credentials = Credentials(token, basic)
         redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
-        self._desk = Desk(opened, redaction, read_only=read_only)
+        self._state = DashboardState(opened, redaction, read_only=read_only)
         self._routes = Starlette(
             routes=routes(),
             lifespan=self._lifespan,
@@ -78,7 +78,7 @@ class Dashboard:
                 DayjobError: _unavailable,
                 HTTPException: _refused,
                 Refused: _refused_late,
-                TooMany: _too_many,
+                TooManySubscribers: _too_many,
                 Exception: _failed,
             },
         )
@@ -90,7 +90,7 @@ class Dashboard:
             read_only=read_only,
             refusal=self._refusal,
         )
-        self._routes.state.desk = self._desk
+        self._routes.state.dashboard = self._state
         self._routes.state.guard = self._guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,14 +98,14 @@ class Dashboard:
 
     async def open(self) -> None:
         """Open the store now, instead of on the first request."""
-        await self._desk.broker()
+        await self._state.broker()
 
     def stop(self) -> None:
-        """End the live streams, which a server would wait for."""
-        self._desk.feeds.stop()
+        """End the live streams. A server would wait for them at shutdown."""
+        self._state.feeds.stop()
 
     async def close(self) -> None:
-        await self._desk.close()
+        await self._state.close()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -124,7 +124,7 @@ def routes() -> list[BaseRoute]:
         Route("/dead", dead.dead, methods=["GET"]),
         Route("/schedules", schedules.schedules, methods=["GET"]),
         Route("/workers", workers.workers, methods=["GET"]),
-        Route("/login", login.ask, methods=["GET"]),
+        Route("/login", login.login_form, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),
         Route("/logout", login.log_out, methods=["POST"]),
         Route("/healthz", healthz, methods=["GET"]),
@@ -139,7 +139,7 @@ def routes() -> list[BaseRoute]:
 
 
 class _Static(StaticFiles):
-    """Their addresses carry a hash of the content, so browsers may keep them."""
+    """Static files. Their URLs carry a hash of the content, so browsers may cache them for good."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -149,33 +149,33 @@ class _Static(StaticFiles):
 
 
 async def metrics(request: Request) -> Response:
-    """For Prometheus, with the extra ``metrics``: the store's series. Those of runs are the workers' own."""
+    """The store's series for Prometheus (extra ``metrics``). Workers expose the series of their runs."""
     from dayjob.metrics.exposition import Exposition
 
-    rendered = await Exposition(await desk_of(request).inspector()).render()
+    rendered = await Exposition(await state_of(request).inspector()).render()
     return Response(rendered, headers={"Content-Type": Exposition.content_type})
 
 
 async def healthz(request: Request) -> Response:
-    """For probes: whether the store answers. Who has not logged in is not told why it does not."""
+    """Return whether the store answers. The reason is for logged-in users only."""
     try:
-        health = await (await desk_of(request).inspector()).health()
-        ok, fields = health.ok, health_fields(health)
+        health = await (await state_of(request).inspector()).health()
+        ok, fields = health.ok, to_builtins(health)
     except DayjobError as error:
         ok, fields = False, {"ok": False, "problem": str(error)}
-    if visit_of(request).who is None:
+    if context_of(request).user is None:
         fields = {"ok": ok}
     return JSONResponse(fields, 200 if ok else 503)
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     _log.warning("%s %s: %s: %s", request.method, route_path(request.scope), type(error).__name__, error)
-    return problem(request, 503, f"The store does not answer as it should: {error}")
+    return problem(request, 503, f"The store is unavailable: {error}")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = "There is no such page." if error.status_code == 404 else error.detail
+    text = "Page not found." if error.status_code == 404 else error.detail
     return problem(request, error.status_code, text, error.headers)
 
 
@@ -185,8 +185,8 @@ async def _refused_late(request: Request, error: Exception) -> Response:
 
 
 async def _too_many(request: Request, error: Exception) -> Response:
-    return problem(request, 503, "Too many watch at once: load the page again later.", {"Retry-After": "30"})
+    return problem(request, 503, "Too many live pages are open. Reload later.", {"Retry-After": "30"})
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return problem(request, 500, "Something is wrong here. The log says what.")
+    return problem(request, 500, "Internal error. See the log.")

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn here from numbers alone: nothing is downloaded, and colours are the style sheet's."""
+"""Charts as SVG, drawn from numbers without a library. The style sheet sets the colours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from dayjob.inspect.inspector import Point
+from dayjob.inspect import Point
 
 WIDTH, HEIGHT = 640, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 14, 24
@@ -24,7 +24,7 @@ _BAR = Markup(
 
 
 def throughput(points: Sequence[Point]) -> Markup:
-    """Jobs done in each minute, as bars."""
+    """Draw the jobs completed in each minute, as bars."""
     values = [float(point.done) for point in points]
     most = max(values, default=0)
     top = _round_up(most)
@@ -35,35 +35,35 @@ def throughput(points: Sequence[Point]) -> Markup:
             _TOP + _PLOT_HEIGHT * (1 - value / top),
             step * 0.8,
             max(_PLOT_HEIGHT * value / top, 0.5),
-            f"{_ago(number, len(values))}: {value:,.0f} done",
+            f"{_ago(number, len(values))}: {value:,.0f} completed",
         )
         for number, value in enumerate(values)
         if value
     )
-    label = f"{sum(values):,.0f} jobs done in {len(values)} minutes, at most {most:,.0f} in one"
+    label = f"{sum(values):,.0f} jobs completed in {len(values)} minutes, at most {most:,.0f} per minute"
     return _chart(label, top, bars, len(values))
 
 
-def waiting(points: Sequence[Point]) -> Markup:
-    """Jobs that waited at the end of each minute."""
+def pending(points: Sequence[Point]) -> Markup:
+    """Draw the pending jobs at the end of each minute."""
     values = [float(point.pending) if point.known else None for point in points]
     known = [value for value in values if value is not None]
     now, most = known[-1] if known else 0, max(known, default=0)
-    label = f"{now:,.0f} jobs are pending, at most {most:,.0f} in the last {len(values)} minutes"
+    label = f"{now:,.0f} jobs pending, at most {most:,.0f} in the last {len(values)} minutes"
     return _area(label, values, lambda value: f"{value:,.0f} pending")
 
 
 def latency(points: Sequence[Point]) -> Markup:
-    """How long the first pending job had been due, in seconds."""
+    """Draw how long the first pending job had been due, in seconds."""
     values = [point.wait_seconds for point in points]
     known = [value for value in values if value is not None]
     now, most = known[-1] if known else 0, max(known, default=0)
-    label = f"Jobs wait for up to {now:,.1f} seconds, at most {most:,.1f} in the last {len(values)} minutes"
-    return _area(label, values, lambda value: f"up to {value:,.1f} s")
+    label = f"Latency {now:,.1f} seconds, at most {most:,.1f} in the last {len(values)} minutes"
+    return _area(label, values, lambda value: f"{value:,.1f} s")
 
 
 def sparkline(points: Sequence[Point]) -> Markup:
-    """Jobs done a minute, small."""
+    """Draw the jobs completed per minute, small."""
     values = [float(point.done) for point in points]
     step = SPARK_WIDTH / max(len(values) - 1, 1)
     scale = (SPARK_HEIGHT - 4) / (max(values, default=0) or 1)
@@ -73,10 +73,10 @@ def sparkline(points: Sequence[Point]) -> Markup:
     return Markup(
         '<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
         '<polyline class="line" points="{}"/></svg>'
-    ).format(SPARK_WIDTH, SPARK_HEIGHT, f"{sum(values):,.0f} done in the last hour", line)
+    ).format(SPARK_WIDTH, SPARK_HEIGHT, f"{sum(values):,.0f} completed in the last hour", line)
 
 
-def _area(label: str, values: Sequence[float | None], say: Callable[[float], str]) -> Markup:
+def _area(label: str, values: Sequence[float | None], label_value: Callable[[float], str]) -> Markup:
     top = _round_up(max((value for value in values if value is not None), default=0))
     step = _PLOT_WIDTH / max(len(values), 1)
     base = _TOP + _PLOT_HEIGHT
@@ -91,14 +91,18 @@ def _area(label: str, values: Sequence[float | None], say: Callable[[float], str
             shapes += Markup(
                 '<polygon class="area" points="{}"/><polyline class="line" points="{}"/>'
             ).format(under, line)
-            if len(run) == 1:  # a line of one point is not seen
+            if len(run) == 1:  # a line of one point is invisible
                 shapes += Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(*run[0])
             run = []
     shapes += Markup("").join(
         Markup(
             '<rect class="touch" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>'
         ).format(
-            _LEFT + number * step, _TOP, step, _PLOT_HEIGHT, f"{_ago(number, len(values))}: {say(value)}"
+            _LEFT + number * step,
+            _TOP,
+            step,
+            _PLOT_HEIGHT,
+            f"{_ago(number, len(values))}: {label_value(value)}",
         )
         for number, value in enumerate(values)
         if value is not None
@@ -133,7 +137,7 @@ def _ago(number: int, minutes: int) -> str:
 
 
 def _round_up(value: float) -> float:
-    """A round number that is not below, for the top of an axis."""
+    """Return a round number at or above the value, for the top of an axis."""
     size = 1.0
     while size * 10 <= value:
         size *= 10

@@ -1,4 +1,4 @@
-"""Who may come in: a token, or a user with a password; and how often somebody may guess."""
+"""The credentials of a dashboard, a token or a user with a password, and the throttle for failed logins."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hashlib import sha256
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import SYSTEM, Clock
 
-DELAY = 0.5
-"""Seconds until a wrong guess is answered."""
+FAILURE_DELAY = 0.5
+"""Seconds until a failed login is answered."""
 
-MOST_GUESSES = 10
-WITHIN = 60.0
-"""Seconds in which an address has that many wrong guesses; more are not looked at."""
+MAX_FAILURES = 10
+FAILURE_WINDOW = 60.0
+"""Seconds in which an address may fail that often. Further attempts are refused unread."""
 
-_MOST_ADDRESSES = 10_000
+_MAX_ADDRESSES = 10_000
 
 
 class Credentials:
-    """What is asked for; nothing if neither is given."""
+    """The configured token and password. Without either, no login is required."""
 
     def __init__(self, token: str | None, basic: str | tuple[str, str] | None) -> None:
         if token is not None and not token.strip():
-            raise ConfigError("the token is empty: pass one that nobody guesses, or leave it out")
+            raise ConfigError("the token is empty: pass one that is hard to guess, or leave it out")
         if isinstance(basic, str):
             user, colon, password = basic.partition(":")
             if not (user and colon and password):
@@ -42,16 +42,16 @@ class Credentials:
     def has_token(self) -> bool:
         return self._token is not None
 
-    def key(self, otherwise: str) -> bytes:
-        """What sessions are signed with: it follows from the secret, so that a new one ends them."""
-        given = repr((self._token, self._basic, None if self.required else otherwise))
+    def key(self, fallback: str) -> bytes:
+        """Return the key that signs sessions. It is derived from the secret, so a new secret ends them."""
+        given = repr((self._token, self._basic, None if self.required else fallback))
         return sha256(b"dayjob dashboard\0" + given.encode(errors="replace")).digest()
 
     def is_token(self, given: str) -> bool:
         return self._token is not None and _same(given, self._token)
 
     def user(self, encoded: str) -> str | None:
-        """The user of an ``Authorization: Basic`` header, if the password is right."""
+        """Return the user of an ``Authorization: Basic`` header, or None if the password is wrong."""
         if self._basic is None:
             return None
         try:
@@ -63,27 +63,27 @@ class Credentials:
 
 
 def _same(given: str, expected: str) -> bool:
-    """Compare in a time that tells nothing, not even the length."""
+    """Compare in constant time. The hashes hide the length too."""
     digests = (sha256(text.encode(errors="replace")).digest() for text in (given, expected))
     return hmac.compare_digest(*digests)
 
 
-class Guesses:
-    """Slows down who guesses: each wrong one waits, and an address has only so many a minute."""
+class LoginThrottle:
+    """Delays the answer to a failed login, and limits the failures of an address per minute."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
-        self._wrong: dict[str, list[float]] = {}
+        self._failures: dict[str, list[float]] = {}
 
-    def too_many(self, address: str) -> bool:
-        since = self._clock.elapsed() - WITHIN
-        recent = [at for at in self._wrong.get(address, ()) if at > since]
-        return len(recent) >= MOST_GUESSES
+    def is_blocked(self, address: str) -> bool:
+        since = self._clock.elapsed() - FAILURE_WINDOW
+        recent = [at for at in self._failures.get(address, ()) if at > since]
+        return len(recent) >= MAX_FAILURES
 
-    async def wrong(self, address: str) -> None:
+    async def record_failure(self, address: str) -> None:
         now = self._clock.elapsed()
-        if address not in self._wrong and len(self._wrong) >= _MOST_ADDRESSES:
-            self._wrong.pop(next(iter(self._wrong)))
-        recent = self._wrong.pop(address, [])
-        self._wrong[address] = [*recent[1 - MOST_GUESSES :], now]
-        await self._clock.wait(asyncio.Event(), DELAY)
+        if address not in self._failures and len(self._failures) >= _MAX_ADDRESSES:
+            self._failures.pop(next(iter(self._failures)))
+        recent = self._failures.pop(address, [])
+        self._failures[address] = [*recent[1 - MAX_FAILURES :], now]
+        await self._clock.wait(asyncio.Event(), FAILURE_DELAY)

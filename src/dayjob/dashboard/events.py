@@ -1,7 +1,7 @@
-"""Live pages: one look at a time for everyone who watches the same thing, sent as server-sent events.
+"""Live pages as server-sent events: all subscribers of a feed share one read of the store.
 
-A feed looks while somebody watches, at most once a second and never for more than a fifth of the time. A
-client that reads slowly misses updates in between, and gets the latest.
+A feed reads while it has subscribers, at most once a second and for at most a fifth of the time. A slow
+client misses updates in between, and receives the latest.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ _log = logging.getLogger("dayjob.dashboard")
 
 INTERVAL = 1.0
 SHARE = 5
-ALIVE = 15.0
-"""Seconds of silence after which a comment shows that the line holds, and finds out whether it does."""
+KEEPALIVE = 15.0
+"""Seconds without an update after which a comment is sent. It detects a broken connection."""
 
 LIFETIME = 60.0
-"""Seconds after which a stream ends, and the browser opens another: a server that shuts down waits for it."""
+"""Seconds after which a stream ends and the browser reconnects, so that a shutdown need not wait for it."""
 
-MOST_WATCHERS = 500
+MAX_SUBSCRIBERS = 500
 
-Look = Callable[[], Awaitable[dict[str, Any]]]
+Read = Callable[[], Awaitable[dict[str, Any]]]
 Key = tuple[str, ...]
 
 
-class TooMany(Exception):
-    """There are enough watchers."""
+class TooManySubscribers(Exception):
+    """``MAX_SUBSCRIBERS`` streams are open."""
 
 
-class Watcher:
-    """One client's place in a feed: the latest message that it has not sent yet."""
+class Subscriber:
+    """The latest message of a feed that one client has not received yet."""
 
     def __init__(self) -> None:
-        self.news = asyncio.Event()
+        self.updated = asyncio.Event()
         self.message: bytes | None = None
 
-    def offer(self, message: bytes) -> None:
+    def notify(self, message: bytes) -> None:
         self.message = message
-        self.news.set()
+        self.updated.set()
 
 
 class Feed:
-    """Looks, and hands what it sees to the watchers if it has changed."""
+    """Reads in a loop, and notifies its subscribers of changes."""
 
-    def __init__(self, look: Look, clock: Clock) -> None:
-        self._look = look
+    def __init__(self, read: Read, clock: Clock) -> None:
+        self._read = read
         self._clock = clock
         self._last: bytes | None = None
         self._task: asyncio.Task[None] | None = None
         self._never = asyncio.Event()
-        self.watchers: set[Watcher] = set()
+        self.subscribers: set[Subscriber] = set()
 
-    def join(self) -> Watcher:
-        watcher = Watcher()
-        self.watchers.add(watcher)
+    def subscribe(self) -> Subscriber:
+        subscriber = Subscriber()
+        self.subscribers.add(subscriber)
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         elif self._last is not None:
-            watcher.offer(self._last)
-        return watcher
+            subscriber.notify(self._last)
+        return subscriber
 
-    def leave(self, watcher: Watcher) -> None:
-        self.watchers.discard(watcher)
-        if not self.watchers:
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        self.subscribers.discard(subscriber)
+        if not self.subscribers:
             self.stop()
 
     def stop(self) -> None:
@@ -85,26 +85,26 @@ class Feed:
     async def _run(self) -> None:
         while True:
             begun = self._clock.elapsed()
-            message = await self._see()
+            message = await self._next_message()
             if message != self._last:
                 self._last = message
-                for watcher in self.watchers:
-                    watcher.offer(message)
+                for subscriber in self.subscribers:
+                    subscriber.notify(message)
             took = self._clock.elapsed() - begun
             await self._clock.wait(self._never, max(INTERVAL, (SHARE - 1) * took))
 
-    async def _see(self) -> bytes:
+    async def _next_message(self) -> bytes:
         try:
-            return b"data: %b\n\n" % msgspec.json.encode(await self._look())
+            return b"data: %b\n\n" % msgspec.json.encode(await self._read())
         except DayjobError as error:
             return b"event: problem\ndata: %b\n\n" % msgspec.json.encode(str(error))
         except Exception:
-            _log.exception("a live page can't be brought up to date")
-            return b'event: problem\ndata: "something is wrong, see the log"\n\n'
+            _log.exception("A live update failed")
+            return b'event: problem\ndata: "internal error, see the log"\n\n'
 
 
 class Feeds:
-    """The feeds that are watched now."""
+    """The feeds that have subscribers."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
@@ -112,40 +112,40 @@ class Feeds:
         self._stopped = asyncio.Event()
 
     @property
-    def watchers(self) -> int:
-        return sum(len(feed.watchers) for feed in self._feeds.values())
+    def subscribers(self) -> int:
+        return sum(len(feed.subscribers) for feed in self._feeds.values())
 
-    def check(self) -> None:
-        if self.watchers >= MOST_WATCHERS:
-            raise TooMany
+    def check_capacity(self) -> None:
+        if self.subscribers >= MAX_SUBSCRIBERS:
+            raise TooManySubscribers
 
     def stop(self) -> None:
         """End all streams."""
         self._stopped.set()
         for feed in self._feeds.values():
-            for watcher in feed.watchers:
-                watcher.news.set()
+            for subscriber in feed.subscribers:
+                subscriber.updated.set()
 
-    async def watch(self, key: Key, look: Look) -> AsyncIterator[bytes]:
-        """What changes, as it is seen, until the stream's time is over."""
-        feed = self._feeds.setdefault(key, Feed(look, self._clock))
-        watcher = feed.join()
+    async def stream(self, key: Key, read: Read) -> AsyncIterator[bytes]:
+        """Yield the feed's updates until ``LIFETIME`` is over."""
+        feed = self._feeds.setdefault(key, Feed(read, self._clock))
+        subscriber = feed.subscribe()
         until = self._clock.elapsed() + LIFETIME
         try:
             yield b"retry: 1000\n\n"
             while not self._stopped.is_set() and (left := until - self._clock.elapsed()) > 0:
-                await self._clock.wait(watcher.news, min(ALIVE, left))
-                message, watcher.message = watcher.message, None
-                watcher.news.clear()
-                yield b": alive\n\n" if message is None else message
+                await self._clock.wait(subscriber.updated, min(KEEPALIVE, left))
+                message, subscriber.message = subscriber.message, None
+                subscriber.updated.clear()
+                yield b": keepalive\n\n" if message is None else message
         finally:
-            feed.leave(watcher)
-            if not feed.watchers:
+            feed.unsubscribe(subscriber)
+            if not feed.subscribers:
                 self._feeds.pop(key, None)
 
 
 class EventStream(Response):
-    """Sends what comes until it ends or the client goes."""
+    """Sends messages until they end or the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -158,13 +158,13 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, gone):
+            for task in (sending, disconnected):
                 task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
+            await asyncio.gather(sending, disconnected, return_exceptions=True)
 
     async def _send(self, send: Send) -> None:
         messages = self._messages
@@ -179,6 +179,6 @@ class EventStream(Response):
                 await closing()
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,7 @@
-"""What the live pages are told: texts by name, charts, and a shape that says when to load the page again."""
+"""The updates of the live pages: texts by name, charts, and a hash of the page's structure (``shape``).
+
+A page whose shape differs from the update's is fetched again.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dayjob.dashboard import charts
-from dayjob.dashboard.desk import PATIENCE, Desk, desk_of
 from dayjob.dashboard.events import EventStream
-from dayjob.dashboard.rendering import asked, number, rate
-from dayjob.inspect.inspector import Overview, WorkerView
+from dayjob.dashboard.rendering import number, query_value, rate
+from dayjob.dashboard.state import READ_BUDGET, DashboardState, state_of
+from dayjob.inspect import Overview, WorkerView
 from dayjob.inspect.json_fields import span
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
@@ -27,45 +30,45 @@ def shape_of(*parts: object) -> str:
     return sha256(repr(parts).encode(errors="replace")).hexdigest()[:16]
 
 
-# The overview; its values serve the other lists too.
+# The overview. The lists of jobs show its values too.
 
 
-def overview_values(seen: Overview, desk: Desk) -> dict[str, str]:
+def overview_values(overview: Overview, state: DashboardState) -> dict[str, str]:
     values = {
-        "rate": rate(seen.done_per_second),
-        "workers": number(seen.workers),
-        "slots": f"{number(seen.running)} of {number(seen.slots)}",
-        "round-trip": f"{seen.round_trip_seconds * 1000:.1f} ms",
-        "chores": "; ".join(f"{chore.what}: {chore.done:,} so far" for chore in desk.chores.running),
+        "rate": rate(overview.done_per_second),
+        "workers": number(overview.workers),
+        "slots": f"{number(overview.running)} of {number(overview.slots)}",
+        "round-trip": f"{overview.round_trip_seconds * 1000:.1f} ms",
+        "bulk": "; ".join(f"{each.name}: {each.done:,} jobs" for each in state.bulk.running),
     }
-    values |= {f"total-{state}": number(getattr(seen.total, state)) for state in STATES}
-    for view in seen.queues:
+    values |= {f"total-{each}": number(getattr(overview.total, each)) for each in STATES}
+    for view in overview.queues:
         key = queue_key(view.name)
-        values |= {f"{key}-{state}": number(getattr(view.stats, state)) for state in STATES}
+        values |= {f"{key}-{each}": number(getattr(view.stats, each)) for each in STATES}
         values[f"{key}-rate"] = rate(view.done_per_second)
-        values[f"{key}-waits"] = "" if view.waiting_seconds is None else span(view.waiting_seconds)
+        values[f"{key}-latency"] = "" if view.waiting_seconds is None else span(view.waiting_seconds)
     return values
 
 
 def queue_key(name: str) -> str:
-    """Names hold anything, and a key is part of an attribute."""
+    """Return a key that is safe in an HTML attribute. Names may contain any character."""
     return "q" + sha256(name.encode(errors="replace")).hexdigest()[:12]
 
 
-def overview_shape(seen: Overview) -> str:
-    return shape_of([(view.name, view.paused) for view in seen.queues])
+def overview_shape(overview: Overview) -> str:
+    return shape_of([(view.name, view.paused) for view in overview.queues])
 
 
-async def _overview(desk: Desk, queue: str | None) -> dict[str, Any]:
-    inspector = await desk.inspector()
-    seen = await inspector.overview(patience=PATIENCE)
-    points = await inspector.chart(queue, patience=PATIENCE)
+async def _overview(state: DashboardState, queue: str | None) -> dict[str, Any]:
+    inspector = await state.inspector()
+    overview = await inspector.overview(budget=READ_BUDGET)
+    points = await inspector.chart(queue, budget=READ_BUDGET)
     drawn = {
         "chart-throughput": str(charts.throughput(points)),
-        "chart-waiting": str(charts.waiting(points)),
+        "chart-pending": str(charts.pending(points)),
         "chart-latency": str(charts.latency(points)),
     }
-    return {"values": overview_values(seen, desk), "charts": drawn, "shape": overview_shape(seen)}
+    return {"values": overview_values(overview, state), "charts": drawn, "shape": overview_shape(overview)}
 
 
 # One job.
@@ -85,8 +88,8 @@ def job_shape(job: Job | None, why: Explanation | None) -> str:
     return shape_of(job.state, job.attempts, job.epoch, job.cancel_requested, job.progress is None, codes)
 
 
-async def _job(desk: Desk, id: str) -> dict[str, Any]:
-    found = await (await desk.inspector()).job(id)
+async def _job(state: DashboardState, id: str) -> dict[str, Any]:
+    found = await (await state.inspector()).job(id)
     if found is None:
         return {"shape": job_shape(None, None)}
     job, why = found
@@ -105,8 +108,8 @@ def workers_shape(views: list[WorkerView]) -> str:
     return shape_of([(view.info.id, sorted(job.key for job in view.jobs)) for view in views])
 
 
-async def _workers(desk: Desk) -> dict[str, Any]:
-    views = await (await desk.inspector()).workers()
+async def _workers(state: DashboardState) -> dict[str, Any]:
+    views = await (await state.inspector()).workers()
     return {"values": workers_values(views), "shape": workers_shape(views)}
 
 
@@ -114,36 +117,36 @@ def schedules_shape(found: list[Schedule]) -> str:
     return shape_of([(each.id, each.next_us, each.last_us, each.paused, each.problem) for each in found])
 
 
-async def _schedules(desk: Desk) -> dict[str, Any]:
-    return {"shape": schedules_shape(await (await desk.inspector()).schedules())}
+async def _schedules(state: DashboardState) -> dict[str, Any]:
+    return {"shape": schedules_shape(await (await state.inspector()).schedules())}
 
 
 # Routes.
 
 
-async def _watch(request: Request) -> Response:
-    desk = desk_of(request)
-    desk.feeds.check()
+async def _stream(request: Request) -> Response:
+    state = state_of(request)
+    state.feeds.check_capacity()
     topic = request.path_params["topic"]
-    queue = asked(request, "queue")
+    queue = query_value(request, "queue")
     if topic == "overview":
-        return EventStream(desk.feeds.watch((topic, queue or ""), partial(_overview, desk, queue)))
+        return EventStream(state.feeds.stream((topic, queue or ""), partial(_overview, state, queue)))
     if topic == "workers":
-        return EventStream(desk.feeds.watch((topic,), partial(_workers, desk)))
+        return EventStream(state.feeds.stream((topic,), partial(_workers, state)))
     if topic == "schedules":
-        return EventStream(desk.feeds.watch((topic,), partial(_schedules, desk)))
+        return EventStream(state.feeds.stream((topic,), partial(_schedules, state)))
     return Response(status_code=404)
 
 
-async def _watch_job(request: Request) -> Response:
-    desk = desk_of(request)
-    desk.feeds.check()
+async def _stream_job(request: Request) -> Response:
+    state = state_of(request)
+    state.feeds.check_capacity()
     id = request.path_params["id"]
-    return EventStream(desk.feeds.watch(("job", id), partial(_job, desk, id)))
+    return EventStream(state.feeds.stream(("job", id), partial(_job, state, id)))
 
 
 def routes() -> list[Route]:
     return [
-        Route("/events/{topic}", _watch, methods=["GET"]),
-        Route("/jobs/{id}/events", _watch_job, methods=["GET"]),
+        Route("/events/{topic}", _stream, methods=["GET"]),
+        Route("/jobs/{id}/events", _stream_job, methods=["GET"]),
     ]

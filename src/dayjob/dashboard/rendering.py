@@ -1,4 +1,4 @@
-"""From templates to pages. Every value is escaped; only the charts, made of numbers here, are markup."""
+"""Render templates. Every value is escaped; only the charts, drawn from numbers, are markup."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dayjob._version import __version__
-from dayjob.dashboard.desk import desk_of
-from dayjob.dashboard.security import VISIT, Refused, Visit, route_path
+from dayjob.dashboard.security import CONTEXT, Refused, RequestContext, route_path
+from dayjob.dashboard.state import state_of
 from dayjob.inspect.json_fields import span
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.job import JobState
@@ -25,30 +25,30 @@ FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
 
 SHOWN_CHARACTERS = 50_000
-"""How much of a payload, a result or an error a page shows."""
+"""How many characters of a payload, a result or an error a page shows."""
 
-SAID = {
-    "cancelled": "The job is cancelled.",
-    "asked": "The job runs, and was asked to stop.",
-    "not-cancelled": "Nothing to cancel: the job has finished or is not there.",
-    "requeued": "The job is pending again, with all its attempts.",
-    "not-requeued": "Nothing to requeue: this is no dead job.",
-    "rerun": "This is the new job, like the one before.",
-    "not-rerun": "Only a finished job that is still kept can run again.",
-    "paused": "The queue is paused: it takes jobs, and hands none out.",
-    "resumed": "The queue goes on.",
-    "schedule-paused": "The schedule is paused.",
-    "schedule-resumed": "The schedule goes on, from its next due time on.",
-    "triggered": "The recurring job is enqueued: this is it.",
-    "no-schedule": "There is no such schedule.",
-    "dead-requeued": "{n} dead jobs are pending again.",
-    "dead-purged": "{n} dead jobs are removed.",
-    "under-way": "That takes a while, and goes on: {n} so far. This page shows how far it is.",
-    "busy": "Enough bulk work is under way: wait until some of it has ended.",
-    "failed": "It ended early, after {n} jobs. The log says why.",
-    "out": "You are logged out.",
+MESSAGES = {
+    "cancelled": "Job cancelled.",
+    "cancel-requested": "Cancel requested. The running job will stop.",
+    "not-cancelled": "Not cancelled: the job has finished or does not exist.",
+    "requeued": "Job requeued with all its attempts.",
+    "not-requeued": "Not requeued: the job is not dead.",
+    "rerun": "Enqueued as a new job, shown here.",
+    "not-rerun": "Not enqueued: only a finished, retained job can run again.",
+    "paused": "Queue paused. It accepts jobs, but workers claim none.",
+    "resumed": "Queue resumed.",
+    "schedule-paused": "Schedule paused.",
+    "schedule-resumed": "Schedule resumed. It fires at its next due time.",
+    "triggered": "Job enqueued from its schedule, shown here.",
+    "no-schedule": "Schedule not found.",
+    "dead-requeued": "Dead jobs requeued: {n}.",
+    "dead-purged": "Dead jobs purged: {n}.",
+    "in-progress": "Operation in progress: {n} jobs so far. This page shows its progress.",
+    "busy": "Too many bulk operations are running. Wait until one has finished.",
+    "failed": "Operation failed after {n} jobs. See the log.",
+    "logged-out": "Logged out.",
 }
-"""What a page says after something was done; the address carries the word, never the sentence."""
+"""The flash messages by code. The URL carries only the code, so no link can inject a text."""
 
 _NAV = (
     ("overview", "/", "Overview"),
@@ -67,7 +67,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "rate": rate, "span": span, "pretty": pretty, "cut": cut}
+    made.filters |= {
+        "number": number,
+        "rate": rate,
+        "span": span,
+        "pretty": pretty,
+        "truncate_text": truncate_text,
+    }
     made.globals |= {"time": time_of, "JobState": JobState}
     return made
 
@@ -81,7 +87,7 @@ def rate(value: float) -> str:
 
 
 def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None:
-    """An instant for ``<time>``: for programs, in full, and relative to now."""
+    """Return an instant for ``<time>``: ISO, in full, and relative to now."""
     if micros is None:
         return None
     at = to_datetime(micros)
@@ -95,13 +101,17 @@ def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None
 
 
 def pretty(value: Any) -> str:
-    """JSON for people."""
+    """Return a value as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def cut(text: str) -> dict[str, Any]:
-    """As much of a text as a page shows, and how much it is in all."""
-    return {"text": text[:SHOWN_CHARACTERS], "is_cut": len(text) > SHOWN_CHARACTERS, "length": len(text)}
+def truncate_text(text: str) -> dict[str, Any]:
+    """Return the part of a text that a page shows, and the length of all of it."""
+    return {
+        "text": text[:SHOWN_CHARACTERS],
+        "is_truncated": len(text) > SHOWN_CHARACTERS,
+        "length": len(text),
+    }
 
 
 _templates = _environment()
@@ -109,14 +119,14 @@ _static_versions: dict[str, str] = {}
 
 
 def url(request: Request, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
-    """A link below wherever the dashboard is mounted; what is None is left out of the query."""
+    """Return a link below the dashboard's mount point. Empty values are left out of the query."""
     given = {name: value for name, value in {**(query or {}), **more}.items() if value not in (None, "")}
     base = quote(request.scope.get("root_path", "").rstrip("/")) + quote(path)
     return f"{base}?{urlencode(given)}" if given else base
 
 
-def asked(request: Request, name: str) -> str | None:
-    """A text of the address; nothing is named by none, nor with a NUL, which no store keeps."""
+def query_value(request: Request, name: str) -> str | None:
+    """Return a query parameter, None if it is empty. NUL is replaced, because no store accepts it."""
     return request.query_params.get(name, "").replace("\0", "\N{REPLACEMENT CHARACTER}") or None
 
 
@@ -127,9 +137,10 @@ def static(request: Request, name: str) -> str:
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    desk = desk_of(request)
-    visit: Visit | None = request.scope.get(VISIT)
-    said = SAID.get(request.query_params.get("said", ""))
+    state = state_of(request)
+    context: RequestContext | None = request.scope.get(CONTEXT)
+    known_user = context is not None and context.user is not None
+    message = MESSAGES.get(request.query_params.get("message", ""))
     count = request.query_params.get("n", "")
     text = _templates.get_template(template).render(
         request=request,
@@ -137,13 +148,14 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
         static=lambda name: static(request, name),
         nav=_NAV,
         active=values.pop("active", None),
-        visit=visit,
-        csrf="" if visit is None else visit.csrf,
-        may_act=visit is not None and visit.who is not None and not visit.read_only,
-        store=desk.source.shown if visit is not None and visit.who is not None else None,
+        context=context,
+        csrf="" if context is None else context.csrf,
+        may_act=known_user and not state.read_only,
+        store=state.source.public_url if known_user else None,
         version=__version__,
-        said=said and said.format(n=f"{int(count):,}" if count.isdecimal() and len(count) < 12 else "Some"),
-        chores=desk.chores,
+        message=message
+        and message.format(n=f"{int(count):,}" if count.isdecimal() and len(count) < 12 else "some"),
+        bulk=state.bulk,
         live=values.pop("live", None),
         shape=values.pop("shape", ""),
         **values,
@@ -152,7 +164,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
 
 
 def problem(request: Request, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """What went wrong: a page for people, JSON for programs."""
+    """Return an error response: a page for browsers, JSON for other clients."""
     made: Response
     accepts = request.headers.get("accept", "")
     if route_path(request.scope).startswith("/api/") or "text/html" not in accepts:

@@ -1,8 +1,8 @@
-"""The gate that every request passes: host, identity, origin, CSRF token, read-only mode, headers.
+"""The checks of every request: host, identity, origin, CSRF token, read-only mode, response headers.
 
-It stands before the routes, so that no route can forget it. A request that changes something gets through
-only with a session's cookie and that session's CSRF token, or with the secret token in a header, which a
-browser never sends by itself.
+They run before the routes, so that no route can omit them. A request that changes something needs a session's
+cookie with that session's CSRF token, or the secret token in a header, which browsers never send by
+themselves.
 """
 
 from __future__ import annotations
@@ -20,36 +20,35 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dayjob.dashboard.audit import audit
-from dayjob.dashboard.credentials import Credentials, Guesses
+from dayjob.dashboard.credentials import Credentials, LoginThrottle
 from dayjob.dashboard.sessions import LIFETIME, Session, Sessions
 
-VISIT = "dayjob.visit"
-"""Where a request's scope has its ``Visit``."""
+CONTEXT = "dayjob.context"
+"""The key of the ``RequestContext`` in a request's scope."""
 
-MOST_BYTES = 64 * 1024
-"""How large a form may be."""
+MAX_FORM_BYTES = 64 * 1024
 
-_SAFE = ("GET", "HEAD")
-_OPEN = ("/healthz", "/login")
-_FOR_ALL = ("/login", "/logout")
-"""What is no change to any job, and so allowed in read-only mode."""
+_SAFE_METHODS = ("GET", "HEAD")
+_PUBLIC_PATHS = ("/healthz", "/login")
+_LOGIN_PATHS = ("/login", "/logout")
+"""Allowed in read-only mode: they change no job."""
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with no-referrer, a browser's own forms would have no origin
+    "Referrer-Policy": "same-origin",  # no-referrer would strip the origin of our own forms
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
-class Visit(Struct, frozen=True):
-    """A request that was let in: from whom, and what a page has to know."""
+class RequestContext(Struct, frozen=True):
+    """An admitted request: its user, client address, session and form fields."""
 
-    who: str | None
-    """None on pages that are open to all."""
+    user: str | None
+    """None for anonymous requests, which public paths admit."""
     client: str
     session: Session
     csrf: str
@@ -58,11 +57,11 @@ class Visit(Struct, frozen=True):
 
     @property
     def logged_in(self) -> bool:
-        return self.session.known
+        return self.session.logged_in
 
 
 class Refused(Exception):
-    """A request that is not let in."""
+    """A request was refused, with this HTTP status."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(text)
@@ -70,13 +69,13 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
-def visit_of(request: Request) -> Visit:
-    visit: Visit = request.scope[VISIT]
-    return visit
+def context_of(request: Request) -> RequestContext:
+    context: RequestContext = request.scope[CONTEXT]
+    return context
 
 
 class Guard:
-    """Lets requests in, or answers them."""
+    """Admits requests to the application, or refuses them."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Guard:
         self._hosts = None if hosts is None else {host.lower().strip("[]") for host in hosts}
         self._read_only = read_only
         self._refusal = refusal
-        self._guesses = Guesses()
+        self._throttle = LoginThrottle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -104,55 +103,55 @@ class Guard:
         cookies: list[str] = []
         send = _with_headers(send, cookies)
         try:
-            visit, fresh = await self._admit(request)
+            context, fresh = await self._admit(request)
         except Refused as refused:
-            await self._answer(request, refused)(scope, receive, send)
+            await self._refuse(request, refused)(scope, receive, send)
             return
-        scope[VISIT] = visit
+        scope[CONTEXT] = context
         if fresh and _is_page(request):
-            cookies.append(self.cookie(request, visit.session))
+            cookies.append(self.cookie(request, context.session))
         await self._app(scope, receive, send)
 
-    async def _admit(self, request: Request) -> tuple[Visit, bool]:
+    async def _admit(self, request: Request) -> tuple[RequestContext, bool]:
         self._check_host(request)
         path = route_path(request.scope)
         client = request.client.host if request.client else "local"
         found = self._session(request)
         session = found or self._sessions.new()
-        who, by_header = await self._identify(request, session, client)
-        is_open = path in _OPEN or path.startswith("/static/")
-        if who is None and not is_open:
-            raise Refused(401, "Log in first, or send the token: Authorization: Bearer TOKEN.")
+        user, by_header = await self._identify(request, session, client)
+        is_open = path in _PUBLIC_PATHS or path.startswith("/static/")
+        if user is None and not is_open:
+            raise Refused(401, "Login required: log in, or send the header Authorization: Bearer TOKEN.")
         fields: dict[str, str] = {}
-        if request.method not in _SAFE:
+        if request.method not in _SAFE_METHODS:
             _check_origin(request)
             fields = await _read_fields(request)
             if not by_header:
                 self._check_csrf(request, found, fields)
-            if self._read_only and path not in _FOR_ALL:
+            if self._read_only and path not in _LOGIN_PATHS:
                 raise Refused(403, "This dashboard is read-only.")
-        visit = Visit(who, client, session, self._sessions.csrf(session), self._read_only, fields)
-        return visit, found is None
+        csrf = self._sessions.csrf(session)
+        context = RequestContext(user, client, session, csrf, self._read_only, fields)
+        return context, found is None
 
     # Host.
 
     def _check_host(self, request: Request) -> None:
-        """Against DNS rebinding: a foreign name that leads here must not make a browser our client."""
+        """Refuse foreign host names. DNS rebinding would otherwise give another site's page access."""
         name = _host_name(request.headers.get("host", ""))
         if self._hosts is not None:
             if "*" not in self._hosts and name not in self._hosts:
                 raise Refused(
                     403,
-                    f"This dashboard does not answer for the host {name!r}: allow it with --allow-host, "
-                    "or with hosts= where it is made.",
+                    f"The host {name!r} is not allowed: add it with --allow-host, or with hosts=.",
                 )
         elif not self._credentials.required:
             client = request.client.host if request.client else "localhost"
             if not (is_loopback(name) and is_loopback(client)):
                 raise Refused(
                     403,
-                    "Without a token, this dashboard answers on the loopback address only: set a token, or, "
-                    "if something before it asks who comes, name the hosts that it answers for (hosts=).",
+                    "Without a token, only loopback clients are allowed: set a token. Behind a proxy that "
+                    "authenticates, list the allowed hosts instead (hosts=).",
                 )
 
     # Identity.
@@ -162,53 +161,51 @@ class Guard:
         return None if text is None else self._sessions.from_text(text)
 
     async def _identify(self, request: Request, session: Session, client: str) -> tuple[str | None, bool]:
-        """Who it is; and whether a header said so that no browser sends by itself."""
+        """Return the user, and whether a header proved it that browsers never send by themselves."""
         if not self._credentials.required:
             return "local", False
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() in ("bearer", "basic"):
-            if self._guesses.too_many(client):
-                raise Refused(429, "Too many wrong guesses: wait a minute.", {"Retry-After": "60"})
+            if self._throttle.is_blocked(client):
+                raise Refused(429, "Too many failed logins. Wait a minute.", {"Retry-After": "60"})
             if scheme.lower() == "bearer" and self._credentials.is_token(given.strip()):
                 return "bearer", True
             if scheme.lower() == "basic" and (user := self._credentials.user(given.strip())) is not None:
                 return f"user {user}", False
-            await self._wrong(client)
-            raise Refused(401, "The credentials are wrong.")
-        return ("token" if session.known else None), False
+            await self._login_failed(client)
+            raise Refused(401, "Wrong credentials.")
+        return ("token" if session.logged_in else None), False
 
     async def log_in(self, request: Request, given: str) -> Session:
-        """A session for who knows the token."""
-        client = visit_of(request).client
-        if self._guesses.too_many(client):
-            raise Refused(429, "Too many wrong guesses: wait a minute.", {"Retry-After": "60"})
+        """Return a new session if the token is right."""
+        client = context_of(request).client
+        if self._throttle.is_blocked(client):
+            raise Refused(429, "Too many failed logins. Wait a minute.", {"Retry-After": "60"})
         if not self._credentials.is_token(given.strip()):
-            await self._wrong(client)
-            raise Refused(401, "This is not the token.")
+            await self._login_failed(client)
+            raise Refused(401, "Wrong token.")
         audit("login", "token", client)
-        return self._sessions.new(known=True)
+        return self._sessions.new(logged_in=True)
 
-    async def _wrong(self, client: str) -> None:
+    async def _login_failed(self, client: str) -> None:
         audit("login", None, client, outcome="refused")
-        await self._guesses.wrong(client)
+        await self._throttle.record_failure(client)
 
     @property
     def asks_for_token(self) -> bool:
         return self._credentials.has_token
 
-    # Forgery.
+    # CSRF.
 
     def _check_csrf(self, request: Request, session: Session | None, fields: dict[str, str]) -> None:
         given = fields.pop("csrf", "") or request.headers.get("x-csrf-token", "")
         if session is None or not self._sessions.is_csrf(session, given):
-            raise Refused(
-                403, "The form is not one of this dashboard, or its session is over: load the page again."
-            )
+            raise Refused(403, "The CSRF token is missing or its session has expired. Reload the page.")
 
-    # Answers.
+    # Responses.
 
     def cookie(self, request: Request, session: Session | None) -> str:
-        """The ``Set-Cookie`` header that stores a session, or removes it."""
+        """Return the ``Set-Cookie`` header that stores a session, or removes it."""
         value = "" if session is None else self._sessions.to_text(session)
         response = Response()
         response.set_cookie(
@@ -222,9 +219,9 @@ class Guard:
         )
         return response.headers["set-cookie"]
 
-    def _answer(self, request: Request, refused: Refused) -> Response:
+    def _refuse(self, request: Request, refused: Refused) -> Response:
         if refused.status == 401:
-            if self._credentials.has_token and request.method in _SAFE and _is_page(request):
+            if self._credentials.has_token and request.method in _SAFE_METHODS and _is_page(request):
                 root, path = request.scope.get("root_path", ""), route_path(request.scope)
                 given = request.scope["query_string"].decode("latin-1")
                 query = f"?{given}" if given else ""
@@ -236,7 +233,7 @@ class Guard:
 
 
 def route_path(scope: Scope) -> str:
-    """The path below wherever the dashboard is mounted."""
+    """Return the path below the dashboard's mount point."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
 
@@ -249,7 +246,7 @@ def is_loopback(name: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """Of a Host header: without the port, and without the brackets of IPv6."""
+    """Return the name in a Host header, without the port and the brackets of IPv6."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -257,23 +254,23 @@ def _host_name(host: str) -> str:
 
 
 def _is_page(request: Request) -> bool:
-    """Whether a person looks at it, rather than a program."""
+    """Return whether the path is an HTML page, not an endpoint for programs."""
     path = route_path(request.scope)
-    for_programs = ("/api/", "/static/", "/healthz", "/metrics", "/events/")
-    return not path.startswith(for_programs) and not path.endswith("/events")
+    endpoints = ("/api/", "/static/", "/healthz", "/metrics", "/events/")
+    return not path.startswith(endpoints) and not path.endswith("/events")
 
 
 def _check_origin(request: Request) -> None:
-    """Refuse what another site's page sends. Programs that are no browsers send neither header."""
+    """Refuse requests from pages of other sites. Clients other than browsers send neither header."""
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     foreign = site not in (None, "same-origin", "none")
-    if foreign or (origin is not None and _place(origin) != request.headers.get("host", "").lower()):
-        raise Refused(403, "A page of another site sent this, so nothing was done.")
+    if foreign or (origin is not None and _authority(origin) != request.headers.get("host", "").lower()):
+        raise Refused(403, "Cross-site request refused. Nothing was changed.")
 
 
-def _place(origin: str) -> str | None:
-    """The host and port of an origin."""
+def _authority(origin: str) -> str | None:
+    """Return the host and port of an origin."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:
@@ -281,21 +278,21 @@ def _place(origin: str) -> str | None:
 
 
 async def _read_fields(request: Request) -> dict[str, str]:
-    """The fields of a form, or of a JSON object of texts."""
+    """Return the fields of a form, or of a JSON object of strings."""
     body = b""
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BYTES:
-            raise Refused(413, f"The form is too large: at most {MOST_BYTES:,} bytes.")
+        if len(body) > MAX_FORM_BYTES:
+            raise Refused(413, f"The form is too large: at most {MAX_FORM_BYTES:,} bytes.")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "application/json":
             return msgspec.json.decode(body or b"{}", type=dict[str, str])
         if body and kind != "application/x-www-form-urlencoded":
-            raise Refused(415, f"{kind or 'No content type'}: send a form or a JSON object of texts.")
+            raise Refused(415, f"{kind or 'No content type'}: send a form or a JSON object of strings.")
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20, errors="strict"))
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Refused(400, f"The form can't be read: {error}") from error
+        raise Refused(400, f"The form cannot be parsed: {error}") from error
 
 
 def _with_headers(send: Send, cookies: list[str]) -> Send:

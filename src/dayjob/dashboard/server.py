@@ -1,4 +1,4 @@
-"""Serving a dashboard: a socket that is bound first, so that what is wrong with it is known at once."""
+"""Serve a dashboard. The socket is bound first, so that a wrong address fails at once."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from dayjob.errors import ConfigError
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_ENDS_WITHIN = 3.0
+_SHUTDOWN_TIMEOUT = 3.0
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; refuses with ``ConfigError`` what can't be bound."""
+    """Return a listening socket. Raise ``ConfigError`` with the reason and the remedy."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
-        raise ConfigError(_why(host, port, error)) from error
+        raise ConfigError(_reason(host, port, error)) from error
 
 
-def _why(host: str, port: int, error: OSError) -> str:
+def _reason(host: str, port: int, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return f"the host {host!r} is not known here: pass an address of this machine, such as 127.0.0.1"
+        return f"the host {host!r} cannot be resolved: pass an address of this machine, such as 127.0.0.1"
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use: pass another port, or stop what uses it"
+        return f"port {port} on {host} is in use: pass another port, or stop the process that uses it"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} is not allowed to you: pass one above 1023"
+        return f"port {port} on {host} needs more privileges: pass one above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine: pass one that is, such as 127.0.0.1"
+        return f"{host} is not an address of this machine: pass one that is, such as 127.0.0.1"
     return f"can't listen on {host}, port {port}: {error.strerror or error}"
 
 
 def binds_loopback(host: str) -> bool:
-    """Whether only this machine gets to what listens there."""
+    """Return whether only clients on this machine can reach the address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -56,7 +56,7 @@ def binds_loopback(host: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which ends the live streams when it stops instead of waiting for them."""
+    """uvicorn, except that a shutdown ends the live streams instead of waiting for them."""
 
     def __init__(self, dashboard: Dashboard, root_path: str = "") -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 root_path=root_path,
                 server_header=False,
-                timeout_graceful_shutdown=int(_ENDS_WITHIN),
+                timeout_graceful_shutdown=int(_SHUTDOWN_TIMEOUT),
             )
         )
         self._dashboard = dashboard
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals stop it in good order; uvicorn's own way would let them end the process afterwards."""
+        """Shut down gracefully on a signal. uvicorn would raise the signal again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
 
 
 class InThread:
-    """A dashboard in a thread and an event loop of its own: it answers though the app's loop is blocked."""
+    """A dashboard in a thread with its own event loop: it answers while the app's loop is blocked."""
 
     def __init__(self, app: App, dashboard: Dashboard, listening: socket.socket) -> None:
         self._app = app
@@ -107,7 +107,7 @@ class InThread:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(_ENDS_WITHIN)
+        self._thread.join(_SHUTDOWN_TIMEOUT)
 
     def _run(self) -> None:
         asyncio.run(self._serve())

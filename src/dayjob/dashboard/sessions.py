@@ -1,6 +1,6 @@
-"""Sessions in signed cookies, and the CSRF tokens that belong to them.
+"""Sessions in signed cookies, and their CSRF tokens.
 
-Nothing is kept on the server, so any of several processes with the same key knows a session of the others.
+Nothing is stored on the server, so a session is valid in every process with the same key.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ LIFETIME = 12 * 3600
 
 
 class Session(Struct, frozen=True):
-    """A browser that has been here before; ``known`` once it has shown the token."""
+    """One browser. ``logged_in`` once it has sent the token."""
 
     id: str
     expires: int
-    known: bool = False
+    logged_in: bool = False
 
 
 class Sessions:
-    """Makes and reads them. Another key means other cookies, and ends all sessions."""
+    """Encodes, signs and verifies sessions. A new key invalidates all of them."""
 
     def __init__(self, key: bytes, clock: Clock = SYSTEM) -> None:
         self._key = key
         self._clock = clock
         self.cookie = f"dayjob-{sha256(key).hexdigest()[:8]}"
-        """Cookies are shared by all ports of a host, so that each dashboard there needs a name of its own."""
+        """The cookie's name. All ports of a host share cookies, so each dashboard needs its own name."""
 
-    def new(self, *, known: bool = False) -> Session:
-        return Session(secret(16), self._clock.now() // SECOND + LIFETIME, known)
+    def new(self, *, logged_in: bool = False) -> Session:
+        return Session(secret(16), self._clock.now() // SECOND + LIFETIME, logged_in)
 
     def to_text(self, session: Session) -> str:
-        text = f"{session.id}.{session.expires}.{int(session.known)}"
+        text = f"{session.id}.{session.expires}.{int(session.logged_in)}"
         return f"{text}.{self._sign('session', text)}"
 
     def from_text(self, text: str) -> Session | None:
-        """The session, unless it is forged or over."""
+        """Return the session, or None if it is forged or has expired."""
         signed, _, signature = text.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign("session", signed).encode()):
             return None
-        id, expires, known = signed.split(".")
+        id, expires, logged_in = signed.split(".")
         if int(expires) <= self._clock.now() // SECOND:
             return None
-        return Session(id, int(expires), known == "1")
+        return Session(id, int(expires), logged_in == "1")
 
     def csrf(self, session: Session) -> str:
-        """What a form of this session carries, and no other site can know."""
+        """Return the token that the forms of this session carry. Another site cannot compute it."""
         return self._sign("csrf", session.id)
 
     def is_csrf(self, session: Session, given: str) -> bool:

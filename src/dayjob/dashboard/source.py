@@ -1,6 +1,6 @@
-"""The broker that a dashboard looks through, opened when the first request needs it.
+"""The broker of a dashboard, opened by the first request that needs it.
 
-A mounted application is not told when its host starts or stops, so nothing depends on that.
+A mounted application gets no startup or shutdown event from its host, so nothing depends on them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dayjob.model.config import BrokerConfig
 
 
 class Source:
-    """An app, a broker, or a URL; what it opened itself, it closes."""
+    """An app, a broker, or a URL. ``close`` closes only a broker that was opened here."""
 
     def __init__(self, given: App | Broker | str) -> None:
         if isinstance(given, str):
@@ -31,8 +31,8 @@ class Source:
         return self._given.url
 
     @property
-    def shown(self) -> str:
-        """The URL as it may be shown."""
+    def public_url(self) -> str:
+        """The URL without its password."""
         return without_password(self.url)
 
     async def broker(self) -> Broker:

@@ -1,1 +1,17 @@
-"""The read model: what the command line, the dashboard and the metrics show."""
+"""The read model: the command line, the dashboard and the metrics read the store through it.
+
+Answers are plain values with stable fields, ready for JSON. Nothing here changes a job. No answer costs more
+with a million jobs than with a thousand: a search examines a bounded number of records and returns a cursor.
+"""
+
+from dayjob.inspect.dead import DeadGroup, DeadGroups, error_pattern
+from dayjob.inspect.inspector import Health, Inspector
+from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
+from dayjob.inspect.redaction import Redaction
+from dayjob.inspect.search import EXAMINED, Filter, Page
+from dayjob.inspect.workers import WorkerView
+
+__all__ = [
+    "EXAMINED", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page", "Point",
+    "QueueView", "Redaction", "WorkerView", "error_pattern", "sum_stats",
+]  # fmt: skip

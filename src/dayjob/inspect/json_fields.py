@@ -1,7 +1,4 @@
-"""Queues, workers, schedules and the like for JSON: the same stable fields on the command line and the web.
-
-A job's own fields need redaction, so they come from ``Inspector.job_fields``.
-"""
+"""The stable JSON fields of jobs, queues, workers and schedules, for the command line and the dashboard."""
 
 from __future__ import annotations
 
@@ -9,9 +6,12 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from dayjob.inspect.inspector import DeadGroups, Health, Overview, Point
+from dayjob.inspect.dead import DeadGroups
+from dayjob.inspect.overview import Overview, Point
+from dayjob.inspect.redaction import Redaction
 from dayjob.model.durations import to_datetime
 from dayjob.model.explanation import Explanation, WorkerInfo
+from dayjob.model.job import Job
 from dayjob.model.recurring import Schedule
 
 
@@ -20,7 +20,7 @@ def iso(micros: int | None) -> str | None:
 
 
 def span(seconds: float) -> str:
-    """A length of time in two figures, for people."""
+    """Return a duration as text with a unit, rounded."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -28,10 +28,50 @@ def span(seconds: float) -> str:
 
 
 def when(schedule: Schedule) -> str:
-    """The times of a schedule, for people."""
+    """Return the timing of a schedule as text."""
     if schedule.cron is None:
         return f"every {schedule.every:g} s"
     return schedule.cron if schedule.timezone == "UTC" else f"{schedule.cron} {schedule.timezone}"
+
+
+def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
+    """Return a job with ISO times, and with payload, result and headers decoded and redacted."""
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "task": job.task,
+        "state": job.state.value,
+        "priority": job.priority,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "epoch": job.epoch,
+        "tenant": job.tenant,
+        "worker": job.worker,
+        "enqueued_at": iso(job.enqueued_us),
+        "run_at": iso(job.run_us),
+        "claimed_at": iso(job.claimed_us),
+        "lease_expires_at": iso(job.lease_us),
+        "finished_at": iso(job.finished_us),
+        "expires_at": iso(job.expires_us),
+        "cancel_requested": job.cancel_requested,
+        "dedup_key": job.dedup_key,
+        "progress": None
+        if job.progress is None
+        else {"fraction": job.progress[0], "message": job.progress[1]},
+        "last_error": job.last_error,
+        "errors": [
+            {
+                "attempt": failure.attempt,
+                "at": iso(failure.at_us),
+                "worker": failure.worker,
+                "message": failure.message,
+            }
+            for failure in job.errors
+        ],
+        "headers": redaction.headers(job.headers),
+        "payload": redaction.content(job.payload),
+        "result": None if job.result is None else redaction.content(job.result),
+    }
 
 
 def queue_fields(overview: Overview) -> list[dict[str, Any]]:
@@ -132,7 +172,3 @@ def dead_group_fields(found: DeadGroups) -> dict[str, Any]:
         "examined": found.examined,
         "total": found.total,
     }
-
-
-def health_fields(health: Health) -> dict[str, Any]:
-    return to_builtins(health)  # type: ignore[no-any-return]

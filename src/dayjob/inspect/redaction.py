@@ -1,10 +1,12 @@
-"""Hiding what should not be shown: values whose names look like secrets, in headers and arguments. Pure."""
+"""Hide values whose names look like secrets, in headers and arguments. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from dayjob.errors import ConfigError
 
@@ -13,7 +15,7 @@ HIDDEN = "[redacted]"
 
 
 class Redaction:
-    """Hides values by their names: a regular expression, looked for anywhere in a name, whatever its case."""
+    """Hides the values of names that contain a match of a regular expression, in any case."""
 
     def __init__(self, pattern: str = DEFAULT) -> None:
         try:
@@ -29,7 +31,7 @@ class Redaction:
         return {name: HIDDEN if self.hides(name) else value for name, value in headers.items()}
 
     def values(self, value: Any) -> Any:
-        """The same with hidden values replaced, at any depth of mappings and lists."""
+        """Return the value with hidden values replaced, at any depth of mappings and lists."""
         if isinstance(value, dict):
             return {
                 name: HIDDEN if self.hides(str(name)) else self.values(each) for name, each in value.items()
@@ -37,3 +39,14 @@ class Redaction:
         if isinstance(value, list):
             return [self.values(each) for each in value]
         return value
+
+    def content(self, data: bytes) -> Any:
+        """Return a payload or a result: decoded JSON with hidden values replaced, else text, else hex."""
+        try:
+            return self.values(msgspec.json.decode(data))
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+        try:
+            return {"text": data.decode()}
+        except UnicodeDecodeError:
+            return {"bytes": len(data), "hex": data[:256].hex()}

@@ -1,7 +1,7 @@
-"""Prometheus metrics: what this process does with jobs, and how the store stands.
+"""Prometheus metrics of this process's jobs and of the store.
 
-``measure(app)`` counts and times the app's jobs; ``Exposition`` renders that together with the store's own
-figures; ``MetricsServer`` serves both, and a health check, over HTTP. Needs ``dayjob[metrics]``.
+``measure(app)`` counts and times the app's jobs. ``Exposition`` renders these series with the store's own.
+``MetricsServer`` serves them and a health check over HTTP. Needs ``dayjob[metrics]``.
 """
 
 from dayjob.metrics.exposition import Exposition

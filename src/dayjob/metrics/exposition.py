@@ -1,4 +1,4 @@
-"""The metrics page: this process's own series, and the store's, read when it is asked for."""
+"""The metrics page: the series of this process, and those of the store, read for each request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dayjob.inspect.inspector import Inspector, Overview, QueueView
+from dayjob.inspect import Inspector, Overview, QueueView
 from dayjob.metrics.meter import OTHER
 
-MOST_QUEUES = 200
-"""Queues with series of their own: those with the most jobs; the rest is summed up."""
+MAX_QUEUES = 200
+"""How many queues have their own series. The others, those with the fewest jobs, are summed up."""
 
 STATES = ("pending", "scheduled", "running", "dead", "cancelled")
 
@@ -29,7 +29,7 @@ class Exposition:
         self._registry = registry
 
     async def render(self) -> bytes:
-        """The page in Prometheus's text format."""
+        """Return the page in Prometheus's text format."""
         overview = await self._inspector.overview()
         store = CollectorRegistry()
         store.register(_Store(overview))
@@ -45,10 +45,12 @@ class _Store(Collector):
         overview = self._overview
         jobs = GaugeMetricFamily("dayjob_jobs", "Jobs in the store by state.", labels=("queue", "state"))
         done = CounterMetricFamily(
-            "dayjob_jobs_done", "Jobs that ever succeeded, in all processes.", labels=("queue",)
+            "dayjob_jobs_done",
+            "Jobs completed since the store was created, in all processes.",
+            labels=("queue",),
         )
         oldest = GaugeMetricFamily(
-            "dayjob_oldest_pending_seconds", "How long the oldest pending job has been due.",
+            "dayjob_oldest_pending_seconds", "Age of the oldest pending job, from its due time.",
             labels=("queue",),
         )  # fmt: skip
         paused = GaugeMetricFamily("dayjob_queue_paused", "1 while the queue is paused.", labels=("queue",))
@@ -61,17 +63,19 @@ class _Store(Collector):
         yield from (jobs, done, oldest, paused)
         yield GaugeMetricFamily("dayjob_workers", "Live workers.", value=overview.workers)
         yield GaugeMetricFamily("dayjob_worker_slots", "Slots of the live workers.", value=overview.slots)
-        yield GaugeMetricFamily("dayjob_running", "Jobs that workers said they run.", value=overview.running)
-        yield GaugeMetricFamily("dayjob_schedules", "Recurring jobs.", value=overview.schedules)
         yield GaugeMetricFamily(
-            "dayjob_engine_round_trip_seconds", "How long the store took to answer just now.",
+            "dayjob_running", "Running jobs, as reported by the live workers.", value=overview.running
+        )
+        yield GaugeMetricFamily("dayjob_schedules", "Schedules of recurring jobs.", value=overview.schedules)
+        yield GaugeMetricFamily(
+            "dayjob_engine_round_trip_seconds", "Round trip of one read from the store.",
             value=overview.round_trip_seconds,
         )  # fmt: skip
 
 
 def _bounded(queues: list[QueueView]) -> Iterator[tuple[str, list[QueueView]]]:
     largest = sorted(queues, key=lambda view: -(view.stats.pending + view.stats.running + view.stats.done))
-    for view in largest[:MOST_QUEUES]:
+    for view in largest[:MAX_QUEUES]:
         yield view.name, [view]
-    if len(largest) > MOST_QUEUES:
-        yield OTHER, largest[MOST_QUEUES:]
+    if len(largest) > MAX_QUEUES:
+        yield OTHER, largest[MAX_QUEUES:]

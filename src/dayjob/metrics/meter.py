@@ -1,6 +1,6 @@
-"""Counting and timing the jobs of one process, with labels that can't grow without end.
+"""Count and time the jobs of one process, with a bounded number of labels.
 
-A job adds to plain lists, without a lock; what Prometheus wants to know is made of them when it asks.
+A job appends to plain lists without a lock. A scrape computes the series from them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dayjob.app import App
 from dayjob.errors import ConfigError
 from dayjob.model.job import Job, NewJob
 
-MOST_LABELS = 200
-"""How many pairs of queue and task have series of their own; further ones share those of "other"."""
+MAX_LABELS = 200
+"""How many pairs of queue and task have their own series. Further pairs share the series "other"."""
 
 OTHER = "other"
 
@@ -28,16 +28,15 @@ BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.
 
 _LABELS = ("queue", "task")
 
-
-FOLDED = 1000
-"""So many times are kept one by one before they are counted."""
+BUFFERED = 1000
+"""How many times are buffered before they are added to the buckets."""
 
 
 class Times:
-    """How many there were up to each bound, and their sum.
+    """A histogram: the counts up to each bound, and the sum.
 
-    Any thread may add. That appends to a list, which is one step for the interpreter; who counts takes
-    away what it has copied, and leaves what came in between.
+    Any thread may add: an append to a list is atomic. ``counted`` removes exactly the times that it copied,
+    so a concurrent append is not lost.
     """
 
     __slots__ = ("_counts", "_lock", "_new", "_sum")
@@ -51,11 +50,11 @@ class Times:
     def add(self, seconds: float) -> None:
         new = self._new
         new.append(seconds)
-        if len(new) >= FOLDED:
+        if len(new) >= BUFFERED:
             self.counted()
 
     def counted(self) -> tuple[list[int], float]:
-        """How many did not exceed each bound, then how many there were, and their sum."""
+        """Return the cumulative counts by bound, the total count last, and the sum."""
         with self._lock:
             added = self._new[:]
             del self._new[: len(added)]
@@ -74,9 +73,9 @@ class Series:
     def __init__(self) -> None:
         self.enqueued = 0
         self.waits = Times()
-        """One for each start."""
+        """One time for each start."""
         self.runs: dict[str, Times] = {}
-        """One for each end, by outcome."""
+        """One time for each end, by outcome."""
 
     def ended(self, outcome: str, seconds: float) -> None:
         times = self.runs.get(outcome)
@@ -86,7 +85,7 @@ class Series:
 
 
 class Meter(Collector):
-    """The series of one process. An app tells it of its jobs once it is told to by ``measure``."""
+    """The series of one process. ``measure`` attaches it to an app, which then reports its jobs."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
@@ -105,29 +104,27 @@ class Meter(Collector):
         return series
 
     def _add(self, queue: str, task: str) -> Series:
-        """The series of a pair that has none of its own yet."""
+        """Add the series of a pair that has none yet."""
         with self._lock:
-            full = len(self._series) >= MOST_LABELS and (queue, task) not in self._series
+            full = len(self._series) >= MAX_LABELS and (queue, task) not in self._series
             return self._series.setdefault((OTHER, OTHER) if full else (queue, task), Series())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            every = list(self._series.items())
+            all_series = list(self._series.items())
         enqueued = CounterMetricFamily(
             "dayjob_jobs_enqueued", "Jobs that this process enqueued.", labels=_LABELS
         )
-        started = CounterMetricFamily(
-            "dayjob_jobs_started", "Runs that began in this process.", labels=_LABELS
-        )
+        started = CounterMetricFamily("dayjob_jobs_started", "Runs started in this process.", labels=_LABELS)
         finished = CounterMetricFamily(
-            "dayjob_jobs_finished", "Runs that ended in this process, by what became of the job.",
+            "dayjob_jobs_finished", "Runs finished in this process, by outcome.",
             labels=(*_LABELS, "outcome"),
         )  # fmt: skip
-        runs = HistogramMetricFamily("dayjob_job_run_seconds", "How long runs took.", labels=_LABELS)
+        runs = HistogramMetricFamily("dayjob_job_run_seconds", "Duration of runs.", labels=_LABELS)
         waits = HistogramMetricFamily(
-            "dayjob_job_wait_seconds", "From when a job was due until its run began.", labels=_LABELS
+            "dayjob_job_wait_seconds", "Time from a job's due time to the start of its run.", labels=_LABELS
         )
-        for labels, series in every:
+        for labels, series in all_series:
             enqueued.add_metric(labels, series.enqueued)
             by_outcome = {outcome: times.counted() for outcome, times in list(series.runs.items())}
             for outcome, (counts, _) in by_outcome.items():
@@ -143,7 +140,7 @@ def _add_histogram(
     family: HistogramMetricFamily, labels: tuple[str, str], parts: Collection[tuple[list[int], float]]
 ) -> None:
     names = (*map(str, BOUNDS), "+Inf")
-    buckets = [(name, float(sum(part[0][place] for part in parts))) for place, name in enumerate(names)]
+    buckets = [(name, float(sum(part[0][index] for part in parts))) for index, name in enumerate(names)]
     family.add_metric(labels, buckets, sum(part[1] for part in parts))
 
 

@@ -1,6 +1,6 @@
-"""``/metrics`` and ``/healthz`` over HTTP, from a thread with an event loop and a broker of its own.
+"""``/metrics`` and ``/healthz`` over HTTP, from a thread with its own event loop and broker.
 
-So a handler that blocks the worker's loop does not keep a probe waiting, and the probe tells of it.
+A handler that blocks the worker's loop therefore does not block a probe, and the probe reports it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any, TypeVar
@@ -18,19 +18,19 @@ from prometheus_client import CollectorRegistry
 
 from dayjob.broker import Broker
 from dayjob.errors import ConfigError, DayjobError
-from dayjob.inspect.inspector import Health, Inspector
+from dayjob.inspect import Health, Inspector
 from dayjob.metrics.exposition import Exposition
 
 _log = logging.getLogger("dayjob.metrics")
 
-PATIENCE = 5.0
-"""Seconds that the store has to answer."""
+TIMEOUT = 5.0
+"""Seconds for one request to the store."""
 
 Answer = TypeVar("Answer")
 
 
 class MetricsServer:
-    """Serves while it is started. ``alive`` says what is wrong with the worker, or None."""
+    """Serves from ``start`` to ``stop``. ``alive`` returns the problem of the worker, or None."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MetricsServer:
         if self._broker is not None:
             self._run(self._broker.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._threads[0].join(PATIENCE)
+        self._threads[0].join(TIMEOUT)
 
     def _serve_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -83,14 +83,14 @@ class MetricsServer:
         self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
 
     async def _inspector(self) -> Inspector:
         if self._broker is None:
             self._broker = await self._make_broker().open()
         return Inspector(self._broker)
 
-    # What the pages say.
+    # Pages.
 
     def metrics(self) -> tuple[int, str, bytes]:
         async def render() -> bytes:
@@ -98,20 +98,20 @@ class MetricsServer:
 
         try:
             return 200, Exposition.content_type, self._run(render())
-        except (DayjobError, TookTooLong) as error:
-            return 503, "text/plain", f"the store does not answer: {error}\n".encode()
+        except (DayjobError, FutureTimeoutError) as error:
+            return 503, "text/plain", f"the store is unavailable: {error}\n".encode()
 
     def health(self) -> tuple[int, str, bytes]:
-        async def look() -> Health:
+        async def check() -> Health:
             return await (await self._inspector()).health()
 
         try:
-            health = self._run(look())
-        except (DayjobError, TookTooLong) as error:
-            health = Health(False, f"the store does not answer: {error}")
-        wrong = self._alive()
-        if health.ok and wrong is not None:
-            health = Health(False, wrong, health.round_trip_seconds)
+            health = self._run(check())
+        except (DayjobError, FutureTimeoutError) as error:
+            health = Health(False, f"the store is unavailable: {error}")
+        problem = self._alive()
+        if health.ok and problem is not None:
+            health = Health(False, problem, health.round_trip_seconds)
         return 200 if health.ok else 503, "application/json", msgspec.json.encode(health)
 
 

@@ -1,4 +1,4 @@
-"""Workers: they claim jobs, run their tasks, and settle them."""
+"""Workers claim jobs, run their tasks, and settle them."""
 
 from dayjob.worker.worker import Worker
 

@@ -1,7 +1,6 @@
-"""Running a job: resolve its task, decode, call under its timeout, turn what came of it into a settlement.
+"""The executor: finds a job's task, decodes its arguments, calls it under its timeout, returns a settlement.
 
-The executor stores nothing. Any exception of a handler, ``SystemExit`` and its like included, is that
-job's failure and nobody else's.
+It stores nothing. Any exception of a handler, including ``SystemExit``, fails that job only.
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ from dayjob.errors import BadPayload
 from dayjob.model.job import Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
-from dayjob.worker.call import bound
+from dayjob.worker.handler_call import handler_call
 from dayjob.worker.outcome import AnyTask, failed, succeeded
 from dayjob.worker.run import Run
-from dayjob.worker.threads import ThreadPool
+from dayjob.worker.thread_pool import ThreadPool
 
 OnUnknown = Literal["release", "dead"]
 
 UNKNOWN_TRIES = 100
-"""How often in a row a job whose task nobody knew is put back before it is dead: about an hour and a half."""
+"""How often in a row a job with an unknown task is released before it is dead: about an hour and a half."""
 
 _TRIES = re.compile(r"UnknownTask: try (\d+) of ")
-"""The last error of such a job says how often it was tried, to people and to the next worker."""
+"""The last error of such a job holds the number of tries, for people and for the next worker."""
 
 
 class ProcessRunner(Protocol):
-    """Runs a job in a child process; ``begun`` is called when a child has taken it."""
+    """Runs a job in a child process. ``on_start`` is called when a child has started it."""
 
     async def run(
-        self, task: AnyTask, context: Context, begun: Callable[[], None] | None = None
+        self, task: AnyTask, context: Context, on_start: Callable[[], None] | None = None
     ) -> Settlement: ...
 
 
 class ChildFailed(Exception):
-    """A run in a child process did not succeed; what it came to is settled as the child said."""
+    """A run in a child process did not succeed. Carries the settlement that the child returned."""
 
     def __init__(self, settlement: Settlement) -> None:
         super().__init__(settlement.error or settlement.transition.value)
@@ -53,7 +52,7 @@ class ChildFailed(Exception):
 
 
 class NotEncodable:
-    """Stands for a result that the child could not encode."""
+    """The result of a run whose child could not encode it."""
 
 
 class Executor:
@@ -75,7 +74,7 @@ class Executor:
         self._on_unknown = on_unknown
 
     async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
-        """The settlement of the run, or None if the claim was lost. To be awaited in that task, its own."""
+        """Return the settlement of the run, or None if the claim was lost. Call it in ``worker_task``."""
         task, context = run.task, run.context
         if run.lost:
             return None
@@ -102,22 +101,22 @@ class Executor:
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
-            run.stop_alarm()
+            run.stop_timer()
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
         return None if run.lost else settlement
 
     def _call(self, task: AnyTask, run: Run, timeout: float | None) -> Callable[[], Awaitable[Any]]:
-        """The handler with its arguments, in what the app puts around it; its time counts from here."""
+        """Return the handler's call, wrapped in tenant scope and middleware. The timeout starts here."""
         app, context = self._app, run.context
         call: Callable[[], Awaitable[Any]]
         if task.config.pool == "process":
-            call = partial(self._in_child, task, context, partial(run.start_alarm, timeout))
+            call = partial(self._in_child, task, context, partial(run.start_timer, timeout))
         else:
             if timeout is not None:
-                run.start_alarm(timeout)
-            call = bound(task, context)
+                run.start_timer(timeout)
+            call = handler_call(task, context)
             if not task.is_async:
                 call = partial(self._in_thread, call)
             if app.tenant_scope is not None and context.job.tenant is not None:
@@ -127,13 +126,13 @@ class Executor:
         return call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """A plain function's result; a wrapper around a coroutine function returns what is to be awaited."""
+        """Call a plain function in a thread. Await its result if it wraps a coroutine function."""
         result = await self._threads.run(function)
         return await result if inspect.isawaitable(result) else result
 
-    async def _in_child(self, task: AnyTask, context: Context, begun: Callable[[], None]) -> Any:
-        """The result from a child process; the time that the job may take counts from when it has one."""
-        outcome = await self._processes.run(task, context, begun)
+    async def _in_child(self, task: AnyTask, context: Context, on_start: Callable[[], None]) -> Any:
+        """Return the result from a child process. The timeout starts when a child has started the job."""
+        outcome = await self._processes.run(task, context, on_start)
         if outcome.transition is not Transition.ACK:
             raise ChildFailed(outcome)
         context.then(*outcome.enqueue, kv=outcome.kv)
@@ -142,7 +141,7 @@ class Executor:
     async def _in_scope(
         self, scope: AbstractAsyncContextManager[Any], call: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """The call within the tenant's scope."""
+        """Run the call inside the tenant's scope."""
         async with scope:
             return await call()
 
@@ -166,12 +165,12 @@ class Executor:
         return failed(task, job, error, policy)
 
     def _unknown(self, job: Job) -> Settlement:
-        """No task of that name here: others may know it, so put it back, for a while."""
+        """Snooze a job with an unknown task: another worker may have it. Dead after ``UNKNOWN_TRIES``."""
         missing = f"task {job.task!r}" if job.task else f"handler for queue {job.queue!r}"
         if self._on_unknown == "dead":
             return Settlement.dead_letter(job, f"UnknownTask: no {missing} is registered in this worker")
-        said = _TRIES.match(job.last_error or "")
-        tries = int(said[1]) + 1 if said else 1
+        earlier = _TRIES.match(job.last_error or "")
+        tries = int(earlier[1]) + 1 if earlier else 1
         error = f"UnknownTask: try {tries} of {UNKNOWN_TRIES}: no {missing} is registered in this worker"
         if tries >= UNKNOWN_TRIES:
             return Settlement.dead_letter(job, error)

@@ -1,9 +1,9 @@
-"""The heartbeat: renews leases and shows that the worker lives, from a thread of its own.
+"""The heartbeat: renews leases and stores the worker's heartbeats, from its own thread.
 
-So a handler that blocks the loop costs neither. It has a broker on an event loop in that thread, opened when
-it is first needed. It learns of lost leases and of cancels from the renewals, and it logs the stack of
-whatever blocks the worker's loop for over a second. Code that holds the interpreter's lock in C can still
-stall it.
+A handler that blocks the worker's event loop therefore loses no lease. The thread has its own event loop
+and broker, opened on first use. The replies to renewals report lost leases and cancel requests. The
+heartbeat logs the stack of code that blocks the worker's loop for over a second. C code that holds the
+interpreter's lock stalls the heartbeat too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCKED_AFTER = 1.0
 
 
 class Heartbeat:
-    """Watches over the runs of one worker while it is started."""
+    """Renews the leases of one worker's runs from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -53,22 +53,22 @@ class Heartbeat:
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="dayjob-heartbeat", daemon=True)
-        self._asked_at: float | None = None
-        self._reported = False
+        self._probed_at: float | None = None
+        self._logged = False
 
     def start(self) -> None:
         self._thread.start()
 
     async def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        with ThreadPoolExecutor(1) as waiter:  # Stuck handlers may have filled the loop's own executor.
+        with ThreadPoolExecutor(1) as waiter:  # Stuck handlers may occupy the loop's default executor.
             await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
         self._loop.close()
 
     def _serve(self) -> None:
-        self._loop.run_until_complete(self._beat())
+        self._loop.run_until_complete(self._run())
 
-    async def _beat(self) -> None:
+    async def _run(self) -> None:
         broker: Broker | None = None
         failing = False
         try:
@@ -82,11 +82,11 @@ class Heartbeat:
                             broker = await self._make_broker().open()
                         await self._renew(broker, due)
                         if self._registration.beat_at <= now:
-                            await self._registration.beat(broker, len(self._runs()), self._tell_replaced)
+                            await self._registration.beat(broker, len(self._runs()), self._on_replaced)
                         failing = False
-                    except Exception as error:  # Whatever it is, the next beat tries again.
+                    except Exception as error:  # The next beat retries after any error.
                         if not failing:
-                            _log.warning("%d leases could not be renewed yet: %r", len(due), error)
+                            _log.warning("%d leases could not be renewed, retrying: %r", len(due), error)
                         failing = True
         finally:
             if broker is not None:
@@ -101,36 +101,37 @@ class Heartbeat:
     async def _renew(self, broker: Broker, due: list[Run]) -> None:
         if not due:
             return
-        answers = await broker.renew_many([run.job for run in due], self._lease)
+        renewed = await broker.renew_many([run.job for run in due], self._lease)
         now = SYSTEM.elapsed()
-        for run, answer in zip(due, answers, strict=True):
-            if answer.lease_us is None:
-                self._tell(run.lose)
+        for run, renewal in zip(due, renewed, strict=True):
+            if renewal.lease_us is None:
+                self._call_worker(run.lose)
             else:
-                run.job.lease_us = answer.lease_us
+                run.job.lease_us = renewal.lease_us
                 run.renew_at = now + broker.lease_of(run.job.queue, self._lease) / 2
-                if answer.cancel_requested:
-                    self._tell(run.cancel_requested)
+                if renewal.cancel_requested:
+                    self._call_worker(run.cancel_requested)
 
-    def _tell_replaced(self, old: str) -> None:
-        self._tell(partial(self._replaced, old))
+    def _on_replaced(self, old: str) -> None:
+        self._call_worker(partial(self._replaced, old))
 
-    def _tell(self, callback: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The worker's loop is closed: nobody is left to be told.
+    def _call_worker(self, callback: Callable[[], None]) -> None:
+        """Call back on the worker's event loop."""
+        with suppress(RuntimeError):  # The worker's loop is closed, so the worker has stopped.
             self._worker_loop.call_soon_threadsafe(callback)
 
-    # Is the worker's loop alive?
+    # Detection of a blocked event loop.
 
     def _check_loop(self) -> None:
-        if self._asked_at is None:
-            self._asked_at = SYSTEM.elapsed()
-            self._tell(self._answered)
-        elif SYSTEM.elapsed() - self._asked_at > BLOCKED_AFTER and not self._reported:
-            self._reported = True
+        if self._probed_at is None:
+            self._probed_at = SYSTEM.elapsed()
+            self._call_worker(self._loop_responded)
+        elif SYSTEM.elapsed() - self._probed_at > BLOCKED_AFTER and not self._logged:
+            self._logged = True
             frame = sys._current_frames().get(self._worker_thread)
             stack = "".join(traceback.format_stack(frame)) if frame else "(no stack)"
-            _log.warning("the event loop has been blocked for over %g s, by:\n%s", BLOCKED_AFTER, stack)
+            _log.warning("the event loop has been blocked for over %g s by:\n%s", BLOCKED_AFTER, stack)
 
-    def _answered(self) -> None:
-        self._asked_at = None
-        self._reported = False
+    def _loop_responded(self) -> None:
+        self._probed_at = None
+        self._logged = False

@@ -1,7 +1,7 @@
-"""Context variables: every run starts with those that the worker was started with, and keeps its own.
+"""Isolation of context variables: every run starts with the values that the worker was started with.
 
-A task serves several short runs in turn, because making one costs more than many a run. Whether a run
-has left the variables as they were is seen afterwards; if not, no other run is let into that task.
+A task performs several short runs in turn, because creating a task costs more than many runs. If a run
+changed the variables, its task ends and no other run sees the change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dayjob.worker.run import Run
 
 
 class Isolation:
-    """The variables of one worker."""
+    """The context variables of one worker."""
 
     def __init__(self) -> None:
         self._variables = copy_context()
@@ -25,17 +25,17 @@ class Isolation:
         self._count = len(self._variables)
 
     def fresh(self) -> Variables:
-        """What a new task starts with."""
+        """Return the context of a new task."""
         return self._variables.copy()
 
-    def holds(self, run: Run, task: Task[Any]) -> bool:
-        """Whether the current task, which was that of the run, is as good as new."""
+    def unchanged_by(self, run: Run, task: Task[Any]) -> bool:
+        """Return whether the current task, which performed the run, may perform another."""
         if run.interrupted is not None or run.lost or task.cancelling():
-            return False  # A cancellation may still be on its way to it.
+            return False  # A cancellation of the task may not be delivered yet.
         variables = copy_context()
         if len(variables) != self._count:
             return False
-        for name, value in self._values:  # noqa: SIM110 - a generator would take longer than many a run
+        for name, value in self._values:  # noqa: SIM110 - a generator is slower
             if variables[name] is not value:
                 return False
         return True

@@ -1,4 +1,4 @@
-"""From what a handler did to the settlement that says so. Nothing is stored here."""
+"""The settlement of a run, from what its handler returned or raised. Stores nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dayjob.runtime import entropy
 from dayjob.task import Task
 
 UNENCODABLE = b""
-"""Stands for a result that could not be stored; no JSON is empty."""
+"""Marks a result that could not be stored. No JSON text is empty."""
 
 _NULL = b"null"
 
@@ -26,7 +26,7 @@ AnyTask = Task[Any, Any, Any]
 
 
 def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> Settlement:
-    """The handler returned."""
+    """Return the settlement of a handler that returned."""
     return Settlement(
         context.job,
         Transition.ACK,
@@ -38,22 +38,22 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
 
 
 def _encoded(context: Context, result: Any, max_result: int) -> bytes:
-    """The result as JSON. The work is done, so a result that can't be kept is no reason to do it again."""
+    """Return the result as JSON. A result that can't be stored is logged: the job is done, not retried."""
     try:
         encoded = encode(result)
     except Exception as error:
-        context.log.warning("the result %s can't be kept: %s", shown(result), error)
+        context.log.warning("the result %s can't be stored: %s", shown(result), error)
         return UNENCODABLE
     if len(encoded) > max_result:
         context.log.warning(
-            "the result has %d bytes and can't be kept: the limit is %d", len(encoded), max_result
+            "the result has %d bytes and can't be stored: the limit is %d", len(encoded), max_result
         )
         return UNENCODABLE
     return encoded
 
 
 def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Settlement:
-    """The handler raised."""
+    """Return the settlement of a handler that raised, by its retry policy."""
     retention = task.config.retention
     if isinstance(error, DeadLetter):
         return Settlement(job, Transition.DEAD_LETTER, error=str(error.reason), retention=retention)
@@ -69,7 +69,7 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
     try:
         delay = policy.after(job.attempts, error, entropy.fraction())
     except BaseException as fault:
-        text = f"{text}\n\nand its retry policy failed: {describe(fault)}"
+        text = f"{text}\n\nThe retry policy failed too: {describe(fault)}"
         delay = Retry().delay(job.attempts)
     if delay is None:
         return Settlement(job, Transition.DEAD_LETTER, error=text, retention=retention)
@@ -77,7 +77,7 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
 
 
 def describe(error: BaseException) -> str:
-    """The error in a line, then where it came from; bounded, and storable by every engine."""
+    """Return the error in one line, then its traceback: bounded, and storable by every engine."""
     first = "".join(traceback.format_exception_only(error)).strip()
     trace = _without_dayjob(error.__traceback__)
     if trace is None and error.__cause__ is None:
@@ -88,7 +88,7 @@ def describe(error: BaseException) -> str:
 
 
 def _without_dayjob(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is the handler's own."""
+    """Return the traceback from the first frame of the handler's own code."""
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("dayjob."):
         trace = trace.tb_next
     return trace

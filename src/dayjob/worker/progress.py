@@ -1,4 +1,4 @@
-"""Progress reports: the latest of each run, stored at most once in 250 ms for the whole worker."""
+"""Progress reports: the latest of each run, stored in one batch every 250 ms at most."""
 
 from __future__ import annotations
 
@@ -21,42 +21,43 @@ INTERVAL = 0.25
 
 
 class ProgressReports:
-    """Takes reports from coroutines and threads and stores them in batches."""
+    """Receives reports from coroutines and threads, and stores them in batches."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._latest: dict[tuple[bytes, int], Progress] = {}
-        """By claim: a job that was lost may run here again, while its earlier run has not ended."""
-        self._on_the_way: dict[tuple[bytes, int], Progress] = {}
+        """By claim: a lost job may run here again while its earlier run has not ended."""
+        self._being_stored: dict[tuple[bytes, int], Progress] = {}
         self._stored_at = -INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[None] | None = None
 
     def report(self, context: Context, fraction: float, message: str) -> None:
-        """Note the progress of a run; from any thread."""
+        """Add the progress of a run. Callable from any thread."""
         job = context.job
         report = Progress(job.key, job.epoch, fraction, clean_error(message))
         if threading.get_ident() == self._thread:
-            self._note(report)
+            self._add(report)
             return
-        with suppress(RuntimeError):  # The loop is closed: the run is no longer watched.
-            self._loop.call_soon_threadsafe(self._note, report)
+        with suppress(RuntimeError):  # The loop is closed, so the worker has stopped.
+            self._loop.call_soon_threadsafe(self._add, report)
 
-    def _note(self, report: Progress) -> None:
+    def _add(self, report: Progress) -> None:
         self._latest[report.key, report.epoch] = report
         if self._timer is None and self._storing is None:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
             self._timer = self._loop.call_later(delay, self._flush)
 
     def take(self, job: Job) -> tuple[float, str] | None:
-        """What a run that ends has reported and may not be stored yet, to be stored with its outcome.
+        """Return the last report of a run that ended, if it may not be stored yet.
 
-        A report that is on its way may come too late: it counts only while the job is running.
+        It is stored with the outcome. The write of a report under way may come after the settlement, and the
+        engine ignores it then.
         """
         claim = job.key, job.epoch
-        report = self._latest.pop(claim, None) or self._on_the_way.get(claim)
+        report = self._latest.pop(claim, None) or self._being_stored.get(claim)
         return None if report is None else (report.fraction, report.message)
 
     def _flush(self) -> None:
@@ -65,17 +66,17 @@ class ProgressReports:
 
     async def _store(self) -> None:
         reports, self._latest = self._latest, {}
-        self._on_the_way = reports
+        self._being_stored = reports
         self._stored_at = SYSTEM.elapsed()
         try:
             await self._broker.record_progress(list(reports.values()))
         except DayjobError as error:
-            _log.warning("the progress of %d jobs could not be stored: %s", len(reports), error)
+            _log.warning("progress of %d jobs could not be stored: %s", len(reports), error)
         finally:
-            self._on_the_way = {}
+            self._being_stored = {}
             self._storing = None
         for report in list(self._latest.values())[:1]:
-            self._note(report)
+            self._add(report)
 
     async def close(self) -> None:
         if self._timer is not None:

@@ -1,7 +1,7 @@
-"""A worker's place on the roster: an id of its own for each start, and a beat to show that it lives.
+"""The registration of a worker: an id that is new for each start, and heartbeats that keep it alive.
 
-The beats come from the heartbeat's thread, so that a handler that blocks the loop does not look like an end.
-A worker that finds itself declared dead takes a new id; what it ran under the old one is lost.
+The heartbeat's thread sends the beats, so that a handler that blocks the event loop does not make the worker
+look dead. A worker that was declared dead registers again under a new id; claims of the old id are lost.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from dayjob.runtime.ids import new_key
 from dayjob.runtime.process import this_process
 
 ALONE_INTERVAL = 60.0
-"""Seconds between beats where no other process can have the storage: they are for the record only."""
+"""Seconds between beats where only one process can open the storage, so that no other waits for them."""
 
 
 class Registration:
-    """Who a worker is, to the rest of the fleet."""
+    """The record of a worker in the registry."""
 
     def __init__(self, app: App, name: str, queues: tuple[str, ...], slots: int) -> None:
-        here = this_process()
+        process = this_process()
         self._app = app
         self._member = Member(
-            _new_id(name),
-            name,
-            app.name,
-            socket.gethostname(),
-            here.host,
-            here.pid,
-            here.started,
-            __version__,
-            queues,
-            tuple(sorted(app.tasks)),
-            tuple(recurring.id for recurring in app.recurring()),
-            slots,
-            to_micros(app.config.dead_after, "dead_after"),
+            id=_new_id(name),
+            name=name,
+            app=app.name,
+            host=socket.gethostname(),
+            machine=process.host,
+            pid=process.pid,
+            process_started=process.started,
+            version=__version__,
+            queues=queues,
+            tasks=tuple(sorted(app.tasks)),
+            schedules=tuple(recurring.id for recurring in app.recurring()),
+            slots=slots,
+            dead_after=to_micros(app.config.dead_after, "dead_after"),
         )
-        self._old: list[str] = []
-        """Under what it was declared dead, and may have left claims behind."""
+        self._old_ids: list[str] = []
+        """Ids that were declared dead and whose claims may not be reclaimed yet."""
         self.beat_at = float("-inf")
-        """When the next beat is due, on the clock's ``elapsed``."""
+        """The time of the next beat, on the clock's ``elapsed``."""
 
     @property
     def id(self) -> str:
@@ -61,10 +61,10 @@ class Registration:
             silent = max(member.dead_after, round(BEATS * ALONE_INTERVAL * SECOND))
             member = replace(member, dead_after=silent)
         self._member = await broker.register(member)
-        self._next(broker)
+        self._schedule_next(broker)
 
     async def beat(self, broker: Broker, running: int, replaced: Callable[[str], None]) -> None:
-        """Tell that the worker lives. If it was declared dead, it is told so, and on the roster anew."""
+        """Store a heartbeat. If the worker was declared dead, register it again and call ``replaced``."""
         member = await broker.beat(self._member, running)
         if member is not None:
             self._member = member
@@ -72,23 +72,24 @@ class Registration:
             old = self._member.id
             fresh = replace(self._member, id=_new_id(self._member.name), beat=0, running=0)
             self._member = await broker.register(fresh)
-            self._old.append(old)
+            self._old_ids.append(old)
             replaced(old)
-        if self._old:
-            await broker.reclaim_from(self._old)
-            await broker.declare(self._app.name, self._app.recurring())  # They may be gone by now.
-            self._old.clear()
-        self._next(broker)
+        if self._old_ids:
+            await broker.reclaim_from(self._old_ids)
+            # The schedules of a worker that was declared dead may have been removed.
+            await broker.declare(self._app.name, self._app.recurring())
+            self._old_ids.clear()
+        self._schedule_next(broker)
 
     def silent_for(self) -> float | None:
-        """Seconds since a beat was due that did not come about in all the time that others wait for one."""
+        """Return how late the next beat is, if others may have declared the worker dead by now."""
         late = SYSTEM.elapsed() - self.beat_at
         return late if late > self._member.dead_after / SECOND else None
 
     async def leave(self, broker: Broker) -> None:
         await broker.deregister(self._member)
 
-    def _next(self, broker: Broker) -> None:
+    def _schedule_next(self, broker: Broker) -> None:
         alone = not broker.capabilities.multi_process
         interval = ALONE_INTERVAL if alone else self._member.dead_after / SECOND / BEATS
         self.beat_at = SYSTEM.elapsed() + interval

@@ -1,4 +1,4 @@
-"""One claim on its way through the worker."""
+"""One run of a claimed job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from dayjob.context import Context
-from dayjob.instrumentation import Ending
+from dayjob.instrumentation import RunMeter
 from dayjob.model.job import Job
 from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
@@ -21,28 +21,27 @@ class Run(Struct, eq=False):
     context: Context
     task: Task[Any, Any, Any] | None
     renew_at: float
-    """When the claim is past half its lease, on the clock's ``elapsed``."""
+    """The time of half the lease, on the clock's ``elapsed``."""
     worker_task: asyncio.Task[Any] | None = None
     interrupted: Reason | None = None
-    """Why the handler was stopped from outside; its ``CancelledError`` is then not its own."""
+    """The reason why the worker cancelled the handler. None: a ``CancelledError`` is the handler's own."""
     lost: bool = False
-    took: float = 0.0
-    """Seconds, once it has ended."""
-    ending: Ending | None = None
-    """Who counts how it ends."""
+    seconds: float = 0.0
+    """The duration, set at the end."""
+    meter: RunMeter | None = None
     abandoned: bool = False
-    """Whether it was settled without its handler, which would not end."""
-    _alarm: asyncio.TimerHandle | None = None
+    """Whether the run was settled though its handler did not end."""
+    _timer: asyncio.TimerHandle | None = None
 
     def cancel_requested(self) -> None:
-        """Somebody asked for the job to stop."""
+        """Set the cancel flag and signal, and interrupt the handler if its task is configured so."""
         self.job.cancel_requested = True
         self.context.cancelled.set("cancel")
         if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
             self.interrupt("cancel")
 
     def lose(self) -> None:
-        """The claim is somebody else's now: what this run does no longer counts."""
+        """Mark the claim as lost: the outcome of this run no longer counts."""
         self.lost = True
         self.context.cancelled.set("lost")
         if not self._in_thread():
@@ -56,16 +55,16 @@ class Run(Struct, eq=False):
             if self.worker_task is not None:
                 self.worker_task.cancel()
 
-    def start_alarm(self, seconds: float | None) -> None:
-        """Interrupt the run when it has taken that long from now."""
-        self.stop_alarm()
+    def start_timer(self, seconds: float | None) -> None:
+        """Interrupt the run after this many seconds from now."""
+        self.stop_timer()
         if seconds is not None:
-            self._alarm = asyncio.get_running_loop().call_later(seconds, self.interrupt, "timeout")
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.interrupt, "timeout")
 
-    def stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _in_thread(self) -> bool:
         task = self.task

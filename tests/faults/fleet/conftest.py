@@ -1,4 +1,4 @@
-"""The storages that several processes share, and a scene on each."""
+"""The engines that several processes can share, and a fleet of workers on each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.faults.fleet.scene import Scene
+from tests.faults.fleet.worker_fleet import WorkerFleet
 from tests.support.engines import ENGINES, EngineUnderTest
 from tests.support.processes import Spawn
 
@@ -26,12 +26,12 @@ async def url(engine: EngineUnderTest, tmp_path: Path) -> AsyncIterator[str]:
     url = engine.url(tmp_path)
     yield url
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
-        await broker.sweep()  # Processes that were killed may have left something.
+        await broker.sweep()  # Killed processes may have left expired claims.
     engine.after(tmp_path)
 
 
 @pytest.fixture
-async def scene(url: str, spawn: Spawn, tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(spawn, url, tmp_path)
-    async with scene.broker:
-        yield scene
+async def fleet(url: str, spawn: Spawn, tmp_path: Path) -> AsyncIterator[WorkerFleet]:
+    fleet = WorkerFleet(spawn, url, tmp_path)
+    async with fleet.broker:
+        yield fleet

@@ -1,7 +1,7 @@
-"""A worker in a process of its own, as the fleet's tests start it, stop it, and kill it.
+"""A worker in a process of its own, which the fleet tests start, stop and kill.
 
-What its jobs do and what becomes of them is written to a diary that all processes of a test share: a line is
-a word, a job's id, and the process.
+Runs and outcomes are written to an event log that all processes of a test share: each line has the event, the
+id of the job, and the pid.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ HOUR = 3600.0
 KEEP_ALL = Retention(done=HOUR, dead=HOUR, cancelled=HOUR)
 
 
-class Diary:
-    """Lines that are in the file as soon as they are written."""
+class EventLog:
+    """An append-only log file without a buffer."""
 
     def __init__(self, path: str) -> None:
         self.folder = Path(path).parent
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def write(self, word: str, id: str) -> None:
-        os.write(self._file, f"{word} {id} {os.getpid()}\n".encode())
+    def write(self, event: str, id: str) -> None:
+        os.write(self._file, f"{event} {id} {os.getpid()}\n".encode())
 
     def ended(self, task: str) -> bool:
-        """Whether the test lets these jobs end."""
+        """Return whether the test has allowed the jobs of this task to end."""
         return (self.folder / f"end-{task}").exists()
 
 
-def build(url: str, diary: Diary | None = None, *, dead_after: float = 15) -> App:
-    """The app, for the worker, and for the test that enqueues."""
+def build(url: str, event_log: EventLog | None = None, *, dead_after: float = 15) -> App:
+    """Build the app, for the worker and for the test that enqueues."""
     app = App(url, config=BrokerConfig(dead_after=dead_after, retention=KEEP_ALL))
 
-    def write(word: str, ctx: Context) -> None:
-        assert diary is not None
-        diary.write(word, ctx.job.id)
+    def write(event: str, ctx: Context) -> None:
+        assert event_log is not None
+        event_log.write(event, ctx.job.id)
 
     def ended(task: str) -> bool:
-        assert diary is not None
-        return diary.ended(task)
+        assert event_log is not None
+        return event_log.ended(task)
 
     @app.task(name="tick")
     async def tick() -> None:
@@ -56,32 +56,32 @@ def build(url: str, diary: Diary | None = None, *, dead_after: float = 15) -> Ap
 
     @app.task(name="hang")
     async def hang() -> None:
-        """Never ends by itself."""
+        """Never end."""
         await asyncio.Event().wait()
 
     @app.task(name="hold")
     async def hold(ctx: Context) -> None:
-        """Goes on until the test lets it end, or it is told to stop."""
+        """Run until the test allows the end, or the run is cancelled."""
         write("started", ctx)
         try:
             while not ended("hold"):
                 await pause(0.05)
         finally:
-            write(f"told-{ctx.cancelled.reason}" if ctx.cancelled else "finished", ctx)
+            write(f"cancelled-{ctx.cancelled.reason}" if ctx.cancelled else "finished", ctx)
 
-    @app.task(name="stubborn")
-    def stubborn(ctx: Context) -> None:
-        """The same in a thread, and deaf."""
+    @app.task(name="ignore_cancel")
+    def ignore_cancel(ctx: Context) -> None:
+        """Run in a thread until the test allows the end, and ignore the cancel."""
         write("started", ctx)
-        while not ended("stubborn"):
+        while not ended("ignore_cancel"):
             block(0.05)
-        write(f"told-{ctx.cancelled.reason}" if ctx.cancelled else "finished", ctx)
+        write(f"cancelled-{ctx.cancelled.reason}" if ctx.cancelled else "finished", ctx)
 
     return app
 
 
 def declare(app: App, names: list[str]) -> None:
-    """Tasks that are recurring by the code, once an hour."""
+    """Declare tasks that recur once an hour."""
 
     async def recurring() -> None:
         pass
@@ -90,17 +90,17 @@ def declare(app: App, names: list[str]) -> None:
         app.task(name=name, every=HOUR)(recurring)
 
 
-async def work(url: str, diary_path: str, options: dict[str, Any]) -> None:
-    """A worker until it is stopped. Says its id.
+async def work(url: str, log_path: str, options: dict[str, Any]) -> None:
+    """Run a worker until it is stopped, and send its id.
 
-    ``machine`` makes its process look like one of another machine, ``declares`` names what its code makes
-    recurring, and ``undeclared_for`` is how long what no code declares any more is kept.
+    ``machine`` makes the process look like one of another machine. ``declares`` names the declared schedules.
+    ``undeclared_for`` is the grace time of schedules that are no longer declared.
     """
     if machine := options.get("machine"):
         process.this_host = partial(str, machine)  # type: ignore[assignment]
     schedules.UNDECLARED_FOR = options.get("undeclared_for", schedules.UNDECLARED_FOR)
-    diary = Diary(diary_path)
-    app = build(url, diary, dead_after=options.get("dead_after", 15))
+    event_log = EventLog(log_path)
+    app = build(url, event_log, dead_after=options.get("dead_after", 15))
     declare(app, options.get("declares", []))
     worker = Worker(app, concurrency=options.get("concurrency", 10), name=options.get("name"))
 
@@ -108,11 +108,11 @@ async def work(url: str, diary_path: str, options: dict[str, Any]) -> None:
     async def started(event: Event) -> None:
         say(worker.id)
 
-    if options.get("tells", True):
+    if options.get("log_events", True):
 
         @app.on("job.succeeded")
         @app.on("job.lost")
-        async def happened(event: Event) -> None:
-            diary.write(event.name, event.id)
+        async def log(event: Event) -> None:
+            event_log.write(event.name, event.id)
 
     await worker.run()

@@ -1,4 +1,4 @@
-"""A server is away for longer than ``dead_after``: when it is back, nobody is taken for dead."""
+"""A server is away for longer than ``dead_after``: no worker is declared dead when it is back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from dayjob import JobState
 from dayjob.runtime.clock import SYSTEM
-from tests.faults.fleet.scene import Scene
+from tests.faults.fleet.worker_fleet import WorkerFleet
 from tests.support.processes import Spawn, pause
-from tests.support.servers.private import Stop, private_server
+from tests.support.servers.private_postgres import Stop, private_server
 from tests.support.servers.redis import running_server
 
 pytestmark = pytest.mark.slow
@@ -48,25 +48,27 @@ async def _redis() -> AsyncIterator[tuple[str, Outage]]:
 
 
 @pytest.mark.parametrize("server", [_postgres, _redis], ids=["postgres", "redis"])
-async def test_workers_that_were_cut_off_keep_their_jobs(server, tmp_path: Path, spawn: Spawn) -> None:
+async def test_workers_keep_their_jobs_through_an_outage_longer_than_dead_after(
+    server, tmp_path: Path, spawn: Spawn
+) -> None:
     async with server() as (url, outage):
-        scene = Scene(spawn, url, tmp_path)
-        async with scene.broker:
-            workers = await scene.start_many(3, foreign=True, dead_after=DEAD_AFTER, concurrency=JOBS)
-            ids = await scene.enqueue("hold", 2 * JOBS)
-            await scene.until_told("started", ids)
-            before = {id: job.worker for id, job in (await scene.jobs()).items()}
+        fleet = WorkerFleet(spawn, url, tmp_path)
+        async with fleet.broker:
+            workers = await fleet.start_many(3, foreign=True, dead_after=DEAD_AFTER, concurrency=JOBS)
+            ids = await fleet.enqueue("hold", 2 * JOBS)
+            await fleet.until_logged("started", ids)
+            before = {id: job.worker for id, job in (await fleet.jobs()).items()}
 
             await outage(2 * DEAD_AFTER)
             deadline = SYSTEM.elapsed() + 3 * DEAD_AFTER
             while SYSTEM.elapsed() < deadline:
-                jobs = await scene.jobs()
+                jobs = await fleet.jobs()
                 assert {(job.state, job.epoch) for job in jobs.values()} == {(JobState.RUNNING, 1)}
                 await pause(0.1)
-            assert {id: job.worker for id, job in (await scene.jobs()).items()} == before
-            alive = {worker.id for worker in await scene.broker.workers()}
+            assert {id: job.worker for id, job in (await fleet.jobs()).items()} == before
+            alive = {worker.id for worker in await fleet.broker.workers()}
             assert alive == {worker.id for worker in workers}
-            scene.end("hold")
-            await scene.until_idle()
-            assert scene.told("job.lost") == []
-            assert (await scene.broker.stats("default")).done == len(ids)
+            fleet.end("hold")
+            await fleet.until_idle()
+            assert fleet.logged("job.lost") == []
+            assert (await fleet.broker.stats("default")).done == len(ids)

@@ -1,4 +1,4 @@
-"""Recurring and scheduled jobs while the process that does the duties is killed: each due time fires once."""
+"""The leader is killed: each due time of each schedule still fires exactly once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from dayjob import JobState, Recurring
 from dayjob.model.durations import SECOND
-from tests.faults.fleet.firing import fired, lateness, not_exactly_once
-from tests.faults.fleet.scene import BOUND, Scene
+from tests.faults.fleet.fired_schedules import fired, lateness, not_exactly_once
+from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet
 from tests.support.engines import EngineUnderTest
 from tests.support.processes import pause, until
 
@@ -17,46 +17,46 @@ pytestmark = pytest.mark.slow
 
 WORKERS, SCHEDULES = 4, 20
 BEFORE, AFTER = 2.0, 3.0
-"""Seconds of firing before the leader is killed, and after another one has taken over."""
+"""Seconds of firing before the leader is killed, and after the next leader took over."""
 
 
-async def test_every_due_time_fires_exactly_once_though_the_leader_is_killed(
-    scene: Scene, engine: EngineUnderTest
+async def test_every_due_time_fires_exactly_once_while_the_leader_is_killed(
+    fleet: WorkerFleet, engine: EngineUnderTest
 ) -> None:
-    # On PostgreSQL they can't see each other's processes: the next leader has to wait for the term to end.
-    workers = await scene.start_many(WORKERS, foreign=engine.name == "postgres", tells=False)
-    first = [await scene.broker.schedule(_recurring(number)) for number in range(SCHEDULES)]
-    leader = await scene.leader(workers)
-    (later,) = await scene.enqueue_later("tick", BEFORE + 1)
+    # On PostgreSQL the workers look like separate machines: the next leader waits for the end of the term.
+    workers = await fleet.start_many(WORKERS, foreign=engine.name == "postgres", log_events=False)
+    first = [await fleet.broker.schedule(_recurring(number)) for number in range(SCHEDULES)]
+    leader = await fleet.leader(workers)
+    (later,) = await fleet.enqueue_later("tick", BEFORE + 1)
     await pause(BEFORE)
     await leader.kill()
     others = [worker for worker in workers if worker is not leader]
-    assert await scene.leader(others) in others
-    took_over = await scene.now()
+    assert await fleet.leader(others) in others
+    took_over = await fleet.now()
 
-    async def goes_on() -> bool:
-        newest = {schedule.id: schedule.last_us or 0 for schedule in await scene.broker.schedules()}
+    async def continues() -> bool:
+        newest = {schedule.id: schedule.last_us or 0 for schedule in await fleet.broker.schedules()}
         return min(newest.values()) > took_over
 
-    await until(goes_on, BOUND)
+    await until(continues, BOUND)
     await pause(AFTER)
-    job = await scene.broker.wait(later, BOUND)
+    job = await fleet.broker.wait(later, BOUND)
     assert job.status == "completed"
     for schedule in first:
-        await scene.broker.pause_schedule(schedule.id)
-    await scene.until_idle()
+        await fleet.broker.pause_schedule(schedule.id)
+    await fleet.until_idle()
 
-    last = await scene.broker.schedules()
-    jobs = list((await scene.jobs()).values())
+    last = await fleet.broker.schedules()
+    jobs = list((await fleet.jobs()).values())
     assert {job.state for job in jobs} == {JobState.DONE}
     assert not_exactly_once(first, last, jobs) == []
     times = fired(jobs)
-    assert sum(map(len, times.values())) == (await scene.broker.stats("default")).done - 1
+    assert sum(map(len, times.values())) == (await fleet.broker.stats("default")).done - 1
     late = [each / SECOND for each in lateness(jobs)]
     print(
         f"{engine}: {len(late)} fired, late by {median(late):.3f} s at the median, {max(late):.3f} s at most"
     )
-    assert median(late) < 1, "on time but for the moment without a leader"
+    assert median(late) < 1, "on time except for the moment without a leader"
 
 
 def _recurring(number: int) -> Recurring:
@@ -65,15 +65,15 @@ def _recurring(number: int) -> Recurring:
     return Recurring(f"schedule {number}", cron="* * * * * *", task="tick")
 
 
-async def test_an_idle_worker_fires_on_time(scene: Scene, engine: EngineUnderTest) -> None:
-    await scene.start(tells=False)
+async def test_an_idle_worker_fires_on_time(fleet: WorkerFleet, engine: EngineUnderTest) -> None:
+    await fleet.start(log_events=False)
     for number in range(5):
-        await scene.broker.schedule(Recurring(f"schedule {number}", every=0.5 + 0.07 * number, task="tick"))
+        await fleet.broker.schedule(Recurring(f"schedule {number}", every=0.5 + 0.07 * number, task="tick"))
 
     async def some_fired() -> bool:
-        return (await scene.broker.stats("default")).done >= 30
+        return (await fleet.broker.stats("default")).done >= 30
 
     await until(some_fired, BOUND)
-    late = sorted(each / SECOND for each in lateness((await scene.jobs()).values()))
+    late = sorted(each / SECOND for each in lateness((await fleet.jobs()).values()))
     print(f"{engine}: fired {median(late) * 1000:.1f} ms late at the median, {late[-1] * 1000:.1f} at most")
-    assert median(late) < 0.5, "far from any polling interval, on a busy machine, too"
+    assert median(late) < 0.5, "far below any polling interval, even on a busy machine"

@@ -17,7 +17,7 @@ import pytest
 from dayjob import App, Broker, Context, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.stop_signal import StopSignal
-from dayjob.worker.processes import ProcessPool
+from dayjob.worker.process_pool import ProcessPool
 from tests.support.workers import record, run_until_idle, until, within, working
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.watching import (
@@ -34,10 +34,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("exit", "the process running it ended with exit code 1"),
-        ("null", "the process running it was killed by signal 11 (SIGSEGV)"),
-        ("SIGABRT", f"the process running it was killed by signal {signal.SIGABRT:d} (SIGABRT)"),
-        ("SIGKILL", "the process running it was killed by signal 9 (SIGKILL) (out of memory?)"),
+        ("exit", "the process that ran the job ended with exit code 1"),
+        ("null", "the process that ran the job was killed by signal 11 (SIGSEGV)"),
+        ("SIGABRT", f"the process that ran the job was killed by signal {signal.SIGABRT:d} (SIGABRT)"),
+        ("SIGKILL", "the process that ran the job was killed by signal 9 (SIGKILL) (out of memory?)"),
     ],
 )
 async def test_the_end_of_a_process_costs_that_attempt_only(app: App, way: str, reason: str) -> None:
@@ -46,7 +46,7 @@ async def test_the_end_of_a_process_costs_that_attempt_only(app: App, way: str, 
     broker = await app.opened()
     died, *others = [await record(broker, id) for id in ids]
     assert (died.state, died.attempts) == (JobState.SCHEDULED, 1)
-    assert str(died.last_error) == f"dayjob.worker.processes.ProcessDied: {reason}"
+    assert str(died.last_error) == f"dayjob.worker.child_process.ProcessDied: {reason}"
     assert [(job.state, job.attempts) for job in others] == [(JobState.DONE, 1)] * 2
     assert worker.done == 3
 

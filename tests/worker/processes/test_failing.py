@@ -74,7 +74,7 @@ async def test_a_task_inside_a_function_is_dead_with_the_remedy(app: App) -> Non
     finally:
         del app.tasks[inner.name]
     assert job.state is JobState.DEAD
-    assert "inner' is not known in a child process" in str(job.last_error)
+    assert "inner' is not registered in a child process" in str(job.last_error)
     assert "define it at the top level" in str(job.last_error)
 
 

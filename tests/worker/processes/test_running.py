@@ -12,7 +12,7 @@ import pytest
 
 from dayjob import App, Context, JobState
 from dayjob.runtime.clock import SYSTEM
-from dayjob.worker.processes import ProcessPool
+from dayjob.worker.process_pool import ProcessPool
 from tests.support.workers import record, run_until_idle
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.watching import (
@@ -197,4 +197,4 @@ async def test_a_result_that_cant_be_kept_is_still_a_success(
     handle = await tasks.unkeepable.aenqueue()
     job = await after(app, handle.id)
     assert job.state is JobState.DONE
-    assert "can't be kept" in caplog.text
+    assert "can't be stored" in caplog.text

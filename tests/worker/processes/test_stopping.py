@@ -34,7 +34,7 @@ async def test_a_job_that_wont_end_is_killed_and_released_uncounted(app: App) ->
 
 
 async def test_a_worker_without_process_tasks_starts_none(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dayjob.worker.processes._spawn", None)
+    monkeypatch.setattr("dayjob.worker.child_process._spawn", None)
     await run_until_idle(app)
 
 

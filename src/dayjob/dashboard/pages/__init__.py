@@ -1,1 +1,1 @@
-"""One module a page."""
+"""The HTML pages, one module each."""

@@ -1,4 +1,4 @@
-"""One job's whole story."""
+"""One job: its timeline, details, payload and result."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.live import job_shape, job_values
 from dayjob.dashboard.rendering import page, problem
-from dayjob.inspect.inspector import Inspector, alike
+from dayjob.dashboard.state import state_of
+from dayjob.inspect import Inspector, error_pattern
 from dayjob.inspect.json_fields import span
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
 
 
-class Moment(Struct, frozen=True):
-    """A point of a job's life."""
-
+class TimelineEntry(Struct, frozen=True):
     at_us: int
-    what: str
+    title: str
     kind: str = "plain"
-    more: str | None = None
+    detail: str | None = None
     error: str | None = None
 
 
+_END_TITLES = {JobState.DONE: "Completed", JobState.DEAD: "Died", JobState.CANCELLED: "Cancelled"}
+
+
 async def job(request: Request) -> Response:
-    inspector = await desk_of(request).inspector()
+    inspector = await state_of(request).inspector()
     id = request.path_params["id"]
     found = await inspector.job(id)
     if found is None:
         return problem(
-            request, 404, f"There is no job {id}: it never was, or it has finished and is not kept."
+            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
         )
     job, why = found
     return page(
@@ -46,8 +47,8 @@ async def job(request: Request) -> Response:
         job=job,
         why=why,
         values=job_values(job, why),
-        moments=timeline(job),
-        facts=_facts(job),
+        timeline=timeline(job),
+        details=_details(job),
         headers=inspector.redaction.headers(job.headers),
         payload=_content(inspector, job.payload),
         result=None if job.result is None else _content(inspector, job.result),
@@ -55,31 +56,31 @@ async def job(request: Request) -> Response:
     )
 
 
-def timeline(job: Job) -> list[Moment]:
-    """What is known of its life, in order: each failure that is kept, and how it is now."""
-    moments = [Moment(job.enqueued_us, "Enqueued")]
+def timeline(job: Job) -> list[TimelineEntry]:
+    """Return the known events in order: the recorded failures, the current run, the end."""
+    entries = [TimelineEntry(job.enqueued_us, "Enqueued")]
     if job.run_us > job.enqueued_us and not job.errors:
-        moments.append(Moment(job.run_us, "Due"))
+        entries.append(TimelineEntry(job.run_us, "Due"))
     for failure in job.errors:
         by = f"by {failure.worker}" if failure.worker else None
-        moments.append(
-            Moment(failure.at_us, f"Attempt {failure.attempt} failed", "failed", by, failure.message)
+        entries.append(
+            TimelineEntry(failure.at_us, f"Attempt {failure.attempt} failed", "failed", by, failure.message)
         )
     if job.claimed_us is not None and (job.state is JobState.RUNNING or job.state is JobState.DONE):
         by = f"by {job.worker}" if job.worker else None
-        moments.append(Moment(job.claimed_us, f"Attempt {job.attempts} started", "running", by))
+        entries.append(TimelineEntry(job.claimed_us, f"Attempt {job.attempts} started", "running", by))
     if job.errors and not job.state.finished and job.state is not JobState.RUNNING:
-        moments.append(Moment(job.run_us, f"Attempt {job.attempts + 1} is due", "scheduled"))
+        entries.append(TimelineEntry(job.run_us, f"Attempt {job.attempts + 1} due", "scheduled"))
     if job.finished_us is not None:
         took = None
         if job.claimed_us is not None and job.state is JobState.DONE:
-            took = f"after a run of {span((job.finished_us - job.claimed_us) / SECOND)}"
-        moments.append(Moment(job.finished_us, job.state.value.capitalize(), job.state.value, took))
-    return sorted(moments, key=lambda moment: moment.at_us)
+            took = f"after running for {span((job.finished_us - job.claimed_us) / SECOND)}"
+        entries.append(TimelineEntry(job.finished_us, _END_TITLES[job.state], job.state.value, took))
+    return sorted(entries, key=lambda entry: entry.at_us)
 
 
-def _facts(job: Job) -> list[tuple[str, Any]]:
-    facts = [
+def _details(job: Job) -> list[tuple[str, Any]]:
+    details = [
         ("Queue", job.queue),
         ("Task", job.task or None),
         ("Attempts", f"{job.attempts} of {job.max_attempts}"),
@@ -87,11 +88,11 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Tenant", job.tenant),
         ("Worker", job.worker),
         ("Dedup key", job.dedup_key),
-        ("Claims ever", f"{job.epoch:,}" if job.epoch > job.attempts else None),
-        ("Asked to stop", "yes" if job.cancel_requested else None),
-        ("Failed of", alike(job.last_error) if job.last_error else None),
+        ("Claims", f"{job.epoch:,}" if job.epoch > job.attempts else None),
+        ("Cancel requested", "yes" if job.cancel_requested else None),
+        ("Error", error_pattern(job.last_error) if job.last_error else None),
     ]
-    return [(name, value) for name, value in facts if value is not None]
+    return [(name, value) for name, value in details if value is not None]
 
 
 def _content(inspector: Inspector, data: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Logging in with the token, and out."""
+"""Log in with the token, and log out."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from starlette.responses import RedirectResponse, Response
 
 from dayjob.dashboard.audit import audit
 from dayjob.dashboard.rendering import page, url
-from dayjob.dashboard.security import Guard, Refused, visit_of
+from dayjob.dashboard.security import Guard, Refused, context_of
 
-_OURS = re.compile(r"/(?![/\\])[\w/?&=%.~+-]*", re.ASCII)
-"""A path of this dashboard; never the address of another site."""
+_LOCAL_PATH = re.compile(r"/(?![/\\])[\w/?&=%.~+-]*", re.ASCII)
+"""A path of this dashboard, never a URL of another site."""
 
 
-async def ask(request: Request) -> Response:
-    if not _guard(request).asks_for_token or visit_of(request).logged_in:
+async def login_form(request: Request) -> Response:
+    if not _guard(request).asks_for_token or context_of(request).logged_in:
         return RedirectResponse(url(request, "/"), 303)
     return _form(request)
 
 
 async def log_in(request: Request) -> Response:
-    guard, fields = _guard(request), visit_of(request).fields
+    guard, fields = _guard(request), context_of(request).fields
     try:
         session = await guard.log_in(request, fields.get("token", ""))
     except Refused as refused:
@@ -35,22 +35,22 @@ async def log_in(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    guard, visit = _guard(request), visit_of(request)
-    audit("logout", visit.who, visit.client)
-    answer = RedirectResponse(url(request, "/login", said="out"), 303)
+    guard, context = _guard(request), context_of(request)
+    audit("logout", context.user, context.client)
+    answer = RedirectResponse(url(request, "/login", message="logged-out"), 303)
     answer.headers["set-cookie"] = guard.cookie(request, None)
     return answer
 
 
 def _form(request: Request, status: int = 200, problem: str | None = None) -> Response:
-    following = request.query_params.get("next") or visit_of(request).fields.get("next", "")
-    following = following if _OURS.fullmatch(following) else ""
+    following = request.query_params.get("next") or context_of(request).fields.get("next", "")
+    following = following if _LOCAL_PATH.fullmatch(following) else ""
     return page(request, "login.html", status, problem=problem, following=following)
 
 
 def _target(request: Request, following: str) -> str:
     root = url(request, "/").removesuffix("/")
-    return root + following if _OURS.fullmatch(following) else url(request, "/")
+    return root + following if _LOCAL_PATH.fullmatch(following) else url(request, "/")
 
 
 def _guard(request: Request) -> Guard:

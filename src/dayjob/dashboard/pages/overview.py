@@ -1,4 +1,4 @@
-"""All queues at a glance, with the last hour's charts of all of them or of one."""
+"""All queues at a glance, with the charts of the last hour for all of them or one."""
 
 from __future__ import annotations
 
@@ -6,38 +6,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dayjob.dashboard import charts
-from dayjob.dashboard.desk import PATIENCE, desk_of
 from dayjob.dashboard.live import STATES, overview_shape, overview_values, queue_key
-from dayjob.dashboard.rendering import asked, page
+from dayjob.dashboard.rendering import page, query_value
+from dayjob.dashboard.state import READ_BUDGET, state_of
 
 SHOWN = 100
-"""How many queues are on a page."""
+"""How many queues a page shows."""
 
 
 async def overview(request: Request) -> Response:
-    desk = desk_of(request)
-    inspector = await desk.inspector()
-    seen = await inspector.overview(patience=PATIENCE)
-    queue = asked(request, "queue")
-    first = _number(asked(request, "from") or "")
-    shown = seen.queues[first : first + SHOWN]
-    drawn = await inspector.charts([queue, *(view.name for view in shown)], patience=PATIENCE)
+    state = state_of(request)
+    inspector = await state.inspector()
+    found = await inspector.overview(budget=READ_BUDGET)
+    queue = query_value(request, "queue")
+    first = _number(query_value(request, "from") or "")
+    shown = found.queues[first : first + SHOWN]
+    drawn = await inspector.charts([queue, *(view.name for view in shown)], budget=READ_BUDGET)
     return page(
         request,
         "overview.html",
         active="overview",
         live="/events/overview",
         live_query={"queue": queue},
-        shape=overview_shape(seen),
-        seen=seen,
-        values=overview_values(seen, desk),
+        shape=overview_shape(found),
+        values=overview_values(found, state),
         states=STATES,
         queue=queue,
         queues=[(view, queue_key(view.name), charts.sparkline(drawn[view.name])) for view in shown],
         before=max(first - SHOWN, 0) if first else None,
-        after=first + SHOWN if first + SHOWN < len(seen.queues) else None,
+        after=first + SHOWN if first + SHOWN < len(found.queues) else None,
         throughput=charts.throughput(drawn[queue]),
-        waiting=charts.waiting(drawn[queue]),
+        pending=charts.pending(drawn[queue]),
         latency=charts.latency(drawn[queue]),
     )
 

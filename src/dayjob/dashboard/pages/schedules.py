@@ -1,13 +1,13 @@
-"""Recurring jobs, with when they fire next."""
+"""Schedules, with their next due times."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.live import schedules_shape
 from dayjob.dashboard.rendering import page
+from dayjob.dashboard.state import state_of
 from dayjob.errors import ConfigError
 from dayjob.inspect.json_fields import when
 from dayjob.model.recurring import Schedule
@@ -17,7 +17,7 @@ SHOWN = 500
 
 
 async def schedules(request: Request) -> Response:
-    found = await (await desk_of(request).inspector()).schedules()
+    found = await (await state_of(request).inspector()).schedules()
     return page(
         request,
         "schedules.html",
@@ -26,12 +26,12 @@ async def schedules(request: Request) -> Response:
         live_query={},
         shape=schedules_shape(found),
         schedules=[(schedule, when(schedule), next_fires(schedule)) for schedule in found[:SHOWN]],
-        left_out=max(len(found) - SHOWN, 0),
+        hidden=max(len(found) - SHOWN, 0),
     )
 
 
 def next_fires(schedule: Schedule) -> list[int]:
-    """The next due times, as far as there are any."""
+    """Return the next due times, if there are any."""
     if schedule.paused or schedule.next_us is None:
         return []
     fires = [schedule.next_us]
@@ -39,6 +39,6 @@ def next_fires(schedule: Schedule) -> list[int]:
         timing = schedule.timing
         while len(fires) < NEXT_SHOWN and (following := timing.after(fires[-1])) is not None:
             fires.append(following)
-    except ConfigError:  # a time zone that is not known on this machine, say
+    except ConfigError:  # for example, this machine does not know the time zone
         pass
     return fires

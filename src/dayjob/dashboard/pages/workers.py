@@ -1,20 +1,20 @@
-"""The workers that are alive, and what they run."""
+"""The live workers and their running jobs."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.desk import desk_of
 from dayjob.dashboard.live import queue_key, workers_shape, workers_values
 from dayjob.dashboard.rendering import page
+from dayjob.dashboard.state import state_of
 
 JOBS_SHOWN = 20
-"""Of one worker."""
+"""How many running jobs of one worker are shown."""
 
 
 async def workers(request: Request) -> Response:
-    views = await (await desk_of(request).inspector()).workers()
+    views = await (await state_of(request).inspector()).workers()
     return page(
         request,
         "workers.html",

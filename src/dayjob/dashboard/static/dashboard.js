@@ -1,10 +1,10 @@
-// Keeps an open page up to date. Without it, every page can still be read and every form still works.
+// Updates an open page from its event stream. Pages and forms work without JavaScript too.
 "use strict";
 
 (() => {
-  const QUIET_FOR = 5000; // milliseconds without the line before the page says so
+  const RECONNECT_DELAY = 5000; // milliseconds without a connection before the badge shows it
   let source = null;
-  let lost = null;
+  let lostTimer = null;
 
   function apply(update) {
     for (const [key, text] of Object.entries(update.values || {})) {
@@ -13,8 +13,8 @@
       }
     }
     for (const [id, svg] of Object.entries(update.charts || {})) {
-      const place = document.getElementById(id);
-      if (place) place.replaceChildren(new DOMParser().parseFromString(svg, "text/html").body.firstChild);
+      const chart = document.getElementById(id);
+      if (chart) chart.replaceChildren(new DOMParser().parseFromString(svg, "text/html").body.firstChild);
     }
     for (const [id, value] of Object.entries(update.progress || {})) {
       const bar = document.getElementById(id);
@@ -24,51 +24,51 @@
     if (update.shape && main.dataset.shape && update.shape !== main.dataset.shape) reload();
   }
 
-  // What has another shape than the page is fetched whole: it has forms, which are this session's own.
+  // A page with another shape is fetched as a whole, because its forms carry this session's CSRF token.
   let reloading = false;
   async function reload() {
     if (reloading || isBusy()) return;
     reloading = true;
     try {
       const address = new URL(location.href);
-      address.searchParams.delete("said");
-      const answer = await fetch(address, { headers: { Accept: "text/html" } });
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      address.searchParams.delete("message");
+      const response = await fetch(address, { headers: { Accept: "text/html" } });
+      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
       const main = document.getElementById("main");
       const next = fresh.getElementById("main");
       if (next && !isBusy()) {
-        const had = place(document.activeElement, main);
-        const said = main.querySelector(":scope > .said");
-        if (said) next.prepend(said);
+        const focused = focusIndex(document.activeElement, main);
+        const flash = main.querySelector(":scope > .flash");
+        if (flash) next.prepend(flash);
         main.replaceWith(next);
-        if (had >= 0) (focusable(next)[had] || next).focus({ preventScroll: true });
+        if (focused >= 0) (focusable(next)[focused] || next).focus({ preventScroll: true });
         document.title = fresh.title;
         if (next.dataset.live !== main.dataset.live) connect();
         relativeTimes();
       }
     } catch {
-      // The line is gone, and the stream says so.
+      // The connection is lost; the stream's onerror shows it.
     } finally {
       reloading = false;
     }
   }
 
-  // Nothing is replaced under the hands of somebody who types or is about to confirm.
+  // A page is not replaced while its user types or has a confirmation open.
   function isBusy() {
     const active = document.activeElement;
     return (active && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName)) ||
       document.querySelector("#main details.confirm[open]") !== null;
   }
 
-  function focusable(within) {
-    return [...within.querySelectorAll("a[href], button, input, select, summary, [tabindex]")];
+  function focusable(container) {
+    return [...container.querySelectorAll("a[href], button, input, select, summary, [tabindex]")];
   }
 
-  function place(element, within) {
-    return element && within.contains(element) ? focusable(within).indexOf(element) : -1;
+  function focusIndex(element, container) {
+    return element && container.contains(element) ? focusable(container).indexOf(element) : -1;
   }
 
-  function say(text, off) {
+  function showStatus(text, off) {
     const badge = document.getElementById("live");
     if (!badge) return;
     badge.hidden = false;
@@ -87,18 +87,18 @@
     }
     source = new EventSource(address);
     source.onopen = () => {
-      clearTimeout(lost);
-      lost = null;
-      say("live", false);
+      clearTimeout(lostTimer);
+      lostTimer = null;
+      showStatus("live", false);
     };
     source.onmessage = (event) => {
-      say("live", false);
+      showStatus("live", false);
       apply(JSON.parse(event.data));
     };
-    source.addEventListener("problem", (event) => say(JSON.parse(event.data), true));
+    source.addEventListener("problem", (event) => showStatus(JSON.parse(event.data), true));
     source.onerror = () => {
-      if (source && source.readyState === EventSource.CLOSED) setTimeout(connect, QUIET_FOR);
-      if (!lost) lost = setTimeout(() => say("not live", true), QUIET_FOR);
+      if (source && source.readyState === EventSource.CLOSED) setTimeout(connect, RECONNECT_DELAY);
+      if (!lostTimer) lostTimer = setTimeout(() => showStatus("disconnected", true), RECONNECT_DELAY);
     };
   }
 
@@ -116,7 +116,7 @@
     }
   }
 
-  // A page that nobody sees costs nothing.
+  // A hidden page holds no stream.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       if (source) source.close();
@@ -126,7 +126,7 @@
     }
   });
 
-  // A form is sent once, however often its button is pressed.
+  // A form is sent once, even if its button is pressed twice.
   document.addEventListener("submit", (event) => {
     if (event.target.method !== "post") return;
     if (event.target.dataset.sent) event.preventDefault();

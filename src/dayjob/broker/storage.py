@@ -1,0 +1,226 @@
+"""The one retry loop around an engine.
+
+A call that fails with ``Transient`` is repeated with growing pauses until ``engine.timeout`` seconds have
+passed since its first try. A write keeps its token for all tries, so that the engine applies it once. Every
+other error is final and raised at once.
+
+A settlement whose outcome is still unknown at the end is kept as an ``UnconfirmedBatch``. The next
+settlement of any of its claims repeats that very batch with its token first and takes its reply; the
+other callers of the batch find theirs when they retry. Without that, a claim that the first try had settled
+would be answered as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dayjob.engines.base import (
+    Contended,
+    Document,
+    DocumentWrite,
+    Engine,
+    Insertion,
+    SettleOp,
+    Token,
+    Transient,
+)
+from dayjob.errors import EngineUnavailable
+from dayjob.model.job import JobState
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.ids import new_key
+
+Reply = TypeVar("Reply")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+_SHORTEST_TRY = 0.1
+"""Seconds that a repeated try gets at least."""
+
+_MAX_UNCONFIRMED = 1000
+"""Unconfirmed batches that are kept. The oldest are dropped: their callers no longer retry."""
+
+_MAX_LATE_REPLIES = 100_000
+"""Replies of confirmed batches that are kept for callers that have not retried yet."""
+
+_Settlement = tuple[bytes, int, str]
+"""The claim and the transition that settles it."""
+
+
+class Write(Struct, eq=False):
+    """A write and the token of its next try, which is ``repeated`` once a commit is unknown."""
+
+    token: Token
+
+
+class UnconfirmedBatch(Write, eq=False):
+    """Settlements as they were sent, with their token. They may have been applied."""
+
+    ops: Sequence[SettleOp]
+    now: int | None
+
+
+class Storage:
+    """Calls one open engine, with retries.
+
+    ``injected`` is the clock whose time the engine acts at. Without it, the engine's own clock decides.
+    """
+
+    def __init__(self, engine: Engine, injected: Clock | None = None, clock: Clock = SYSTEM) -> None:
+        self.engine = engine
+        self._injected = injected
+        self._clock = clock
+        self._client = new_key()
+        self._number = 0
+        self._slots = 0
+        self._free_slots: list[int] = []
+        self._unconfirmed: dict[UnconfirmedBatch, frozenset[_Settlement]] = {}
+        self._late_replies: dict[_Settlement, JobState | None] = {}
+
+    def now(self) -> int | None:
+        """Return the injected time. None leaves the time to the engine's own clock."""
+        return None if self._injected is None else self._injected.now()
+
+    async def read(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Return the reply of a call that changes nothing."""
+        return await self._repeat(call)
+
+    async def write(self, call: Callable[[Token], Awaitable[Reply]]) -> Reply:
+        """Return the reply of a call that is applied at most once, however often it is tried."""
+        write = Write(self._new_token())
+        try:
+            return await self._repeat(lambda: call(write.token), write)
+        finally:
+            # A try that arrives late has a smaller number than the slot's next write and is refused.
+            self._free_slots.append(write.token.slot)
+
+    async def settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
+        """Settle claims. Those of an unconfirmed batch get the reply of that batch."""
+        if not self._unconfirmed and not self._late_replies:
+            return await self._settle(ops)
+        for batch in self._unconfirmed_batches(ops):
+            self._confirm(batch, await self._send(batch))
+        names = [_settlement(op) for op in ops]
+        late = {name: self._late_replies[name] for name in names if name in self._late_replies}
+        new = [op for op, name in zip(ops, names, strict=True) if name not in late]
+        states = iter(await self._settle(new) if new else ())
+        for name in late:
+            self._late_replies.pop(name, None)
+        return [late[name] if name in late else next(states) for name in names]
+
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
+        """Return the engine's time and the documents of the kind."""
+        return await self.read(lambda: self.engine.documents(kind, self.now()))
+
+    async def compare_and_set(
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
+    ) -> bool:
+        """Write the documents and insert the jobs, if all documents are as expected."""
+        return await self.write(
+            lambda token: self.engine.compare_and_set(writes, jobs, announce, self.now(), token=token)
+        )
+
+    # Tokens and unconfirmed batches.
+
+    def _new_token(self) -> Token:
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = self._slots
+            self._slots += 1
+        self._number += 1
+        return Token(new_key(), self._client, slot, self._number)
+
+    def _unconfirmed_batches(self, ops: Sequence[SettleOp]) -> list[UnconfirmedBatch]:
+        """Return the batches with any of these settlements, oldest first."""
+        if not self._unconfirmed:
+            return []
+        wanted = set(map(_settlement, ops))
+        return [batch for batch, sent in self._unconfirmed.items() if not sent.isdisjoint(wanted)]
+
+    async def _settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
+        batch = UnconfirmedBatch(self._new_token(), ops, self.now())
+        reserved = False
+        try:
+            return await self._send(batch)
+        except Contended:
+            raise  # Nothing was changed.
+        except EngineUnavailable:
+            reserved = batch.token.repeated
+            raise
+        finally:
+            if reserved:
+                self._unconfirmed[batch] = frozenset(map(_settlement, ops))
+                if len(self._unconfirmed) > _MAX_UNCONFIRMED:
+                    self._drop(next(iter(self._unconfirmed)))
+            else:
+                self._free_slots.append(batch.token.slot)
+
+    async def _send(self, batch: UnconfirmedBatch) -> list[JobState | None]:
+        return await self._repeat(lambda: self.engine.settle(batch.ops, batch.now, token=batch.token), batch)
+
+    def _confirm(self, batch: UnconfirmedBatch, states: Sequence[JobState | None]) -> None:
+        """Store the reply for each caller of the batch. Of two settlements of one claim, the first counts."""
+        if self._drop(batch):
+            for op, state in zip(batch.ops, states, strict=True):
+                self._late_replies.setdefault(_settlement(op), state)
+            while len(self._late_replies) > _MAX_LATE_REPLIES:
+                del self._late_replies[next(iter(self._late_replies))]
+
+    def _drop(self, batch: UnconfirmedBatch) -> bool:
+        if self._unconfirmed.pop(batch, None) is None:
+            return False
+        self._free_slots.append(batch.token.slot)
+        return True
+
+    # The loop.
+
+    async def _repeat(self, call: Callable[[], Awaitable[Reply]], write: Write | None = None) -> Reply:
+        """Return the reply of the first try that succeeds. Raise the most informative error at the timeout.
+
+        The first try takes as long as the engine lets it. Later tries are cut at the deadline.
+        """
+        deadline = self._clock.elapsed() + self.engine.timeout
+        backoff: Backoff | None = None
+        cause: Transient | None = None
+        while True:
+            try:
+                if cause is None:
+                    reply = await call()
+                else:
+                    async with asyncio.timeout(max(deadline - self._clock.elapsed(), _SHORTEST_TRY)):
+                        reply = await call()
+            except Transient as error:
+                unknown = error.commit_unknown
+                if cause is None or (_is_timeout(cause) and not _is_timeout(error)):
+                    cause = error
+            except TimeoutError:
+                if cause is None:
+                    raise
+                unknown = True
+            else:
+                if write is not None and write.token.repeated:
+                    # The reply of an earlier try was lost, and with it the topics to publish.
+                    self.engine.signals.publish_all()
+                return reply
+            if unknown and write is not None:
+                write.token = replace(write.token, repeated=True)
+            left = deadline - self._clock.elapsed()
+            if left <= 0:
+                raise cause
+            backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+            await backoff.wait(self._clock, at_most=left)
+
+
+def _settlement(op: SettleOp) -> _Settlement:
+    return op.key, op.epoch, op.transition
+
+
+def _is_timeout(error: Transient) -> bool:
+    """Whether the try was only cut short, which explains less than any other failure."""
+    return isinstance(error.__cause__, TimeoutError)

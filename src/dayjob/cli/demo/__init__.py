@@ -1,0 +1,1 @@
+"""``dayjob demo``: a scenario with failing, delayed and cancelled jobs, and an audit of every job."""

@@ -1,0 +1,1 @@
+"""``dayjob worker``: the command, its supervisor, and one worker process."""

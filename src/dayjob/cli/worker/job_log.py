@@ -1,0 +1,50 @@
+"""The log of job outcomes: retries as warnings, dead letters as errors, cancels as info, runs as debug."""
+
+from __future__ import annotations
+
+import logging
+
+from dayjob.app import App
+from dayjob.events import Event
+
+_log = logging.getLogger("dayjob.job")
+
+
+def log_outcomes(app: App) -> None:
+    """Subscribe to the events that the log level includes. The others cost nothing."""
+    app.events.add("job.retrying", _retrying)
+    app.events.add("job.dead", _dead)
+    if _log.isEnabledFor(logging.INFO):
+        app.events.add("job.cancelled", _cancelled)
+    if _log.isEnabledFor(logging.DEBUG):
+        app.events.add("job.started", _started)
+        app.events.add("job.succeeded", _succeeded)
+
+
+def _retrying(event: Event) -> None:
+    _log_event(logging.WARNING, "failed and will be retried", event)
+
+
+def _dead(event: Event) -> None:
+    _log_event(logging.ERROR, "is dead", event)
+
+
+def _cancelled(event: Event) -> None:
+    _log_event(logging.INFO, "was cancelled", event)
+
+
+def _started(event: Event) -> None:
+    _log_event(logging.DEBUG, "started", event)
+
+
+def _succeeded(event: Event) -> None:
+    _log_event(logging.DEBUG, "succeeded", event)
+
+
+def _log_event(level: int, outcome: str, event: Event) -> None:
+    """Log the first line of an error in the message, and its traceback below."""
+    attempt = event.job.attempts if event.job is not None else None
+    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": attempt}
+    first, _, rest = (event.error or "").partition("\n")
+    text = "Job %s %s: %s" if first else "Job %s %s%s"
+    _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})

@@ -1,0 +1,83 @@
+"""The options of ``dayjob worker``, and the command line that passes them to a child process."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dayjob.app import App
+from dayjob.cli.logging_setup import Format
+from dayjob.worker.executor import OnUnknown
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """Names and meanings are those of the command's options."""
+
+    app: str
+    queues: tuple[str, ...] | None
+    """None: the queues of the app's tasks and handlers. Empty: all queues."""
+    concurrency: int
+    processes: int
+    burst: bool
+    job_timeout: float | None
+    shutdown_timeout: float
+    lease: float | None
+    name: str | None
+    unknown_task: OnUnknown
+    max_jobs: int | None
+    max_rss: int | None
+    reload: bool
+    take_over: bool
+    metrics: int | None
+    dashboard: int | None
+    uvloop: bool
+    log_level: str
+    log_format: Format
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a supervisor is needed, for several processes or for restarts."""
+        return self.processes > 1 or self.restarts or self.reload
+
+    @property
+    def restarts(self) -> bool:
+        return self.max_jobs is not None or self.max_rss is not None
+
+    def for_child(self, number: int, descriptor: int, *, restarted: bool = False) -> list[str]:
+        """Return the command line of a child, numbered from 1.
+
+        A restarted child never takes over the storage: another owner may have taken it from its predecessor.
+        """
+        arguments = ["worker", self.app, "--child", str(descriptor)]
+        values = {
+            "--concurrency": self.concurrency,
+            "--job-timeout": self.job_timeout,
+            "--shutdown-timeout": self.shutdown_timeout,
+            "--lease": self.lease,
+            "--name": None if self.name is None else f"{self.name}-{number}",
+            "--unknown-task": self.unknown_task,
+            "--max-jobs": self.max_jobs,
+            "--max-rss": self.max_rss,
+            "--metrics": None if self.metrics is None else self.metrics + number - 1,
+            "--dashboard": self.dashboard if number == 1 else None,
+            "--log-level": self.log_level,
+            "--log-format": self.log_format,
+        }
+        for option, value in values.items():
+            if value is not None:
+                arguments += [option, str(value)]
+        flags = {
+            "--burst": self.burst,
+            "--reload": self.reload,
+            "--no-uvloop": not self.uvloop,
+            "--take-over": self.take_over and not restarted,
+        }
+        arguments += [flag for flag, given in flags.items() if given]
+        for queue in ("*",) if self.queues == () else self.queues or ():
+            arguments += ["--queues", queue]
+        return arguments
+
+
+def queues_of(app: App) -> tuple[str, ...]:
+    """Return the queues of the app's tasks and handlers, in the order of registration."""
+    registered = [*app.tasks.values(), *app.handlers.values()]
+    return tuple(dict.fromkeys(task.config.queue for task in registered))

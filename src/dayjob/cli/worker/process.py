@@ -1,0 +1,221 @@
+"""One worker in this process, from the import of the app to the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from dayjob.app import App
+from dayjob.broker import Broker
+from dayjob.cli.app_argument import load_app
+from dayjob.cli.dashboard import serve_with
+from dayjob.cli.worker.job_log import log_outcomes
+from dayjob.cli.worker.metrics import serving_metrics
+from dayjob.cli.worker.options import WorkerOptions, queues_of
+from dayjob.cli.worker.restart_watcher import RestartWatcher, SourceFiles
+from dayjob.cli.worker.supervisor_link import SupervisorLink
+from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
+from dayjob.events import Event
+from dayjob.runtime.clock import block
+from dayjob.worker import Worker
+from dayjob.worker.garbage import collect_less_often
+
+_log = logging.getLogger("dayjob.worker")
+
+OK, FAILED, USAGE, UNAVAILABLE = 0, 1, 2, 3
+REPLACE = 75
+"""The exit code of a child that its supervisor replaces at once."""
+
+THREADS_TIMEOUT = 3.0
+"""Seconds for threads of handlers to end after the worker has stopped."""
+
+
+def run_worker(options: WorkerOptions) -> int:
+    """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
+    worker = make_worker(load_app(options.app), options)
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    with serving_metrics(worker, options.metrics):
+        code = _run(worker, options, threads)
+    return _leave(code, threads)
+
+
+def run_child(options: WorkerOptions, descriptor: int) -> int:
+    """Run a worker as a child of the supervisor at the other end of the link."""
+    link = SupervisorLink(descriptor, options.shutdown_timeout)
+    try:
+        worker = make_worker(load_app(options.app), options)
+    except click.ClickException as error:
+        if not options.reload:
+            raise
+        error.show()
+        _log.info("waiting for a change of the files in %s", Path.cwd())
+        SourceFiles(Path.cwd()).wait_for_change()
+        return REPLACE
+    watcher = RestartWatcher(worker, max_rss=options.max_rss, reload=options.reload)
+
+    async def started(_: Event) -> None:
+        # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+        link.ready()
+
+    worker.app.events.add("worker.started", started)
+    link.attach(worker)
+    watcher.start()
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    with serving_metrics(worker, options.metrics):
+        code = _run(worker, options, threads)
+    if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
+        code = REPLACE
+    return _leave(code, threads)
+
+
+def _reached_max_jobs(worker: Worker, options: WorkerOptions) -> bool:
+    """Return whether ``max_jobs`` stopped the worker. A burst is over once a process finds no job to run."""
+    return options.max_jobs is not None and (worker.done > 0 or not options.burst)
+
+
+def make_worker(app: App, options: WorkerOptions) -> Worker:
+    queues = queues_of(app) if options.queues is None else options.queues
+    if options.queues is None and not queues:
+        raise click.UsageError(
+            f"{options.app} has no tasks, so there is no queue to serve: import the modules that "
+            "define them, or name queues with -q ('*' for all)"
+        )
+    log_outcomes(app)
+    if options.take_over:
+        take_over(app)
+    try:
+        return Worker(
+            app, queues, options.concurrency, options.job_timeout, options.shutdown_timeout, options.lease,
+            options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
+        )  # fmt: skip
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def take_over(app: App) -> None:
+    """Make the app take over its storage from the process that has it open."""
+    url = f"{app.url}{'&' if '?' in app.url else '?'}takeover=1"
+    try:
+        Broker(url, config=app.config)
+    except ConfigError as error:
+        scheme = app.url.partition(":")[0]
+        raise click.UsageError(
+            f"--take-over: {scheme}:// has no single owner, or its URL already has takeover=1 ({error})"
+        ) from error
+    app.url = url
+
+
+def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
+    dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
+    try:
+        return _run_worker(worker, options, threads)
+    finally:
+        if dashboard is not None:
+            dashboard.stop()
+
+
+def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
+    code = FAILED
+    collect_less_often()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(options.uvloop)) as runner:
+            runner.run(_serve(worker, options.burst, threads))
+        code = OK
+    except EngineUnavailable as error:
+        _log.error("the storage is not available: %s", error)
+        code = UNAVAILABLE
+    except ConfigError as error:
+        _log.error("%s", error)
+        code = USAGE
+    except DayjobError as error:
+        _log.error("%s: %s", type(error).__name__, error)
+    except asyncio.CancelledError:
+        _log.warning("worker %s was interrupted before it started", worker.name)
+    except Exception:
+        _log.exception("worker %s failed", worker.name)
+    return code
+
+
+async def _serve(worker: Worker, burst: bool, threads: ThreadPoolExecutor) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(threads)
+    try:
+        with _signals(worker):
+            await (worker.run_until_idle() if burst else worker.run())
+    finally:
+        loop.set_default_executor(ThreadPoolExecutor())  # Closing the loop would wait for the threads.
+
+
+@contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """Handle signals while the worker does not: while the app opens and closes. The second one cancels."""
+    current = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        received.append(number)
+        worker.stop()
+        if current is not None and len(received) > 1:
+            loop.call_soon_threadsafe(current.cancel)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the loop factory of uvloop, if it is installed."""
+    if wanted:
+        with suppress(ImportError):
+            factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+            return factory
+    return None
+
+
+def _leave(code: int, threads: ThreadPoolExecutor) -> int:
+    """Return the exit code, and ensure that the process exits though threads of handlers do not end.
+
+    All jobs are settled by now. The interpreter waits first for the threads of ``asyncio.to_thread``, then
+    for others that are not daemons. Both waits are bounded.
+    """
+    ending = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+    ending.start()
+    ending.join(THREADS_TIMEOUT)
+    if ending.is_alive():
+        _abandon(code)
+    threading.Thread(
+        target=_exit_after, args=(THREADS_TIMEOUT, code), name="dayjob-exit", daemon=True
+    ).start()
+    return code
+
+
+def _exit_after(seconds: float, code: int) -> None:
+    """End the process this many seconds after the interpreter began to wait for threads."""
+    threading.main_thread().join()
+    block(seconds)
+    _abandon(code)
+
+
+def _abandon(code: int) -> None:
+    _log.warning("some threads of handlers did not end, and are abandoned")
+    logging.shutdown()
+    with suppress(Exception):
+        sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,101 @@
+"""Dead jobs: the latest failures first, or grouped by error."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from dayjob.broker import Broker
+from dayjob.inspect.read_budget import ReadBudget
+from dayjob.inspect.search import Page
+from dayjob.model.job import Job, JobState, known_key
+
+GROUPED = 5_000
+"""How many of the latest dead jobs are grouped by error."""
+
+
+class DeadGroup(Struct, frozen=True):
+    """Dead jobs of one task with the same error pattern."""
+
+    error: str
+    task: str
+    count: int
+    queues: list[str]
+    latest: Job
+    ids: list[str]
+
+
+class DeadGroups(Struct, frozen=True):
+    """The groups, the most frequent first, with the numbers of dead jobs examined and stored."""
+
+    groups: list[DeadGroup]
+    examined: int
+    total: int
+
+
+async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
+    """Group the latest ``GROUPED`` dead jobs, or those that were read within ``budget`` seconds."""
+    latest = await _latest_dead(broker, queue, ReadBudget(GROUPED, budget))
+    stats = await broker.all_stats()
+    grouped: dict[tuple[str, str], list[Job]] = {}
+    for job in latest:
+        grouped.setdefault((job.task, error_pattern(job.last_error)), []).append(job)
+    groups = [
+        DeadGroup(
+            error=error,
+            task=task,
+            count=len(jobs),
+            queues=sorted({job.queue for job in jobs}),
+            latest=jobs[0],
+            ids=[job.id for job in jobs],
+        )
+        for (task, error), jobs in grouped.items()
+    ]
+    groups.sort(key=lambda group: -group.count)
+    dead = sum(each.dead for name, each in stats.items() if queue in (None, name))
+    return DeadGroups(groups, len(latest), dead)
+
+
+async def _latest_dead(broker: Broker, queue: str | None, cost: ReadBudget) -> list[Job]:
+    latest: list[Job] = []
+    while not cost.is_spent and not (latest and cost.is_overdue):
+        before = latest[-1] if latest else None
+        some = await broker.latest_dead(queue, before, cost.next_chunk())
+        if not some:
+            break
+        for job in some:
+            cost.count(job)
+        latest += some
+    return latest
+
+
+async def dead_page(broker: Broker, queue: str | None, after: str | None, limit: int) -> Page:
+    """Return dead jobs, the latest failure first. The cursor stays valid when its job is gone."""
+    found = await broker.latest_dead(queue, _decode_cursor(after), limit + 1)
+    last = found[limit - 1] if len(found) > limit else None
+    cursor = None if last is None else f"{last.finished_us or 0}.{last.id}"
+    return Page(found[:limit], cursor, len(found))
+
+
+def _decode_cursor(cursor: str | None) -> Job | None:
+    """Return a stand-in for the last dead job seen. Only its finish time and id matter."""
+    time, _, id = (cursor or "").partition(".")
+    key = known_key(id)
+    if key is None or not (time.isascii() and time.isdigit()):
+        return None
+    return Job(
+        key=key, queue="", task="", payload=b"", headers={}, tenant=None, priority=0, state=JobState.DEAD,
+        attempts=0, max_attempts=0, epoch=0, enqueued_us=0, run_us=0,
+        finished_us=min(int(time[:19]), 2**62),
+    )  # fmt: skip
+
+
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27,}|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"", re.I)
+
+
+def error_pattern(error: str | None) -> str:
+    """Return the error's line with numbers, ids and quoted values replaced, so that like errors are equal."""
+    lines = (error or "no reason given").strip().splitlines() or [""]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    return _VARYING.sub("…", line)[:300]

@@ -1,0 +1,334 @@
+"""The main program of a child process: receives jobs one by one, runs them, and returns their outcomes.
+
+A thread reads the worker's messages, so that a cancel reaches a busy handler. The main thread runs the
+handlers; a plain function runs without an event loop, as in a thread of the worker. When the worker is gone,
+the child ends. If it was running a job, the processes that the job started are killed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context as Variables
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from dayjob.app import App, known_apps
+from dayjob.context import Context, enter
+from dayjob.errors import BadPayload
+from dayjob.model.handler_exceptions import DeadLetter
+from dayjob.model.lifecycle import Transition
+from dayjob.model.names import clean_error
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.stop_signal import StopSignal
+from dayjob.worker.child_messages import (
+    Cancelled,
+    Ended,
+    Frames,
+    Logged,
+    Message,
+    Progressed,
+    ShuttingDown,
+    Start,
+    Started,
+    frame,
+    from_worker,
+    packed,
+    unpacked_job,
+)  # fmt: skip
+from dayjob.worker.handler_call import handler_call
+from dayjob.worker.outcome import AnyTask, describe, failed, succeeded
+
+STOP_TIMEOUT = 2.0
+"""Seconds for an idle child to exit the app's lifespan."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""The worker handles these for its children. They are blocked until the child ignores them."""
+
+
+def serve(connection: socket.socket) -> None:
+    """Run jobs until the worker closes the connection."""
+    os.setpgid(0, 0)
+    _ignore_stop_signals()
+    connection.set_inheritable(False)
+    Child(Connection(connection)).serve()
+
+
+def _ignore_stop_signals() -> None:
+    """Ignore them with a handler: with ``SIG_IGN``, processes that the job starts would ignore them too."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _ignore)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    os.register_at_fork(after_in_child=_restore_signals)
+
+
+def _ignore(*_: object) -> None:
+    return
+
+
+def _restore_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class Connection:
+    """The connection to the worker. Any thread may send."""
+
+    def __init__(self, socket: socket.socket) -> None:
+        self._socket = socket
+        self._sending = threading.Lock()
+        self._frames = Frames()
+
+    def send(self, message: Message) -> None:
+        data = frame(message)
+        with self._sending, suppress(OSError):  # The worker is gone; the thread that reads ends the process.
+            self._socket.sendall(data)
+
+    def read(self, receive: Callable[[bytes], None]) -> None:
+        """Read until the worker is gone."""
+        with suppress(OSError):
+            while data := self._socket.recv(1 << 16):
+                for message in self._frames.feed(data):
+                    receive(message)
+
+
+class Child:
+    """Runs the jobs that the worker sends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._jobs: SimpleQueue[tuple[Start, Context] | None] = SimpleQueue()
+        self._shutting_down = StopSignal()
+        self._running: Context | None = None
+        self._runner = asyncio.Runner()
+        self._lifespans: dict[App, Lifespan] = {}
+
+    def serve(self) -> None:
+        _forward_logs(self._connection)
+        threading.Thread(target=self._listen, name="dayjob-worker", daemon=True).start()
+        with self._runner:
+            while (received := self._jobs.get()) is not None:
+                self._connection.send(Started())
+                ended = self._perform(*received)
+                self._running = None
+                self._connection.send(ended)
+            self._runner.run(self._close())
+
+    # In the thread that reads.
+
+    def _listen(self) -> None:
+        self._connection.read(self._receive)
+        if self._running is None:
+            self._jobs.put(None)
+            threading.Event().wait(STOP_TIMEOUT)
+        os.killpg(0, signal.SIGKILL)
+
+    def _receive(self, data: bytes) -> None:
+        message = from_worker(data)
+        if isinstance(message, Start):
+            self._accept(message)
+        elif isinstance(message, ShuttingDown):
+            self._shutting_down.set(message.reason)
+        elif self._running is not None:
+            _cancel(self._running, message)
+
+    def _accept(self, start: Start) -> None:
+        if start.shutting_down is not None:
+            self._shutting_down.set(start.shutting_down)
+        context = Context(unpacked_job(start.job), self._shutting_down, report=self._report_progress)
+        if start.cancelled is not None:
+            context.cancelled.set(start.cancelled)
+        self._running = context
+        self._jobs.put((start, context))
+
+    # In the main thread.
+
+    def _report_progress(self, context: Context, fraction: float, message: str) -> None:
+        if context is self._running:
+            self._connection.send(Progressed(fraction, clean_error(message)))
+
+    def _perform(self, start: Start, context: Context) -> Ended:
+        logging.getLogger("dayjob.job").setLevel(max(start.log_level, 1))
+        try:
+            task = find(start)
+        except DeadLetter as error:
+            return packed(Settlement(context.job, Transition.DEAD_LETTER, error=error.reason))
+        try:
+            result = self._run(task, context)
+            return packed(succeeded(task, context, result, task.app.config.max_payload))
+        except BadPayload as error:
+            return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
+        except BaseException as error:
+            policy = task.config.retry or task.app.config.queue(context.job.queue).policy
+            return packed(failed(task, context.job, error, policy))
+
+    def _run(self, task: AnyTask, context: Context) -> Any:
+        context.state = self._state(task.app)
+        call = handler_call(task, context)
+        variables = copy_context()
+        variables.run(enter, context)
+        scope = task.app.tenant_scope
+        tenant = context.job.tenant
+        if scope is not None and tenant is not None:
+            if task.is_async:
+                return self._runner.run(_in_scope(scope(tenant), call), context=variables)
+            return self._call_in_scope(scope(tenant), call, variables)
+        if task.is_async:
+            return self._runner.run(call(), context=variables)
+        return variables.run(call)
+
+    def _call_in_scope(self, scope: Any, call: Callable[[], Any], variables: Variables) -> Any:
+        """Run a plain call inside an async scope, which one coroutine enters and exits."""
+        loop = self._runner.get_loop()
+        entered, returned = asyncio.Event(), asyncio.Event()
+        outcome: Callable[[], Any] = partial(_raise, RuntimeError("the scope was not entered"))
+
+        async def stay_in_scope() -> Any:
+            async with scope:
+                entered.set()
+                await returned.wait()
+                return outcome()
+
+        in_scope = loop.create_task(stay_in_scope(), context=variables)
+        loop.run_until_complete(_either(entered, in_scope))
+        if entered.is_set():
+            try:
+                outcome = partial(_identity, variables.run(call))
+            except BaseException as error:
+                outcome = partial(_raise, error)
+            returned.set()
+        return loop.run_until_complete(in_scope)
+
+    def _state(self, app: App) -> Any:
+        """Return what the app's lifespan yielded. The first job enters it."""
+        if app.lifespan is None:
+            return None
+        lifespan = self._lifespans.get(app)
+        if lifespan is None:
+            lifespan = Lifespan(app)
+            self._runner.run(lifespan.enter())
+            self._lifespans[app] = lifespan
+        return lifespan.state
+
+    async def _close(self) -> None:
+        for lifespan in self._lifespans.values():
+            with suppress(Exception):
+                await lifespan.exit()
+        for app in known_apps():
+            with suppress(Exception):
+                await app.close()
+
+
+class Lifespan:
+    """An app's lifespan, entered and exited by one coroutine, as task groups require."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._entered, self._exiting = asyncio.Event(), asyncio.Event()
+        self.state: Any = None
+
+    async def enter(self) -> None:
+        self._task = asyncio.create_task(self._stay())
+        await _either(self._entered, self._task)
+        if not self._entered.is_set():
+            await self._task
+
+    async def exit(self) -> None:
+        self._exiting.set()
+        await self._task
+
+    async def _stay(self) -> None:
+        assert self._app.lifespan is not None
+        async with self._app.lifespan(self._app) as self.state:
+            self._entered.set()
+            await self._exiting.wait()
+
+
+def find(start: Start) -> AnyTask:
+    """Return the task of a job, from the modules that the worker named."""
+    for module in start.modules:
+        # The main module was imported, under another name, when the process started.
+        if module not in ("__main__", "__mp_main__"):
+            try:
+                importlib.import_module(module)
+            except BaseException as error:
+                raise DeadLetter(
+                    f"the module {module!r} of task {start.task!r} can't be imported in a child process: "
+                    f'make it importable, or don\'t run the task with pool="process"\n\n{describe(error)}'
+                ) from None
+        task = _registered(start)
+        if task is not None:
+            return task
+    raise DeadLetter(
+        f"task {start.task!r} is not registered in a child process after importing "
+        f"{', '.join(start.modules)}: define it at the top level of a module that can be imported, "
+        'outside of `if __name__ == "__main__":`'
+    )
+
+
+def _registered(start: Start) -> AnyTask | None:
+    found: list[AnyTask] = []
+    for app in known_apps():
+        task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
+        if task is not None and task.name == start.task:
+            found.append(task)
+    return max(found, key=lambda task: _match(task.app, start.app), default=None)
+
+
+def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:
+    name, url = wanted
+    return app.url == url, app.name == name
+
+
+def _cancel(context: Context, message: Cancelled) -> None:
+    if message.requested:
+        context.job.cancel_requested = True
+    context.cancelled.set(message.reason)
+
+
+async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
+    async with scope:
+        return await call()
+
+
+async def _either(event: asyncio.Event, task: asyncio.Task[Any]) -> None:
+    """Wait until the event is set or the task is done."""
+    waiting = asyncio.ensure_future(event.wait())
+    await asyncio.wait({waiting, task}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _forward_logs(connection: Connection) -> None:
+    """Send the records of ``ctx.log`` to the worker, which logs them."""
+    logger = logging.getLogger("dayjob.job")
+    logger.propagate = False
+    logger.addHandler(_LogForwarder(connection))
+
+
+class _LogForwarder(logging.Handler):
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._connection.send(Logged(record.levelno, clean_error(self.format(record))))
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,36 @@
+"""The broker of an app's workers: all workers on one event loop share it, and its duties."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from dayjob.app import App
+from dayjob.broker import Broker
+
+
+class _Users:
+    def __init__(self, was_open: bool) -> None:
+        self.was_open = was_open
+        self.workers = 0
+
+
+_users: WeakKeyDictionary[Broker, _Users] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_broker(app: App) -> AsyncIterator[Broker]:
+    """Open the app's broker with duties. The last worker stops them, and closes what the first opened."""
+    broker = app.broker
+    users = _users.setdefault(broker, _Users(broker.is_open))
+    users.workers += 1
+    try:
+        await app.opened()
+        broker.start_duties()
+        yield broker
+    finally:
+        users.workers -= 1
+        if users.workers == 0:
+            del _users[broker]
+            await (broker.stop_duties() if users.was_open else app.close())

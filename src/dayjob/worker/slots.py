@@ -1,0 +1,120 @@
+"""The slots of a worker: up to ``size`` asyncio tasks, each of which performs waiting runs in turn.
+
+A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
+short runs therefore cost no task of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dayjob.model.settlement import Settlement
+from dayjob.runtime.clock import SYSTEM
+from dayjob.worker.executor import Executor
+from dayjob.worker.isolation import Isolation
+from dayjob.worker.outcome import describe
+from dayjob.worker.run import Run
+
+_log = logging.getLogger("dayjob.worker")
+
+_MAX_RUNS_PER_TASK = 32
+"""A task ends after this many runs, so that the event loop serves others too."""
+
+
+class Slots:
+    """Performs runs until ``stopping`` is set. Used on one event loop."""
+
+    def __init__(
+        self,
+        size: int,
+        executor: Executor,
+        stopping: asyncio.Event,
+        *,
+        on_start: Callable[[Run], None],
+        on_end: Callable[[Run, Settlement | None], None],
+        on_free: Callable[[], None],
+    ) -> None:
+        self._size = size
+        self._executor = executor
+        self._stopping = stopping
+        self._on_start = on_start
+        self._on_end = on_end
+        self._on_free = on_free
+        self._loop = asyncio.get_running_loop()
+        self._isolation = Isolation()
+        self._starting = False
+        self._closed = False
+        self.waiting: deque[Run] = deque()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.average_seconds = 1.0
+        """The moving average of the duration of runs."""
+
+    def start(self) -> None:
+        """Start tasks for the waiting runs: one, and twice as many in each later turn of the loop."""
+        self._starting = False
+        free = self._size - len(self.tasks)
+        for _ in range(min(len(self.waiting), free, max(len(self.tasks), 1))):
+            self.tasks.add(self._loop.create_task(self._serve(), context=self._isolation.fresh()))
+        self._start_more()
+
+    def _start_more(self) -> None:
+        """Call ``start`` in the next turn, if a run is waiting and a slot may be free."""
+        if (
+            self.waiting
+            and not self._starting
+            and not self._stopping.is_set()
+            and len(self.tasks) < self._size
+        ):
+            self._starting = True
+            self._loop.call_soon(self.start)
+
+    async def _serve(self) -> None:
+        """Perform waiting runs one after the other, while they leave the task's context unchanged."""
+        task = asyncio.current_task()
+        assert task is not None
+        for _ in range(_MAX_RUNS_PER_TASK):
+            if not self.waiting or self._stopping.is_set():
+                break
+            run = self.waiting.popleft()
+            self._on_start(run)
+            started = SYSTEM.elapsed()
+            try:
+                settlement = await self._executor.execute(run, task)
+            except BaseException as error:
+                if self._closed or self._loop.is_closed():
+                    raise
+                _log.exception("Job %s: the executor failed", run.job.id)
+                settlement = Settlement.nack(run.job, describe(error))
+            run.seconds = SYSTEM.elapsed() - started
+            self.average_seconds += (run.seconds - self.average_seconds) * 0.05
+            if not run.abandoned:
+                self._on_end(run, settlement)
+            if not self._isolation.unchanged_by(run, task):
+                break
+        self.tasks.discard(task)
+        self._start_more()
+        self._on_free()
+
+    def close(self) -> None:
+        """Let exceptions of abandoned tasks pass: nothing settles their runs any more."""
+        self._closed = True
+
+    async def wait(self, seconds: float, or_until: asyncio.Event | None = None) -> None:
+        """Wait until all tasks have ended, for this many seconds at most, or until the event is set."""
+        deadline = SYSTEM.elapsed() + seconds
+        interrupt = asyncio.ensure_future(or_until.wait()) if or_until is not None else None
+        try:
+            while self.tasks and (left := deadline - SYSTEM.elapsed()) > 0:
+                if interrupt is not None and interrupt.done():
+                    return
+                pending: set[asyncio.Future[Any]] = {*self.tasks}
+                if interrupt is not None:
+                    pending.add(interrupt)
+                await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if interrupt is not None:
+                interrupt.cancel()

@@ -1,0 +1,73 @@
+"""Threads for handlers that are plain functions: started on demand, reused, and abandoned when stuck.
+
+They are daemon threads, so a handler that never returns does not delay the exit of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context as Variables
+from contextvars import copy_context
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+
+class Call:
+    """One function call for a thread."""
+
+    __slots__ = ("function", "future", "variables")
+
+    def __init__(
+        self, function: Callable[[], Any], future: asyncio.Future[Any], variables: Variables
+    ) -> None:
+        self.function = function
+        self.future = future
+        self.variables = variables
+
+
+class ThreadPool:
+    """As many threads as concurrent calls. Used on one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._idle = 0
+        self._started = 0
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Return the function's result. If the caller is cancelled, the thread is abandoned and replaced."""
+        call = Call(function, self._loop.create_future(), copy_context())
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._started += 1
+            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._calls.put(call)
+        result, error = await call.future
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the idle threads. The others end after their calls."""
+        for _ in range(self._started):
+            self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                result, error = call.variables.run(call.function), None
+            except BaseException as raised:
+                result, error = None, raised
+            with suppress(RuntimeError):  # The loop is closed, so no caller waits.
+                self._loop.call_soon_threadsafe(self._done, call, result, error)
+
+    def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
+        self._idle += 1
+        # The error is part of the result: SystemExit as the future's exception would end the event loop.
+        if not call.future.done():
+            call.future.set_result((result, error))

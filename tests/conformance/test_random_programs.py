@@ -1,0 +1,257 @@
+"""Random programs: every engine replies as the memory engine does, with an equal state after each step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec.structs import replace
+
+from dayjob import JobState, NewJob, Settlement
+from dayjob.engines.base import Progress
+from dayjob.testing import ManualClock
+from tests.conformance.compared_engines import Claim, ComparedEngines
+from tests.conformance.model_actions import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
+from tests.support.engines import ENGINES, EngineUnderTest
+from tests.support.observe import fields
+
+PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "60"))
+"""The number of programs per engine. Raise it for a longer search than a test run allows."""
+
+
+class Program(RuleBasedStateMachine):
+    engine: EngineUnderTest
+    directory: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.compared = ComparedEngines(
+            self.engine.url(self.directory), CONFIG, self.clock, reference=self.engine.name != "memory"
+        )
+        self.claims: list[Claim] = []
+        self.jobs: list[dict[str, Any]] = []
+
+    def teardown(self) -> None:
+        self.compared.close()
+        self.engine.after(self.directory)
+
+    @initialize(jobs=st.lists(new_jobs(), min_size=3, max_size=8))
+    def begin(self, jobs: list[dict[str, Any]]) -> None:
+        self.enqueue_many(jobs)
+
+    @rule(action=actions())
+    def step(self, action: tuple[str, dict[str, Any]]) -> None:
+        name, options = action
+        getattr(self, name)(**options)
+
+    @invariant()
+    def states_are_equal(self) -> None:
+        self.jobs = self.compared.compare(KEYS)
+
+    # Choice of targets: mostly those that the action applies to, sometimes any.
+
+    def job_in(self, pick: int, *states: JobState) -> str:
+        fitting = [job["id"] for job in self.jobs if job["state"] in states]
+        return fitting[pick % len(fitting)] if fitting and pick % 5 else id_of(pick)
+
+    def claim_of(self, pick: int) -> Claim:
+        current = {(job["id"], job["epoch"]) for job in self.jobs if job["state"] is JobState.RUNNING}
+        live = [claim for claim in self.claims if (claim[0].id, claim[0].epoch) in current]
+        chosen = live if live and pick % 4 else self.claims
+        return chosen[pick % len(chosen)]
+
+    def new_job(self, options: dict[str, Any]) -> NewJob:
+        run_at = self.instant(options.get("run_in"))
+        return NewJob(**{name: value for name, value in options.items() if name != "run_in"}, run_at=run_at)
+
+    def instant(self, seconds: float | None) -> Any:
+        return None if seconds is None else self.clock.time + timedelta(seconds=seconds)
+
+    def arguments(self, settlement: dict[str, Any]) -> dict[str, Any]:
+        given = dict(settlement["arguments"])
+        if "enqueue" in given:
+            given["enqueue"] = [self.new_job(one) for one in given["enqueue"]]
+        return given
+
+    def settle_claims(self, batch: list[dict[str, Any]], claims: list[Claim]) -> None:
+        def made(side: int) -> list[Settlement]:
+            return [
+                getattr(Settlement, one["verb"])(replace(claim[side]), **self.arguments(one))
+                for one, claim in zip(batch, claims, strict=False)
+            ]
+
+        self.compared.call_both(lambda broker, side: broker.settle_many(made(side)))
+
+    # Enqueue.
+
+    def enqueue(self, job: dict[str, Any]) -> None:
+        new = self.new_job(job)
+        given = {name: getattr(new, name) for name in new.__struct_fields__}
+        self.compared.call_both(lambda broker, _: broker.enqueue(**given))
+
+    def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
+        batch = [self.new_job(job) for job in jobs]
+        self.compared.call_both(lambda broker, _: broker.enqueue_many(batch))
+
+    # Claim and settle.
+
+    def claim(self, queues: list[str], **options: Any) -> None:
+        self.claims += self.compared.claim(queues, **options)
+
+    def claim_any(self, limit: int) -> None:
+        self.claims += self.compared.claim(None, limit=limit)
+
+    def claim_anything(self, limit: int) -> None:
+        self.claim(QUEUES, limit=limit, worker="w")
+
+    def claim_and_settle(self, batch: list[dict[str, Any]]) -> None:
+        claims = self.compared.claim(QUEUES, limit=len(batch), worker="w")
+        self.claims += claims
+        self.settle_claims(batch, claims)
+
+    def settle(self, settlement: dict[str, Any]) -> None:
+        if not self.claims:
+            return self.claim_anything(1)
+        claim = self.claim_of(settlement["pick"])
+        arguments = self.arguments(settlement)
+
+        def call(broker: Any, side: int) -> Any:
+            return getattr(broker, settlement["verb"])(replace(claim[side]), **arguments)
+
+        self.compared.call_both(call)
+        return None
+
+    def settle_many(self, batch: list[dict[str, Any]]) -> None:
+        if self.claims:
+            self.settle_claims(batch, [self.claim_of(one["pick"]) for one in batch])
+
+    def renew(self, pick: int, lease: float | None) -> None:
+        if self.claims:
+            claim = self.claim_of(pick)
+            if self.compared.call_both(lambda broker, side: broker.renew(claim[side], lease)):
+                assert len({(job.lease_expires_at, job.cancel_requested) for job in claim}) == 1
+
+    def renew_many(self, picked: list[int], lease: float | None) -> None:
+        claims = [self.claim_of(pick) for pick in picked if self.claims]
+        self.compared.call_both(
+            lambda broker, side: broker.renew_many([claim[side] for claim in claims], lease)
+        )
+
+    def record_progress(self, picked: list[int], fraction: float) -> None:
+        claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
+        reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
+        self.compared.call_both(lambda broker, _: broker.record_progress(reports))
+
+    # Operations on stored jobs.
+
+    def cancel(self, pick: int, running: bool) -> None:
+        waiting = (JobState.PENDING, JobState.SCHEDULED)
+        id = self.job_in(pick, *((JobState.RUNNING,) if running else waiting))
+        self.compared.call_both(lambda broker, _: broker.cancel(id))
+
+    def requeue(self, pick: int) -> None:
+        id = self.job_in(pick, JobState.DEAD)
+        self.compared.call_both(lambda broker, _: broker.requeue(id))
+
+    def requeue_dead(self, queue: str) -> None:
+        self.compared.call_both(lambda broker, _: broker.requeue_dead(queue))
+
+    def purge_dead(self, queue: str | None) -> None:
+        self.compared.call_both(lambda broker, _: broker.purge_dead(queue))
+
+    def reschedule(self, pick: int, run_in: float | None, priority: int | None) -> None:
+        id = self.job_in(pick, JobState.PENDING, JobState.SCHEDULED)
+        self.compared.call_both(lambda broker, _: broker.reschedule(id, self.instant(run_in), priority))
+
+    def pause(self, queue: str) -> None:
+        self.compared.call_both(lambda broker, _: broker.pause(queue))
+
+    def resume(self) -> None:
+        for queue in QUEUES:
+            self.resume_one(queue)
+
+    def resume_one(self, queue: str) -> None:
+        self.compared.call_both(lambda broker, _: broker.resume(queue))
+
+    def kv(self, key: bytes, value: bytes | None) -> None:
+        self.compared.call_both(
+            lambda broker, _: broker.kv_delete(key) if value is None else broker.kv_put(key, value)
+        )
+
+    # Time and duties.
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def set_clock_back(self, seconds: float) -> None:
+        self.clock.set(self.clock.time - timedelta(seconds=seconds))
+
+    def duty(self, duty: str, later: float) -> None:
+        self.clock.advance(later)
+        self.compared.call_both(lambda broker, _: getattr(broker, duty)())
+
+    def sweep_finished(self, duty: str, age: float) -> None:
+        self.compared.call_both(lambda broker, _: getattr(broker, duty)(age))
+
+    def reopen(self) -> None:
+        if self.compared.persistent:
+            self.compared.reopen()
+
+    # Reads.
+
+    def list_jobs(self, **options: Any) -> None:
+        self.compared.call_both(
+            lambda broker, _: broker.jobs(**options), lambda jobs: [fields(job) for job in jobs]
+        )
+
+    def get_one(self, pick: int) -> None:
+        id = self.job_in(pick, *JobState)
+        self.compared.call_both(lambda broker, _: broker.get(id), lambda job: job and fields(job))
+        self.compared.call_both(
+            lambda broker, _: broker.wait(id, 0),
+            lambda waited: (waited.status, waited.job and fields(waited.job)),
+        )
+
+
+def test_every_action_has_a_method() -> None:
+    assert all(callable(getattr(Program, name)) for name in ACTIONS)
+
+
+@pytest.mark.timeout(360 + PROGRAMS)  # Hypothesis shrinks a failing program for up to five minutes.
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_random_programs(engine: EngineUnderTest, tmp_path: Path) -> None:
+    numbers = count()
+
+    def program() -> Program:
+        directory = tmp_path / f"{engine}-{next(numbers)}"
+        directory.mkdir()
+        kind: Callable[[], Program] = type("Program", (Program,), {"engine": engine, "directory": directory})
+        return kind()
+
+    run_state_machine_as_test(
+        program,  # type: ignore[arg-type]
+        settings=settings(
+            max_examples=PROGRAMS,
+            stateful_step_count=50,
+            deadline=None,
+            database=None,
+            derandomize=False,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
