@@ -93,11 +93,11 @@ async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
         NewJob("q", b"plain"), NewJob("other", b"keyed", dedup_key="free", kv={b"a": b"1"}),
         NewJob("q", b"refused", dedup_key="held", kv={b"b": b"2"}), NewJob("q", b"late", delay=60),
     ]  # fmt: skip
-    answers = await broker.enqueue_many(jobs)
+    enqueued = await broker.enqueue_many(jobs)
     assert loss.has_happened
-    assert [answer.created for answer in answers] == [True, True, False, True]
-    assert answers[2].id == held.id
-    assert ids(await every_job(broker)) == sorted({held.id, *(answer.id for answer in answers)})
+    assert [each.created for each in enqueued] == [True, True, False, True]
+    assert enqueued[2].id == held.id
+    assert ids(await every_job(broker)) == sorted({held.id, *(each.id for each in enqueued)})
     assert [await broker.kv_get(key) for key in (b"a", b"b")] == [b"1", None]
 
 
