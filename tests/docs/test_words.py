@@ -29,7 +29,6 @@ REPLACED = {
     "handover": "handoff",
     "Verdict": "SettleOp",
     "Remark": "Diagnostic",
-    "Listing": "JobQuery",
     "write_notes": "compare_and_set",
     "set_aside": "quarantine",
     "inserting": "insert",

@@ -212,10 +212,10 @@ class Schedules:
             jobs = [self._job(schedule, time) for time in due.times]
         except Exception as error:
             return self._failed(schedule, f"{type(error).__name__}: {error}"), []
-        if due.left_out:
+        if due.skipped:
             _log.warning(
                 "schedule %r: %d due times were missed and are left out (missed=%r)",
-                schedule.id, due.left_out, schedule.missed,
+                schedule.id, due.skipped, schedule.missed,
             )  # fmt: skip
         self._reported.pop(schedule.id, None)
         return due.schedule, jobs

@@ -43,15 +43,11 @@ async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> De
         grouped.setdefault((job.task, error_pattern(job.last_error)), []).append(job)
     groups = [
         DeadGroup(
-            error=error,
-            task=task,
-            count=len(jobs),
-            queues=sorted({job.queue for job in jobs}),
-            latest=jobs[0],
-            ids=[job.id for job in jobs],
+            error=error, task=task, count=len(jobs), queues=sorted({job.queue for job in jobs}),
+            latest=jobs[0], ids=[job.id for job in jobs],
         )
         for (task, error), jobs in grouped.items()
-    ]
+    ]  # fmt: skip
     groups.sort(key=lambda group: -group.count)
     dead = sum(each.dead for name, each in stats.items() if queue in (None, name))
     return DeadGroups(groups, len(latest), dead)

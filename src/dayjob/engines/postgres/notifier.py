@@ -107,7 +107,7 @@ class Notifier:
 
     def jobs_finished(self, keys: Sequence[bytes]) -> None:
         """Wake the waits for these jobs, here and in other processes."""
-        if self._signals.hears_of("job"):
+        if self._signals.has_listeners("job"):
             self._signals.publish(map(job_topic, keys))
         if self._awaited:
             awaited = [key for key in keys if key in self._awaited]

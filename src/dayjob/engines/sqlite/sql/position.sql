@@ -1,5 +1,5 @@
--- How many pending jobs go before a pending job of the same queue. The limit is within, so that no more
--- than that many are counted.
+-- Count the pending jobs that precede a pending job of the same queue. The limit is in the subquery, so that
+-- no more than that many are counted.
 SELECT count(*)
 FROM (
     SELECT 1

@@ -1,9 +1,9 @@
-"""Bytes across the binding: the plain way, and a fast one that moves them as a whole.
+"""Calls across the FFI of SlateDB: a plain implementation, and a fast one that copies bytes in one step.
 
-The binding that SlateDB's package generates copies bytes one at a time and lifts a row field by field. The
-fast way makes the same calls with the same buffers, filled by one copy. It reaches into names that are
-private to the binding, so it is taken only if those are there and both ways agree byte for byte; else, and
-with ``DAYJOB_SLATEDB_FAST=0`` in the environment, the plain way is. Nothing in the binding is replaced.
+The generated binding copies bytes one at a time and reads a row field by field. ``FastFfi`` makes the same
+calls with the same buffers, each filled by one copy. It uses private names of the binding. It is therefore
+used only if those exist and both implementations agree byte for byte. Otherwise, and with
+``DAYJOB_SLATEDB_FAST=0`` in the environment, ``PlainFfi`` is used. Nothing in the binding is replaced.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ SWITCH = "DAYJOB_SLATEDB_FAST"
 
 _LENGTH = Struct(">i")
 _ROW_TAIL = Struct(">QqB")
-"""After key and value: sequence number, time of creation, and whether a time of expiry follows."""
+"""The fields after key and value: sequence number, creation time, and whether an expiry follows."""
 
 
-class Binding(Protocol):
+class Ffi(Protocol):
     """The calls that move many bytes."""
 
     def put(self, batch: uniffi.WriteBatch, key: bytes, value: bytes) -> None: ...
 
     def delete(self, batch: uniffi.WriteBatch, key: bytes) -> None: ...
 
-    def rows(self, iterator: uniffi.DbIterator, most: int) -> Awaitable[list[Row]]:
-        """The next rows; fewer than ``most`` are the last."""
+    def rows(self, iterator: uniffi.DbIterator, limit: int) -> Awaitable[list[Row]]:
+        """Return the next rows. Fewer than ``limit`` are the last."""
         ...
 
 
-class Plain:
-    """As the binding is documented."""
+class PlainFfi:
+    """The documented calls of the binding."""
 
     def put(self, batch: uniffi.WriteBatch, key: bytes, value: bytes) -> None:
         batch.put(key, value)
@@ -49,12 +49,12 @@ class Plain:
     def delete(self, batch: uniffi.WriteBatch, key: bytes) -> None:
         batch.delete(key)
 
-    async def rows(self, iterator: uniffi.DbIterator, most: int) -> list[Row]:
-        return [(row.key, row.value) for row in await iterator.next_batch(most)]
+    async def rows(self, iterator: uniffi.DbIterator, limit: int) -> list[Row]:
+        return [(row.key, row.value) for row in await iterator.next_batch(limit)]
 
 
-class Fast:
-    """The same calls with buffers of our own; raises AttributeError if the binding has another shape."""
+class FastFfi:
+    """The same calls with our own buffers. Raise AttributeError if the binding has another shape."""
 
     def __init__(self, raw: Any) -> None:
         library = raw._UniffiLib
@@ -73,7 +73,7 @@ class Fast:
         self._check(raw)
 
     def _check(self, raw: Any) -> None:
-        """Both ways agree; AttributeError if not."""
+        """Raise AttributeError unless both implementations agree."""
         for handle in (uniffi.WriteBatch, uniffi.DbIterator):
             handle._uniffi_clone_handle  # noqa: B018
         sample = bytes(range(256))
@@ -87,7 +87,7 @@ class Fast:
         ]
         lifted = self.lift(raw._UniffiFfiConverterSequenceTypeKeyValue.lower(rows))
         if not same or lifted != [(row.key, row.value) for row in rows]:
-            raise AttributeError("the binding lays its buffers out in another way")
+            raise AttributeError("the binding has another buffer layout")
 
     def lower(self, value: bytes) -> Any:
         size = len(value)
@@ -102,20 +102,20 @@ class Fast:
         finally:
             buffer.free()
         (count,) = _LENGTH.unpack_from(data)
-        rows, place = [], 4
+        rows, offset = [], 4
         for _ in range(count):
-            (size,) = _LENGTH.unpack_from(data, place)
-            place += 4
-            key = data[place : place + size]
-            place += size
-            (size,) = _LENGTH.unpack_from(data, place)
-            place += 4
-            rows.append((key, data[place : place + size]))
-            place += size
-            expires = _ROW_TAIL.unpack_from(data, place)[2]
-            place += _ROW_TAIL.size + (8 if expires else 0)
-        if place != len(data):
-            raise RuntimeError(f"{len(data) - place} bytes are left of a buffer of rows")
+            (size,) = _LENGTH.unpack_from(data, offset)
+            offset += 4
+            key = data[offset : offset + size]
+            offset += size
+            (size,) = _LENGTH.unpack_from(data, offset)
+            offset += 4
+            rows.append((key, data[offset : offset + size]))
+            offset += size
+            expires = _ROW_TAIL.unpack_from(data, offset)[2]
+            offset += _ROW_TAIL.size + (8 if expires else 0)
+        if offset != len(data):
+            raise RuntimeError(f"{len(data) - offset} bytes are left in a buffer of rows")
         return rows
 
     def put(self, batch: Any, key: bytes, value: bytes) -> None:
@@ -124,9 +124,9 @@ class Fast:
     def delete(self, batch: Any, key: bytes) -> None:
         self._call(self._errors, self._delete, batch._uniffi_clone_handle(), self.lower(key))
 
-    async def rows(self, iterator: Any, most: int) -> list[Row]:
+    async def rows(self, iterator: Any, limit: int) -> list[Row]:
         rows: list[Row] = await self._call_async(
-            self._next(iterator._uniffi_clone_handle(), most), *self._future, self.lift, self._errors
+            self._next(iterator._uniffi_clone_handle(), limit), *self._future, self.lift, self._errors
         )
         return rows
 
@@ -135,15 +135,13 @@ def _contents(buffer: Any) -> bytes:
     return ctypes.string_at(buffer.data, buffer.len)
 
 
-def choose() -> Binding:
-    """The fast way if this release of the binding allows it and nobody has switched it off."""
+def choose() -> Ffi:
+    """Return the fast implementation if the binding allows it and it is not switched off."""
     if os.environ.get(SWITCH, "1") != "0":
         try:
             from slatedb.uniffi._slatedb_uniffi import slatedb as raw
 
-            return Fast(raw)
-        except Exception as error:  # Whatever it is, the plain way is right.
-            _log.warning(
-                "SlateDB's binding is not as expected (%r): jobs take the slower way across it", error
-            )
-    return Plain()
+            return FastFfi(raw)
+        except Exception as error:  # The plain implementation is always correct.
+            _log.warning("SlateDB's binding has an unexpected shape (%r): calls across it are slower", error)
+    return PlainFfi()

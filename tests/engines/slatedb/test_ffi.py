@@ -1,4 +1,4 @@
-"""The fast way across the binding: it is taken, it does the same, and it can be left."""
+"""The fast FFI: it is used, it agrees with the plain one, and it can be switched off."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from slatedb import uniffi
 from slatedb.uniffi._slatedb_uniffi import slatedb as raw
 
 from dayjob import Broker, NewJob
-from dayjob.engines.slatedb import binding
-from dayjob.engines.slatedb.binding import Binding, Fast, Plain, choose
+from dayjob.engines.slatedb import ffi
+from dayjob.engines.slatedb.ffi import FastFfi, Ffi, PlainFfi, choose
 from tests.engines.slatedb.conftest import QUIET
 
 SAMPLES = {
@@ -23,14 +23,14 @@ SAMPLES = {
 }
 
 
-def test_this_release_of_the_binding_allows_the_fast_way() -> None:
-    """If this fails, a new release of slatedb has another inside: adapt ``Fast``, or jobs get slower."""
-    assert isinstance(choose(), Fast), "SlateDB's binding has changed: the engine works, but slowly"
+def test_this_release_of_slatedb_allows_the_fast_ffi() -> None:
+    """If this fails, a new release of slatedb has another layout: adapt ``FastFfi``, or jobs get slower."""
+    assert isinstance(choose(), FastFfi), "SlateDB's binding has changed: the engine works, but slowly"
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(binding.SWITCH, "0")
-    assert isinstance(choose(), Plain)
+def test_the_fast_ffi_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ffi.SWITCH, "0")
+    assert isinstance(choose(), PlainFfi)
 
 
 @pytest.mark.parametrize(
@@ -42,21 +42,21 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         (raw.WriteBatch, "_uniffi_clone_handle"),
     ],
 )
-def test_a_binding_of_another_shape_is_left_alone(
+def test_a_binding_of_another_shape_uses_the_plain_ffi(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     monkeypatch.delattr(owner, name)
-    assert isinstance(choose(), Plain)
+    assert isinstance(choose(), PlainFfi)
 
 
-def test_a_binding_with_other_buffers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binding, "_LENGTH", Struct("<i"))
-    assert isinstance(choose(), Plain)
+def test_a_binding_with_other_buffers_uses_the_plain_ffi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ffi, "_LENGTH", Struct("<i"))
+    assert isinstance(choose(), PlainFfi)
 
 
-@pytest.mark.parametrize("writer", [Plain(), Fast(raw)], ids=["plain", "fast"])
-@pytest.mark.parametrize("reader", [Plain(), Fast(raw)], ids=["plain", "fast"])
-async def test_both_ways_write_and_read_the_same(tmp_path: Path, writer: Binding, reader: Binding) -> None:
+@pytest.mark.parametrize("writer", [PlainFfi(), FastFfi(raw)], ids=["plain", "fast"])
+@pytest.mark.parametrize("reader", [PlainFfi(), FastFfi(raw)], ids=["plain", "fast"])
+async def test_both_write_and_read_the_same(tmp_path: Path, writer: Ffi, reader: Ffi) -> None:
     database = await uniffi.DbBuilder(str(tmp_path / "db"), uniffi.ObjectStore.resolve("file:///")).build()
     batch = uniffi.WriteBatch()
     writer.put(batch, b"\x01gone", b"x")
@@ -72,15 +72,15 @@ async def test_both_ways_write_and_read_the_same(tmp_path: Path, writer: Binding
     await database.shutdown()
 
 
-async def test_a_failure_is_told_in_the_same_way(tmp_path: Path) -> None:
+async def test_both_raise_the_same_error(tmp_path: Path) -> None:
     batch = uniffi.WriteBatch()
-    for way in (Plain(), Fast(raw)):
+    for one in (PlainFfi(), FastFfi(raw)):
         with pytest.raises(uniffi.Error.Invalid):
-            way.put(batch, b"", b"an empty key is refused")
+            one.put(batch, b"", b"an empty key is refused")
 
 
-async def test_jobs_pass_the_plain_way_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(binding.SWITCH, "0")
+async def test_jobs_pass_through_the_plain_ffi(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ffi.SWITCH, "0")
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q", b"%d" % number) for number in range(30)])
     async with Broker(url, config=QUIET) as broker:

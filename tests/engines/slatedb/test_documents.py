@@ -10,18 +10,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from dayjob import Broker, ConfigError, EngineUnavailable, InvalidState, NewJob, QueueStats
-from dayjob.broker.validation import Validator
-from dayjob.engines.base import DocumentWrite, Engine, Insertion
-from dayjob.engines.order import Line
-from dayjob.engines.slatedb import core, documents, keys, values
-from dayjob.engines.slatedb.live import Place
+from dayjob import Broker, ConfigError, InvalidState, NewJob, QueueStats
+from dayjob.engines.active_jobs import Entry
+from dayjob.engines.base import DocumentWrite, Engine
+from dayjob.engines.order import LazyHeap
+from dayjob.engines.slatedb import keys, store_thread, values
 from dayjob.model.job import id_key
-from dayjob.runtime.signals import documents_topic
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import make_database, open_core, write_database
+from tests.engines.slatedb.damage import make_database, open_thread, write_database
 from tests.engines.slatedb.test_opening import rewrite
 
 WRITE = DocumentWrite("k", "a", None, b"1")
@@ -46,7 +43,7 @@ async def values_of(engine: Engine) -> dict[str, bytes]:
 
 
 async def stored_layout(url: str) -> object:
-    opened = open_core(url)
+    opened = open_thread(url)
     assert opened._loop is not None
     reading = asyncio.run_coroutine_threadsafe(opened._database.get(keys.LAYOUT_KEY), opened._loop)
     value = await asyncio.wrap_future(reading)
@@ -88,11 +85,11 @@ async def test_a_migration_between_the_look_and_the_opening_is_noticed(
 ) -> None:
     make_database(path, "future")
 
-    async def looked(place: object) -> None:
+    async def looked(settings: object) -> None:
         """It was an older layout then."""
 
     with monkeypatch.context() as patched:
-        patched.setattr(core, "may_open", looked)
+        patched.setattr(store_thread, "check_owner", looked)
         with pytest.raises(ConfigError, match="layout 9999"):
             await Broker(url, config=QUIET).open()
     with pytest.raises(ConfigError, match="layout 9999"):
@@ -102,7 +99,7 @@ async def test_a_migration_between_the_look_and_the_opening_is_noticed(
 async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker._engine.compare_and_set([WRITE, DocumentWrite("k", "b", None, b"2")])
-        await rewrite(url, lambda opened: opened._ledger.put(keys.note("k", "a"), b"garbage"))
+        await rewrite(url, lambda opened: opened._write_batch.put(keys.document("k", "a"), b"garbage"))
     async with Broker(url, config=QUIET) as broker:
         async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
             assert await values_of(reader._engine) == {"b": b"2"}
@@ -110,77 +107,6 @@ async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
         assert await broker._engine.compare_and_set([WRITE])
     async with Broker(url, config=QUIET) as broker:
         assert await values_of(broker._engine) == {"a": b"1", "b": b"2"}
-
-
-# Answers that were lost.
-
-
-def insertion(broker: Broker) -> Insertion:
-    validator: Validator = broker._validator
-    return validator.insertion(NewJob("q"))
-
-
-async def lose(url: str, engine: Engine, writes: list[DocumentWrite], jobs: list[Insertion]) -> None:
-    """Write the notes, but hear that it took too long: the flush before was just now, so this one waits."""
-    opened = open_core(url)
-    patient = opened.place
-    opened.place = replace(patient, patience=0)
-    with pytest.raises(EngineUnavailable, match="may be repeated"):
-        await engine.compare_and_set(writes, jobs, announce=True)
-    opened.place = patient
-
-
-@pytest.fixture
-def slow_url(url: str) -> str:
-    return f"{url}?flush_ms=300"
-
-
-async def test_a_repetition_gets_the_answer_that_was_lost(slow_url: str) -> None:
-    async with Broker(slow_url, config=QUIET) as broker:
-        engine, job = broker._engine, insertion(broker)
-        await broker.kv_put(b"k", b"v")
-        with engine.signals.listen([documents_topic("k")]) as heard:
-            await lose(slow_url, engine, [WRITE], [job])
-            assert not await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], [job]), "another's"
-            assert not await engine.compare_and_set([WRITE], [insertion(broker)]), "another's"
-            assert await engine.compare_and_set([WRITE], [job])
-            async with asyncio.timeout(20):
-                await heard.wait()
-        assert not await engine.compare_and_set([WRITE], [job]), "it was told once"
-        assert await values_of(engine) == {"a": b"1"}
-        assert (await broker.stats("q")).pending == 1
-
-
-async def test_the_answer_is_there_after_others_wrote(slow_url: str) -> None:
-    async with Broker(slow_url, config=QUIET) as broker:
-        engine = broker._engine
-        await broker.kv_put(b"k", b"v")
-        await lose(slow_url, engine, [WRITE], [])
-        assert await engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")])
-        assert await engine.compare_and_set([WRITE])
-        assert await values_of(engine) == {"a": b"2"}
-
-
-async def test_a_write_that_nobody_repeats_is_not_anothers_success(slow_url: str) -> None:
-    async with Broker(slow_url, config=QUIET) as broker:
-        engine = broker._engine
-        await broker.kv_put(b"k", b"v")
-        await lose(slow_url, engine, [WRITE], [])
-        assert await engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
-        assert await engine.compare_and_set([WRITE]), "it is as expected, so it is written"
-        assert await values_of(engine) == {"a": b"1"}
-        assert not await engine.compare_and_set([WRITE])
-
-
-async def test_writes_that_nobody_asks_for_again_are_forgotten(
-    broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "REMEMBERED", 2)
-    kept = documents.Documents(open_core(url)._ledger)
-    writes = [[replace(WRITE, name=name)] for name in "abc"]
-    for some in writes:
-        kept.remember(some, [])
-    assert [kept.recall(some, []) for some in writes] == [False, True, True]
 
 
 # Readers.
@@ -236,8 +162,8 @@ places = st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=1))
 
 
 @given(st.lists(places, max_size=50), st.sets(places))
-def test_counting_agrees_with_sorting(places: list[Place], void: set[Place]) -> None:
-    line: Line[Place] = Line(lambda place: place not in void, places)
+def test_counting_agrees_with_sorting(places: list[Entry], void: set[Entry]) -> None:
+    line: LazyHeap[Entry] = LazyHeap(lambda place: place not in void, places)
     for place in places:
         line.push(place)
     left = sorted(set(places) - void)
@@ -249,12 +175,12 @@ def test_counting_agrees_with_sorting(places: list[Place], void: set[Place]) -> 
 def test_counting_looks_at_few_of_many() -> None:
     looked = 0
 
-    def is_live(place: Place) -> bool:
+    def is_live(place: Entry) -> bool:
         nonlocal looked
         looked += 1
         return True
 
-    line: Line[Place] = Line(is_live, range(100_000))
+    line: LazyHeap[Entry] = LazyHeap(is_live, range(100_000))
     line.fill((1000, number.to_bytes(4, "big")) for number in range(100_000))
     assert line.count_before((1000, (50).to_bytes(4, "big")), 1000) == 50
     assert line.count_before((2000, b""), 1000) == 1000

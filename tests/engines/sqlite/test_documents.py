@@ -15,14 +15,14 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, JobState, NewJob
 from dayjob.engines.base import ClaimRequest, DocumentWrite, Engine
 from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.engines.sqlite.statements import WIDEST
-from dayjob.engines.sqlite.store import Store
+from dayjob.engines.sqlite.store import SqliteStore
 from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
 from tests.engines.sqlite.roles import count_up
 from tests.engines.sqlite.threads import on_writer
 from tests.support.processes import BOUND, Spawn, said_by_all, together
 
-IMPATIENT = "?busy_timeout=0.2"
+IMPATIENT = "?timeout=0.2"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_what_changed_while_a_write_waited_counts(engine: Engine, locked: 
     locked.execute("BEGIN IMMEDIATE")
     writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"mine")]))
     await engine.documents("k")
-    locked.execute("UPDATE dayjob_notes SET value = x'32'")
+    locked.execute("UPDATE dayjob_documents SET value = x'32'")
     locked.execute("COMMIT")
     async with asyncio.timeout(5):
         assert not await writing
@@ -121,7 +121,10 @@ async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(en
     sqlite = cast("SqliteEngine", engine)
     all_wait = Event()
 
-    def fail(_: Store) -> None:
+    async def wait(_: SqliteStore) -> bool:
+        return all_wait.wait(BOUND)
+
+    async def fail(_: SqliteStore) -> None:
         raise ZeroDivisionError
 
     async def go_on() -> None:
@@ -129,7 +132,7 @@ async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(en
 
     with engine.signals.listen([documents_topic("k")]) as heard:
         answers = await asyncio.gather(
-            sqlite._write(lambda _: all_wait.wait(BOUND)),
+            sqlite._write(wait),
             engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True),
             sqlite._write(fail),
             go_on(),

@@ -1,4 +1,4 @@
-"""Where a database is: from a URL to an open writer or reader, and from SlateDB's errors to ours."""
+"""The settings of a database: they open a writer or a reader, and translate SlateDB's errors."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from msgspec import Struct
 from slatedb import uniffi
 
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
+from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 _environment = Lock()
-_SELDOM = 20
-"""The core asks for flushes itself; SlateDB's own, by its clock, come so many times less often."""
+_FLUSH_FACTOR = 20
+"""The store thread requests flushes itself. SlateDB's own timer is slower by this factor."""
 _NEVER_MS = 86_400_000
-_BRIEFLY = 2
-_PAUSE = 0.2
+_READER_RETRIES = 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
 
 
-class Place(Struct, frozen=True):
-    """A database, and how to treat it."""
+class SlateSettings(Struct, frozen=True):
+    """The location of a database, and its options."""
 
     url: str
     store: str
     """The URL of the store: ``file:///`` or a bucket."""
 
     path: str
-    """Where in the store the database is."""
+    """The path of the database in the store."""
 
     flush_ms: int
-    patience: float
-    """Seconds after which a store that does not answer is said to be unavailable."""
+    timeout: float
+    """Seconds after which a store that does not reply is unavailable."""
 
     beat: float
-    """Seconds between the owner's signs of life."""
+    """Seconds between the owner's heartbeats."""
 
     take_over: bool = False
     read_only: bool = False
     variables: tuple[tuple[str, str], ...] = ()
-    """What the URL says in place of the store's environment variables."""
+    """Options of the URL that replace environment variables of the store."""
 
     @property
     def local(self) -> bool:
@@ -56,12 +57,12 @@ class Place(Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What two URLs of the same database have in common."""
+        """Return a key that all URLs of the same database share."""
         path = str(Path(self.path).resolve()) if self.local else self.path.strip("/")
         return self.store, path, self.variables
 
     def check(self) -> None:
-        """Refuse a path that can't be a database, before SlateDB makes folders."""
+        """Raise if the path can't be a database, before SlateDB creates folders."""
         if self.local:
             path = Path(self.path)
             if path.exists() and not path.is_dir():
@@ -87,7 +88,7 @@ class Place(Struct, frozen=True):
 
     async def open_writer(self) -> uniffi.Db:
         settings = uniffi.Settings.default()
-        settings.set("flush_interval", json.dumps(f"{_SELDOM * self.flush_ms}ms"))
+        settings.set("flush_interval", json.dumps(f"{_FLUSH_FACTOR * self.flush_ms}ms"))
         settings.set("manifest_poll_interval", json.dumps("1s" if self.local else "5s"))
         settings.set("l0_sst_size_bytes", str(16 << 20))
         settings.set("max_unflushed_bytes", str(128 << 20))
@@ -96,14 +97,15 @@ class Place(Struct, frozen=True):
         return await self.opening(builder.build())
 
     async def open_reader(self) -> uniffi.DbReader | None:
-        """A reader of what is durable now, which changes nothing in the store; None if there is no database.
+        """Return a reader of the durable state, or None if there is no database. It writes nothing.
 
         It may still catch up with the writer just after it was opened.
         """
-        return await self.opening(self._read_patiently())
+        return await self.opening(self._build_reader())
 
-    async def _read_patiently(self) -> uniffi.DbReader | None:
-        """SlateDB tries for ever what a store refuses; so it is to try briefly, and this tries again."""
+    async def _build_reader(self) -> uniffi.DbReader | None:
+        """Build a reader. SlateDB would repeat refused requests for ever, so this loop repeats instead."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             builder = uniffi.DbReaderBuilder(self.path, self.resolve())
             builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
@@ -113,7 +115,7 @@ class Place(Struct, frozen=True):
                     checkpoint_lifetime_ms=600_000,
                     max_memtable_bytes=64 << 20,
                     skip_wal_replay=False,
-                    object_store_max_retries=_BRIEFLY,
+                    object_store_max_retries=_READER_RETRIES,
                 )
             )
             try:
@@ -121,19 +123,19 @@ class Place(Struct, frozen=True):
             except uniffi.Error as error:
                 if _NO_DATABASE in str(error):
                     return None
-                told = self.translated(error, opening=True)
-                if not isinstance(told, EngineUnavailable):
-                    raise told from error
-            await SYSTEM.wait(asyncio.Event(), _PAUSE)
+                translated = self.translated(error, opening=True)
+                if not isinstance(translated, EngineUnavailable):
+                    raise translated from error
+            await backoff.wait(SYSTEM)
 
-    async def opening(self, work: Awaitable[Answer]) -> Answer:
-        """What it comes to; a store that refuses or never answers is told as such."""
+    async def opening(self, work: Awaitable[Reply]) -> Reply:
+        """Return the result. Raise a clear error for a store that refuses or does not reply."""
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(self.timeout):
                 return await work
         except TimeoutError:
             raise EngineUnavailable(
-                f"{self.url}: the store has not answered within {self.patience:g} s: check that the bucket "
+                f"{self.url}: the store has not replied within {self.timeout:g} s: check that the bucket "
                 "exists, that its endpoint can be reached, and that the credentials may use it"
             ) from None
         except uniffi.Error as error:
@@ -178,7 +180,7 @@ def _text(error: uniffi.Error) -> str:
 
 @contextmanager
 def _with_variables(variables: dict[str, str]) -> Iterator[None]:
-    """The store reads its settings from the environment, so what the URL says is put there for a moment."""
+    """Set environment variables for a moment. The store reads its settings from there only."""
     with _environment:
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
