@@ -285,9 +285,9 @@ class Session:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # A broker without claims needs no cancel requests.
         checks = self.claims.checks
-        claimed = await self.storage.write(
-            lambda token: self.engine.claim(requests, self.storage.now(), token=token)
-        )
+        if lost := await self.storage.lost_claims():
+            await self._release(lost)
+        claimed = await self.storage.claim(requests)
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
@@ -321,19 +321,18 @@ class Session:
     def _give_back(self, jobs: list[Job]) -> None:
         """Release claims whose caller was cancelled before it got them."""
         if jobs:
-            ops = tuple(
-                SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue))
-                for job in jobs
-            )
-            task = asyncio.ensure_future(self._release(ops))
+            task = asyncio.ensure_future(self._release(jobs))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _release(self, ops: Ops) -> None:
+    async def _release(self, jobs: list[Job]) -> None:
+        ops = tuple(
+            SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+        )
         try:
             await self.settle(ops)
         except DayjobError as error:
-            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(ops), error)
+            _log.warning("%d claims without a caller wait for their leases: %s", len(ops), error)
 
 
 def not_open(url: str) -> Closed:

@@ -44,10 +44,10 @@ async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
     async def enqueue(enqueuer: int, round: int) -> list[tuple[str, bool]]:
         broker, keys = brokers[enqueuer], wanted_keys(enqueuer, round)
         if len(keys) < KEYS:
-            answers = [await broker.enqueue("q", dedup_key=key) for key in keys]
+            enqueued = [await broker.enqueue("q", dedup_key=key) for key in keys]
         else:
-            answers = await broker.enqueue_many([NewJob("q", dedup_key=key) for key in keys])
-        return [(answer.id, answer.created) for answer in answers]
+            enqueued = await broker.enqueue_many([NewJob("q", dedup_key=key) for key in keys])
+        return [(each.id, each.created) for each in enqueued]
 
     for round in range(rounds):
         say("ready")

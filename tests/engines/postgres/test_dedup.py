@@ -42,8 +42,8 @@ async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
         for round in range(ROUNDS):
             await together(children)
             for some, said in zip(enqueuers, await said_by_all(children), strict=True):
-                for enqueuer, answers in zip(some, said, strict=True):
-                    for key, (id, new) in zip(wanted_keys(enqueuer, round), answers, strict=True):
+                for enqueuer, enqueued in zip(some, said, strict=True):
+                    for key, (id, new) in zip(wanted_keys(enqueuer, round), enqueued, strict=True):
                         created[key] += new
                         holders[key].add(id)
         assert set(created.values()) == {1}
@@ -67,9 +67,9 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter has no time limit."""
-    monkeypatch.setattr(batcher, "PATIENCE", 3600.0)
+    monkeypatch.setattr(batcher, "CONTENDED_FOR", 3600.0)
 
 
 class Holder:
@@ -94,7 +94,7 @@ async def submitted(*calls: Any) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(call) for call in calls]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder: Holder) -> None:
     held, *others = await submitted(
         broker.enqueue("q", dedup_key="held"),
@@ -112,7 +112,7 @@ async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder:
     assert (await within(held)).created
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, holder: Holder) -> None:
     one, many = await submitted(
         broker.enqueue("q", dedup_key="held"),
@@ -120,28 +120,28 @@ async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, ho
     )
     await within(broker.enqueue("q"))
     await holder.commit()
-    answer = await within(one)
-    assert (answer.id, answer.created) == (holder.id, False)
-    more, answer = await within(many)
+    reply = await within(one)
+    assert (reply.id, reply.created) == (holder.id, False)
+    more, reply = await within(many)
     assert more.created
-    assert (answer.id, answer.created) == (holder.id, False)
+    assert (reply.id, reply.created) == (holder.id, False)
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_rollback_of_the_holder_gives_the_key_to_a_waiter(broker: Broker, holder: Holder) -> None:
     waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(3)))
     await within(broker.enqueue("q"))
     await holder.rollback()
-    answers = await within(asyncio.gather(*waiting))
-    assert sum(answer.created for answer in answers) == 1
-    assert len({answer.id for answer in answers}) == 1
-    assert answers[0].id != holder.id
+    enqueued = await within(asyncio.gather(*waiting))
+    assert sum(each.created for each in enqueued) == 1
+    assert len({each.id for each in enqueued}) == 1
+    assert enqueued[0].id != holder.id
 
 
 async def test_a_waiter_fails_after_its_time_limit(
     broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batcher, "PATIENCE", 0.1)
+    monkeypatch.setattr(batcher, "CONTENDED_FOR", 0.1)
     batch = [NewJob("q", b"of a batch"), NewJob("q", dedup_key="free"), NewJob("q", dedup_key="held")]
     calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
     for call in calls:
@@ -152,10 +152,10 @@ async def test_a_waiter_fails_after_its_time_limit(
     assert await broker.jobs() == [], "a batch is stored whole or not at all"
     await holder.commit()
     assert (await broker.enqueue("q", dedup_key="held")).id == holder.id
-    assert [answer.created for answer in await broker.enqueue_many(batch)] == [True, True, False]
+    assert [each.created for each in await broker.enqueue_many(batch)] == [True, True, False]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Broker, holder: Holder) -> None:
     await broker.enqueue_many([NewJob("work") for _ in range(10)])
     first, *jobs = await broker.claim("work", limit=10)
@@ -175,7 +175,7 @@ async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Br
     assert [job.payload for job in await broker.jobs("q")] == [b"follow-up"]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_key(url: str) -> None:
     app = App(url, config=BrokerConfig(retention=KEEP_ALL))
     begun = asyncio.Event()

@@ -97,7 +97,7 @@ async def snapshot(server: PrivateServer, broker: Broker) -> AsyncIterator[None]
 
 
 async def fill(broker: Broker, count: int = JOBS) -> list[str]:
-    return [answer.id for answer in await broker.enqueue_many([NewJob("q")] * count)]
+    return [each.id for each in await broker.enqueue_many([NewJob("q")] * count)]
 
 
 async def drain(broker: Broker, count: int) -> list[Job]:
@@ -224,7 +224,7 @@ async def test_a_claim_that_finds_too_few_jobs_scans_from_the_start(
 
 async def test_each_queue_has_its_own_hint(broker: Broker, hints: Watched, snapshot: None) -> None:
     await engage(broker, hints)
-    others = [answer.id for answer in await broker.enqueue_many([NewJob("r")] * 10)]
+    others = [each.id for each in await broker.enqueue_many([NewJob("r")] * 10)]
     claimed = await broker.claim(["r", "q"], limit=12)
     assert [job.queue for job in claimed] == ["r"] * 10 + ["q"] * 2
     assert [job.id for job in claimed[:10]] == others

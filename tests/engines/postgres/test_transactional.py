@@ -148,7 +148,7 @@ async def test_all_options_work_in_a_transaction(broker: Broker, caller: Caller)
 
 async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> None:
     held = await broker.enqueue("q", b"held", dedup_key="held")
-    answers = await broker.enqueue_many(
+    enqueued = await broker.enqueue_many(
         [
             NewJob("q", b"plain"),
             NewJob("q", b"keyed", dedup_key="new"),
@@ -159,8 +159,8 @@ async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> 
         connection=caller.connection,
     )
     await caller.commit()
-    assert [answer.created for answer in answers] == [True, True, False, True, False]
-    assert answers[2].id == answers[4].id == held.id
+    assert [each.created for each in enqueued] == [True, True, False, True, False]
+    assert enqueued[2].id == enqueued[4].id == held.id
     assert [job.payload for job in await broker.jobs()] == [b"held", b"plain", b"keyed", b"another"]
     assert await broker.kv_get(b"k") == b"v"
     await check_counters(broker)

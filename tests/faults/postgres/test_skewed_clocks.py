@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 MINUTE = 60 * SECOND
 
 
-@pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
+@pytest.mark.parametrize("minutes", [10, -10], ids=["fast", "slow"])
 async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minutes: int) -> None:
     async with Broker(direct_url, config=BrokerConfig(reap_interval=0.2, sweep_interval=0.2)) as broker:
         child = await spawn(work_in_another_time, direct_url, minutes * 60)
