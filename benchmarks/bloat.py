@@ -1,4 +1,4 @@
-"""The cost of a busy queue's dead rows: time while another transaction keeps them all, and space."""
+"""The cost of a busy queue's dead rows: time while another transaction prevents their removal, and space."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def promotion(url: str, jobs: int) -> Answer:
             await broker.enqueue_many([NewJob(_OTHER, delay=60)] * min(FILL, jobs - start))
         offset = 120_000_000
         # A clock in the future makes them due. The fill may take longer than any fixed delay.
-        broker._now = lambda: time.time_ns() // 1000 + offset  # type: ignore[method-assign]
+        broker._session.storage.now = lambda: time.time_ns() // 1000 + offset  # type: ignore[method-assign]
         answer = await _measure(broker, broker.promote)
         answer["done"] = (await broker.stats(_OTHER)).pending
     return answer

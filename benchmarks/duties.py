@@ -25,13 +25,13 @@ TIMEOUT = 300.0
 
 
 @asynccontextmanager
-async def _scene(run: Run, engine: str) -> AsyncIterator[WorkerFleet]:
-    folder = run.folder("scene")
+async def _worker_fleet(run: Run, engine: str) -> AsyncIterator[WorkerFleet]:
+    folder = run.folder("fleet")
     folder.mkdir()
     async with spawning() as spawn:
-        scene = WorkerFleet(spawn, run.url(engine), folder)
-        async with scene.broker:
-            yield scene
+        fleet = WorkerFleet(spawn, run.url(engine), folder)
+        async with fleet.broker:
+            yield fleet
 
 
 @measure("schedules", *_SHARED)
@@ -39,21 +39,21 @@ async def schedules(run: Run, engine: str) -> list[Result]:
     """Schedules fire once per due time, with many workers and a killed leader."""
     workers, count, seconds = run.size(8, 4), run.size(60, 20), run.size(30, 8)
     text = f"schedules · {engine} · {workers} workers × {count} schedules × {seconds} s"
-    async with _scene(run, engine) as scene:
+    async with _worker_fleet(run, engine) as fleet:
         with run.progress.stage(text, 1):
-            members = await scene.start_many(workers, log_events=False)
+            members = await fleet.start_many(workers, log_events=False)
             first = [
-                await scene.broker.schedule(Recurring(f"schedule {each}", every=1, task="tick"))
+                await fleet.broker.schedule(Recurring(f"schedule {each}", every=1, task="tick"))
                 for each in range(count)
             ]
             await asyncio.sleep(seconds / 2)
-            await (await scene.leader(members)).kill()
+            await (await fleet.leader(members)).kill()
             await asyncio.sleep(seconds / 2)
             for schedule in first:
-                await scene.broker.pause_schedule(schedule.id)
-            await scene.until_idle()
-            last = await scene.broker.schedules()
-            jobs = list((await scene.jobs()).values())
+                await fleet.broker.pause_schedule(schedule.id)
+            await fleet.until_idle()
+            last = await fleet.broker.schedules()
+            jobs = list((await fleet.jobs()).values())
     wrong = not_exactly_once(first, last, jobs)
     unfinished = sum(job.state is not JobState.DONE for job in jobs)
     times = sum(map(len, fired(jobs).values()))
@@ -72,20 +72,20 @@ async def schedules(run: Run, engine: str) -> list[Result]:
 async def precision(run: Run, engine: str) -> list[Result]:
     """Delay of a schedule's job and of a scheduled job on an idle worker."""
     expected = run.size(300, 60)
-    async with _scene(run, engine) as scene:
+    async with _worker_fleet(run, engine) as fleet:
         with run.progress.stage(f"precision · {engine}", 1):
-            await scene.start(log_events=False)
+            await fleet.start(log_events=False)
             for each in range(10):
-                await scene.broker.schedule(
+                await fleet.broker.schedule(
                     Recurring(f"schedule {each}", every=0.83 + 0.07 * each, task="tick")
                 )
-            delayed = await scene.enqueue_later("tick", *(1 + 0.037 * each for each in range(expected // 4)))
+            delayed = await fleet.enqueue_later("tick", *(1 + 0.037 * each for each in range(expected // 4)))
 
             async def all_done() -> bool:
-                return (await scene.broker.stats("default")).done >= expected + len(delayed)
+                return (await fleet.broker.stats("default")).done >= expected + len(delayed)
 
             await until(all_done, TIMEOUT)
-            jobs = await scene.jobs(JobState.DONE)
+            jobs = await fleet.jobs(JobState.DONE)
     recurring = [each / SECOND for each in lateness(jobs.values())]
     scheduled = [((jobs[id].claimed_us or 0) - jobs[id].run_us) / SECOND for id in delayed]
     return [
@@ -103,17 +103,17 @@ async def dead_worker(run: Run, engine: str) -> list[Result]:
     """Time until the jobs of a killed worker run elsewhere or are dead."""
     foreign = engine != "sqlite"
     options = {"foreign": foreign, "dead_after": DEAD_AFTER, "concurrency": RUNNING}
-    async with _scene(run, engine) as scene:
+    async with _worker_fleet(run, engine) as fleet:
         with run.progress.stage(f"dead-worker · {engine}", 1):
-            victim = await scene.start(**options)
-            retried = await scene.enqueue("hang", RUNNING // 2)
-            exhausted = await scene.enqueue("hang", RUNNING // 2, max_attempts=1)
-            await scene.until_running(retried + exhausted, victim.id)
-            successor = await scene.start(**options)
+            victim = await fleet.start(**options)
+            retried = await fleet.enqueue("hang", RUNNING // 2)
+            exhausted = await fleet.enqueue("hang", RUNNING // 2, max_attempts=1)
+            await fleet.until_running(retried + exhausted, victim.id)
+            successor = await fleet.start(**options)
             await victim.kill()
 
             async def all_recovered() -> bool:
-                jobs = await scene.jobs()
+                jobs = await fleet.jobs()
                 return all(jobs[id].worker == successor.id for id in retried) and all(
                     jobs[id].state is JobState.DEAD for id in exhausted
                 )

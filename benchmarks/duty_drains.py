@@ -1,4 +1,4 @@
-"""A worker with and without its fleet work: ``python -m benchmarks.duty_drains KIND URL JOBS``.
+"""A worker with and without registry and duties: ``python -m benchmarks.duty_drains KIND URL JOBS``.
 
 Without: no entry in the worker registry, no heartbeat, no renewals, no duties, and so no schedules.
 """
@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from benchmarks.child import Answer, Kind, drain_rate, run, starts, wait_until
 from benchmarks.fleet import _fill, make_app, working
-from dayjob import Broker, Recurring
+from dayjob import Recurring
+from dayjob.broker.session import Session
 from dayjob.worker import worker
 from dayjob.worker.garbage import collect_less_often
 from dayjob.worker.registration import Registration
@@ -39,8 +40,10 @@ def _switch_off() -> None:
         (worker, "Heartbeat", _NoHeartbeat),
         (Registration, "join", nothing),
         (Registration, "leave", nothing),
-        (Broker, "start_duties", lambda self: None),
+        (Session, "start_duties", lambda self: None),
     ):
+        if not hasattr(owner, name):
+            raise RuntimeError(f"{owner} has no {name} to switch off")
         setattr(owner, name, value)
 
 

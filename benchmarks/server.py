@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 class Server:
-    """A running server. Databases are made and dropped through a connection to ``url``."""
+    """A running server. Databases are created and dropped through a connection to ``url``."""
 
     def __init__(self, url: str, stop: Callable[[], None]) -> None:
         self.url = url

@@ -33,7 +33,7 @@ def test_the_package_exports_what_the_design_lists() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES + ERRORS)
-def test_every_exported_name_is_there(name: str) -> None:
+def test_every_exported_name_exists(name: str) -> None:
     assert hasattr(dayjob, name)
 
 
@@ -48,7 +48,7 @@ def test_every_public_error_of_the_package_is_exported() -> None:
 
 
 @pytest.mark.parametrize("error", [dayjob.PayloadTooLarge, dayjob.KvValueTooLarge])
-def test_what_is_too_large_says_its_size_and_the_limit(
+def test_errors_of_too_large_values_have_the_size_and_the_limit(
     error: type[dayjob.PayloadTooLarge] | type[dayjob.KvValueTooLarge],
 ) -> None:
     raised = error(2048, 1024)

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from dayjob.broker import Broker
     from dayjob.context import Context, current
     from dayjob.handle import JobHandle
-    from dayjob.model.explanation import Explanation, WorkerInfo
+    from dayjob.model.explanation import Explanation
     from dayjob.model.recurring import Recurring
+    from dayjob.model.worker_info import WorkerInfo
     from dayjob.task import Task
     from dayjob.worker import Worker
 
-_LATER = {
+_LAZY = {
     "App": "dayjob.app",
     "Broker": "dayjob.broker",
     "Context": "dayjob.context",
@@ -56,10 +57,10 @@ _LATER = {
     "Recurring": "dayjob.model.recurring",
     "Task": "dayjob.task",
     "Worker": "dayjob.worker",
-    "WorkerInfo": "dayjob.model.explanation",
+    "WorkerInfo": "dayjob.model.worker_info",
     "current": "dayjob.context",
 }
-"""What needs asyncio is imported when it is first asked for, so that ``import dayjob`` stays cheap."""
+"""Modules that need asyncio are imported on first use, so that ``import dayjob`` stays fast."""
 
 __all__ = [
     "HIGH",
@@ -110,9 +111,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module 'dayjob' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    value = globals()[name] = getattr(import_module(_LAZY[name]), name)
     return value
 
 

@@ -1,7 +1,7 @@
-"""The app: tasks, and the storage that their jobs go to.
+"""The app: a set of tasks and the storage of their jobs.
 
-An app may be used from several event loops and from plain threads in one process: each loop has a
-broker of its own on the same storage, and synchronous code goes over a bridge. It opens on first use.
+An app may be used from several event loops and threads of one process. Each loop has its own broker on the
+same storage; synchronous code uses the bridge's loop. The app opens on first use.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
 Runner = Callable[[NewJob], Awaitable[Enqueued]]
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
 
-KEPT_DONE = timedelta(hours=1)
-"""How long an app keeps done jobs where its configuration doesn't say, so that results can be read."""
+DONE_RETENTION = timedelta(hours=1)
+"""The default retention of an app's done jobs, so that results can be read."""
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
 
 
 class Anything:
-    """For type checkers: a function that takes this first takes anything there, a ``Context`` included.
+    """For type checkers: a function whose first parameter accepts this accepts any value, also a ``Context``.
 
-    They could not tell whether that parameter belongs to the call, so such a task's calls go unchecked.
+    They can't decide whether that parameter belongs to the call, so calls of such a task are not checked.
     """
 
 
@@ -91,13 +91,13 @@ class App:
         self.handlers: dict[str, Task[Any, Any, Any]] = {}
         self.events = Events()
         self.runner: Runner | None = None
-        """Takes jobs in place of the storage; set by ``dayjob.testing.eager``."""
+        """Runs jobs instead of storing them. Set by ``dayjob.testing.eager``."""
         self.meter: Meter | None = None
-        """Counts and times this process's jobs; set by ``dayjob.metrics.measure``."""
+        """Measures the jobs of this process. Set by ``dayjob.metrics.measure``."""
         self.tracing: Tracing | None = None
-        """Follows jobs; set by ``dayjob.tracing.trace``."""
+        """Traces jobs. Set by ``dayjob.tracing.trace``."""
         self.clock: Clock | None = None
-        """The clock that brokers and workers go by; set by tests before first use."""
+        """The clock of brokers and workers. Set by tests before first use."""
         self._bridge = Bridge(f"{name}-bridge")
         self._pid = os.getpid()
         self._brokers: dict[asyncio.AbstractEventLoop, Broker] = {}
@@ -147,20 +147,20 @@ class App:
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="email", ...)``.
 
-        ``timeout`` is in seconds; ``pool="process"`` runs it in a child process; ``cancel="interrupt"``
-        cancels the coroutine or kills the process when the job is cancelled; ``dedup=True`` enqueues a
-        call with equal arguments only once while one waits (``"settled"``: or runs; a function of the
-        arguments gives the key). ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job
-        that workers enqueue at its times.
+        ``timeout`` is in seconds. ``pool="process"`` runs it in a child process. ``cancel="interrupt"``
+        cancels the coroutine or kills the process when the job is cancelled. ``dedup=True`` enqueues a call
+        with equal arguments only once while one waits (``"settled"``: waits or runs; a function of the
+        arguments returns the key). ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job,
+        which workers enqueue.
         """
         if function is None:
-            return lambda found: self._register(found, name, options, raw=False)
+            return lambda decorated: self._register(decorated, name, options, raw=False)
         return self._register(function, name, options, raw=False)
 
     def handler(
         self, *, queue: str, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., C]], Task[[bytes], Any, C]]:
-        """Register a function that gets the jobs of a queue as they are: a ``Job``, its payload bytes."""
+        """Register a function that is called with the raw ``Job`` of a queue, whose payload is bytes."""
         return lambda function: self._register(function, name, {"queue": queue, **options}, raw=True)
 
     def _register(
@@ -173,36 +173,36 @@ class App:
         if unknown:
             known = ", ".join(TaskConfig.__struct_fields__)
             raise ConfigError(
-                f"task {name!r}: unknown option {sorted(unknown)[0]!r}: there are name, {known}"
+                f"task {name!r}: unknown option {sorted(unknown)[0]!r}: the options are name, {known}"
             )
         options["retry"] = make_retry(options.get("retry"), name)
         config = check_config(TaskConfig(**options), name)
         if config.retention is not None:
-            config = replace(config, retention=_keeping(config.retention))
+            config = replace(config, retention=_keep_done(config.retention))
         task: Task[Any, Any, Any] = Task(self, function, name, config, raw)
         if task.recurring is not None and task.arguments is not None and task.arguments.required:
             missing = ", ".join(sorted(task.arguments.required))
             raise ConfigError(
-                f"task {name!r} recurs and is called without arguments: give {missing} a default, "
+                f"task {name!r} is recurring and is called without arguments: give {missing} a default, "
                 "or schedule it with args"
             )
-        known_as, registry = (config.queue, self.handlers) if raw else (name, self.tasks)
-        other = registry.get(known_as)
+        key, registry = (config.queue, self.handlers) if raw else (name, self.tasks)
+        other = registry.get(key)
         if other is not None and not _same_function(other.function, function):
             kind = "handler for queue" if raw else "task named"
             raise ConfigError(
-                f"there is a {kind} {known_as!r} already, {_shown(other.function)}, "
-                f"and this is {_shown(function)}: give one of them another name"
+                f"there is already a {kind} {key!r}, {_shown(other.function)}, "
+                f"and this is {_shown(function)}: rename one of them"
             )
-        registry[known_as] = task
+        registry[key] = task
         return task
 
     def find(self, job: Job) -> Task[Any, Any, Any] | None:
-        """The task that a job is for."""
+        """Return the task of a job."""
         return self.tasks.get(job.task) if job.task else self.handlers.get(job.queue)
 
     def recurring(self) -> list[Recurring]:
-        """What ``cron=`` and ``every=`` of this app's tasks declare."""
+        """Return the recurring jobs that ``cron=`` and ``every=`` of this app's tasks declare."""
         tasks = [*self.tasks.values(), *self.handlers.values()]
         return [recurring for task in tasks if (recurring := task.recurring) is not None]
 
@@ -215,24 +215,24 @@ class App:
 
         return register
 
-    # Open and closed.
+    # Opening and closing.
 
     @property
     def broker(self) -> Broker:
-        """The broker underneath: the one of the running event loop, or of the bridge for plain threads."""
+        """The broker of the running event loop, or of the bridge for threads without one."""
         loop = _running_loop()
         return self._broker_of(self._bridge.start() if loop is None else loop)
 
     @property
     def broker_config(self) -> BrokerConfig:
-        """What this app's brokers are configured with: they run no duties of their own accord."""
+        """The configuration of this app's brokers. They run duties only for workers."""
         return replace(self.config, duties=False)
 
     async def opened(self) -> Broker:
-        """The broker of this event loop, opened on first use."""
+        """Return the broker of this event loop, opened on first use."""
         broker = self._broker_of(asyncio.get_running_loop())
         if not broker.is_open:
-            await self._close_left_behind()
+            await self._close_orphaned()
             await broker.open()
         return broker
 
@@ -243,23 +243,23 @@ class App:
         broker = self._brokers.get(loop)
         if broker is None:
             made = Broker(self.url, config=self.broker_config, clock=self.clock)
-            broker = self._brokers.setdefault(loop, made)  # Several threads may ask for the bridge's.
+            broker = self._brokers.setdefault(loop, made)  # Several threads may use the bridge's broker.
         return broker
 
-    async def _close_left_behind(self) -> None:
-        """Close what event loops that have ended left open."""
+    async def _close_orphaned(self) -> None:
+        """Close the brokers of closed event loops."""
         for loop in [loop for loop in list(self._brokers) if loop.is_closed()]:
-            left = self._brokers.pop(loop, None)
-            if left is not None:
-                await left.close()
+            orphaned = self._brokers.pop(loop, None)
+            if orphaned is not None:
+                await orphaned.close()
 
     async def open(self) -> Self:
-        """Open on this event loop now, instead of on first use."""
+        """Open the app on this event loop now, instead of on first use."""
         await self.opened()
         return self
 
     async def close(self) -> None:
-        """Close what this event loop has open."""
+        """Close the broker of this event loop."""
         broker = self._brokers.pop(asyncio.get_running_loop(), None)
         if broker is not None:
             await broker.close()
@@ -279,18 +279,19 @@ class App:
         self._bridge.stop()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Run a coroutine of this app for synchronous code, and wait for it."""
+        """Run a coroutine of this app for synchronous code, and return its result."""
         loop = _running_loop()
         if loop is not None and (loop in self._brokers or self._bridge.is_on(loop)):
             raise InvalidState(
-                "this is the event loop that the app runs on, and a synchronous call would block it: "
-                "use aenqueue, aresult and the other async twins here"
+                "the app runs on this event loop, and a synchronous call would block it: "
+                "use aenqueue, aresult and the other async methods here"
             )
         return self._bridge.run(work)
 
     # For tasks.
 
-    def told_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
+    def on_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
+        """Count a new job and emit its event."""
         if not enqueued.created:
             return
         if self.meter is not None:
@@ -304,7 +305,7 @@ class App:
 
 
 class TaskDecorator(Protocol):
-    """``@app.task(...)``: gives a ``Task`` with the function's own parameters, without the ``Context``."""
+    """``@app.task(...)``: returns a ``Task`` with the function's parameters, without the ``Context``."""
 
     @overload
     def __call__(
@@ -327,28 +328,28 @@ class TaskDecorator(Protocol):
 
 
 def known_apps() -> list[App]:
-    """The apps of this process."""
+    """Return the apps of this process."""
     return list(_apps)
 
 
 def _with_results(config: BrokerConfig) -> BrokerConfig:
-    """Keep done jobs for an hour where nothing is said; ``Retention(done=0)`` keeps none."""
+    """Return the config with the default retention of done jobs. ``Retention(done=0)`` keeps none."""
 
-    def keeping(queue: QueueConfig) -> QueueConfig:
-        return replace(queue, retention=_keeping(queue.retention)) if queue.retention else queue
+    def with_default(queue: QueueConfig) -> QueueConfig:
+        return replace(queue, retention=_keep_done(queue.retention)) if queue.retention else queue
 
-    queues = {name: keeping(queue) for name, queue in config.queues.items()}
+    queues = {name: with_default(queue) for name, queue in config.queues.items()}
     return replace(
-        config, default=keeping(config.default), queues=queues, retention=_keeping(config.retention)
+        config, default=with_default(config.default), queues=queues, retention=_keep_done(config.retention)
     )
 
 
-def _keeping(retention: Retention) -> Retention:
-    return replace(retention, done=KEPT_DONE) if retention.done is None else retention
+def _keep_done(retention: Retention) -> Retention:
+    return replace(retention, done=DONE_RETENTION) if retention.done is None else retention
 
 
 def _same_function(one: Any, other: Any) -> bool:
-    """Whether a module was merely run again: reloaded, or as ``__main__`` and by its name, or typed anew."""
+    """Return whether both are one function of a module that was imported twice, reloaded or retyped."""
     old, new = getattr(one, "__code__", None), getattr(other, "__code__", None)
     if old is None or new is None or one.__qualname__ != other.__qualname__:
         return one is other
@@ -361,8 +362,8 @@ def _same_function(one: Any, other: Any) -> bool:
 
 def _shown(function: Any) -> str:
     code = getattr(function, "__code__", None)
-    where = "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
-    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}{where}"
+    source = "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}{source}"
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,4 +1,4 @@
-"""What a handler knows of its run, and what it may say about it while it runs."""
+"""The context of a run: its job, its signals, its progress, and follow-up work."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dayjob.runtime.stop_signal import StopSignal
 _log = logging.getLogger("dayjob.job")
 
 CURRENT: ContextVar[Context | None] = ContextVar("dayjob_current", default=None)
-"""The context of the run that code is part of; ``current`` reads it."""
+"""The context of the current run, which ``current`` reads."""
 
 Report = Callable[["Context", float, str], None]
-"""Takes a run's progress where it is stored; at most one write per 250 ms comes of it."""
+"""Receives the progress of a run. The worker stores it at most once per 250 ms."""
 
 
 class Context:
-    """The run of a job: its claim, its signals, and what commits with its success."""
+    """The run of a job: its claim, its signals, and the writes that commit with its success."""
 
     __slots__ = (
         "__weakref__", "_log", "_report", "cancelled", "follow_ups", "job", "kv", "shutting_down", "state",
@@ -42,32 +42,32 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which run this is, from 1."""
+        """The number of this run, from 1."""
         return self.job.attempts
 
     @property
     def epoch(self) -> int:
-        """The fence: pass it to the systems you write to, and let them refuse a lower one."""
+        """The fencing token: pass it to the systems you write to, which refuse a lower one."""
         return self.job.epoch
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the job's id, queue, task and attempt."""
+        """A logger whose records have the job's id, queue, task and attempt."""
         if self._log is None:
             job = self.job
-            known = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
-            self._log = _JobLog(_log, known)
+            extra = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
+            self._log = _JobLog(_log, extra)
         return self._log
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Tell how far the run is, 0...1, for whoever looks at the job; from a coroutine or a thread."""
+        """Report the progress of the run, 0...1. Callable from a coroutine or a thread."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise ValueError(f"fraction={fraction!r}: pass a number from 0 to 1")
         if self._report is not None:
             self._report(self, float(fraction), str(message))
 
     def then(self, *calls: Any, kv: Mapping[bytes, bytes] | None = None) -> None:
-        """Enqueue ``task.bind(...)`` calls and write kv values with this run's success, or not at all."""
+        """Enqueue ``task.bind(...)`` calls and write kv values in the commit of this run's success."""
         new = [_as_new_job(call) for call in calls]
         if kv is not None:
             self.kv = {**(self.kv or {}), **check_kv(kv)}
@@ -79,7 +79,7 @@ class Context:
 
 
 class _JobLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds what is known of the job to what the caller passes as ``extra``."""
+    """Adds the fields of the job to the caller's ``extra``."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
@@ -97,10 +97,12 @@ def _as_new_job(call: Any) -> NewJob:
 
 
 def current() -> Context:
-    """The context of the run that this code is part of."""
+    """Return the context of the current run."""
     context = CURRENT.get()
     if context is None:
-        raise InvalidState("no job is running here: current() works inside a handler and what it calls")
+        raise InvalidState(
+            "no job is running here: call current() inside a handler, or in code that it calls"
+        )
     return context
 
 
@@ -114,6 +116,9 @@ def enter(context: Context | None) -> None:
 
 
 def detached(task: str) -> Context:
-    """A context for a call that runs outside of any job."""
-    job = Job(bytes(16), "", task, b"", {}, None, NORMAL, JobState.RUNNING, 1, 1, 0, 0, 0)
+    """Return a context for a call outside of any job."""
+    job = Job(
+        key=bytes(16), queue="", task=task, payload=b"", headers={}, tenant=None, priority=NORMAL,
+        state=JobState.RUNNING, attempts=1, max_attempts=1, epoch=0, enqueued_us=0, run_us=0,
+    )  # fmt: skip
     return Context(job, StopSignal())

@@ -1,7 +1,7 @@
-"""Every error that dayjob raises on purpose.
+"""The errors of dayjob.
 
-Each message says what was wrong, with the value, and what to do about it. Arguments of the wrong
-type or out of range are plain ``TypeError`` and ``ValueError``, as everywhere in Python.
+Each message has the value, the reason and the remedy. Arguments of the wrong type or out of range raise
+``TypeError`` and ``ValueError``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ class DayjobError(Exception):
 
 
 class ConfigError(DayjobError, ValueError):
-    """A URL or a configuration field that can't be used; it is refused when it is built or opened."""
+    """A URL or a configuration field is invalid. Raised when it is built or opened."""
 
 
 class PayloadTooLarge(DayjobError, ValueError):
-    """A payload or result over the configured limit; nothing was written."""
+    """A payload or result exceeds the configured limit. Nothing was written."""
 
-    def __init__(self, size: int, max: int, what: str = "payload") -> None:
+    def __init__(self, size: int, max: int, kind: str = "payload") -> None:
         super().__init__(
-            f"the {what} has {size:,} bytes and the limit is {max:,}: "
+            f"the {kind} has {size:,} bytes and the limit is {max:,}: "
             "store the data elsewhere and pass a reference, or raise BrokerConfig(max_payload=...)"
         )
         self.size = size
@@ -28,7 +28,7 @@ class PayloadTooLarge(DayjobError, ValueError):
 
 
 class KvValueTooLarge(DayjobError, ValueError):
-    """A key-value value over the limit; nothing was written."""
+    """A kv value exceeds the limit. Nothing was written."""
 
     def __init__(self, size: int, max: int) -> None:
         super().__init__(
@@ -44,19 +44,19 @@ class LeaseLost(DayjobError):
 
 
 class InvalidState(DayjobError):
-    """The operation does not fit the state that its object is in."""
+    """The operation is not possible in the current state."""
 
 
 class EngineUnavailable(DayjobError):
-    """The storage did not answer in time; the operation may be repeated."""
+    """The storage did not reply in time. The operation may be repeated."""
 
 
 class EngineFenced(DayjobError):
-    """Another process took the storage over; this one must stop using it."""
+    """Another process took over the storage. This one must stop using it."""
 
 
 class Closed(DayjobError):
-    """The broker is not open (any more), or not in this process or event loop."""
+    """The broker is not open, or not in this process or event loop."""
 
 
 class UnknownTask(DayjobError):
@@ -68,12 +68,12 @@ class BadPayload(DayjobError):
 
 
 class JobFailed(DayjobError):
-    """The job whose result was asked for ended dead or cancelled."""
+    """The job has no result: it ended dead or cancelled."""
 
 
 class ResultNotKept(DayjobError):
-    """The job ended, and its record, with the result, is no longer kept."""
+    """The job ended, and its record or result is not kept."""
 
 
 class TenantNotFound(DayjobError):
-    """The tenant scope does not know the job's tenant."""
+    """The tenant scope has no tenant of this name."""

@@ -1,7 +1,7 @@
-"""Events: what happened to jobs and workers, told to observers after it was stored.
+"""Events of jobs and workers, delivered to observers after the change was stored.
 
-Each observer has a queue and a consumer of its own, so one that is slow, blocks or raises holds up
-nobody: neither the jobs nor the other observers. With no observer, nothing is built or queued.
+Each observer has its own queue and consumer, so one that is slow, blocks or raises delays neither the jobs
+nor the other observers. Without an observer, no event is built or queued.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NAMES = (
     "job.cancelled", "job.lost", "worker.started", "worker.stopped",
 )  # fmt: skip
 
-KEPT = 10_000
-"""How many events wait for a slow observer; above, the oldest are dropped, and that is logged."""
+MAX_QUEUED = 10_000
+"""The number of events queued for a slow observer. Above it, the oldest are dropped, with a warning."""
 
 
 class Event(Struct, frozen=True):
-    """What an observer gets. ``id`` is the job's, or the worker's name."""
+    """The argument of an observer. ``id`` is the job's id or the worker's name."""
 
     name: str
     id: str
@@ -65,11 +65,11 @@ class Events:
 
     @property
     def observed(self) -> bool:
-        """Whether anybody observes anything."""
+        """Whether there are observers."""
         return bool(self._wanted)
 
     def wants(self, name: str) -> bool:
-        """Whether anybody observes this event; ask before you build one."""
+        """Return whether the event has observers. Call it before you build one."""
         return name in self._wanted
 
     def emit(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class Events:
                 delivery.put(event)
 
     async def flush(self, timeout: float) -> None:
-        """Give the observers some seconds to catch up."""
+        """Wait until the observers have processed their events, up to the timeout."""
         busy = [asyncio.ensure_future(delivery.idle()) for delivery in self._deliveries]
         if busy:
             _, late = await asyncio.wait(busy, timeout=timeout)
@@ -87,7 +87,7 @@ class Events:
 
 
 class Delivery:
-    """One observer, its queue, and the thread or task that empties it while there is something in it.
+    """One observer, its queue, and the thread or task that consumes it while it is not empty.
 
     Events come from several event loops: the worker's, and the bridge's for synchronous code.
     """
@@ -104,29 +104,29 @@ class Delivery:
         self._idle: list[Callable[[], object]] = []
 
     def put(self, event: Event) -> None:
-        """Queue an event; called on an event loop."""
+        """Queue an event. Called on an event loop."""
         with self._lock:
             self._events.append(event)
-            too_slow = len(self._events) > KEPT
+            too_slow = len(self._events) > MAX_QUEUED
             if too_slow:
                 self._events.popleft()
-            warns, self._too_slow = too_slow and not self._too_slow, self._too_slow or too_slow
-            begins, self._running = not self._running, True
-        if warns:
+            warn, self._too_slow = too_slow and not self._too_slow, self._too_slow or too_slow
+            start, self._running = not self._running, True
+        if warn:
             _log.warning("the observer %r is too slow: its oldest events are dropped", self._observer)
-        if begins and self._is_async:
-            self._task = asyncio.get_running_loop().create_task(self._consume_here())
-        elif begins:
+        if start and self._is_async:
+            self._task = asyncio.get_running_loop().create_task(self._consume_on_loop())
+        elif start:
             Thread(target=self._consume_in_thread, name="dayjob-observer", daemon=True).start()
 
-    async def _consume_here(self) -> None:
+    async def _consume_on_loop(self) -> None:
         while (event := self._next()) is not None:
             try:
                 await self._observer(event)  # type: ignore[misc]
             except BaseException:
                 self._failed(event)
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():  # The loop ends; the next event begins anew.
+                if task is not None and task.cancelling():  # The loop ends. The next event starts a new task.
                     self._running = False
                     raise
 
@@ -138,22 +138,22 @@ class Delivery:
                 self._failed(event)
 
     def _next(self) -> Event | None:
-        """The next event, or None if there is none: the consumer then ends."""
+        """Return the next event, or None if the queue is empty. Then the consumer ends."""
         with self._lock:
             if self._events:
                 return self._events.popleft()
             self._running = self._too_slow = False
             idle, self._idle = self._idle, []
-        for tell in idle:
-            with suppress(RuntimeError):  # That loop is closed, and nobody waits on it any more.
-                tell()
+        for wake in idle:
+            with suppress(RuntimeError):  # The loop is closed, so no task waits.
+                wake()
         return None
 
     def _failed(self, event: Event) -> None:
         _log.exception("the observer %r failed on %s of %s", self._observer, event.name, event.id)
 
     async def idle(self) -> None:
-        """Wait until everything queued was delivered."""
+        """Wait until all queued events were delivered."""
         loop = asyncio.get_running_loop()
         idle = asyncio.Event()
         with self._lock:

@@ -1,4 +1,4 @@
-"""A handle on an enqueued job: look at it, wait for it, cancel it. Each method has an async twin."""
+"""A handle of an enqueued job: get its state or result, wait for it, cancel it. Sync and async."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class JobHandle(Generic[R]):
-    """What ``enqueue`` returns. ``created`` is false when the job was there already, by id or dedup key."""
+    """The result of ``enqueue``. ``created`` is false if the id existed or the dedup key was held."""
 
     __slots__ = ("_app", "_result", "created", "id")
 
@@ -27,7 +27,7 @@ class JobHandle(Generic[R]):
         self.created = created
 
     async def astatus(self) -> JobState | None:
-        """The job's state, or None if its record is no longer kept."""
+        """Return the job's state, or None if its record is no longer kept."""
         job = await (await self._app.opened()).get(self.id)
         return None if job is None else job.state
 
@@ -35,7 +35,7 @@ class JobHandle(Generic[R]):
         return self._app.call(self.astatus)
 
     async def acancel(self) -> CancelOutcome:
-        """End the job if it waits, or ask it to stop if it runs."""
+        """Cancel the job if it waits, or request its cancel if it runs."""
         return await (await self._app.opened()).cancel(self.id)
 
     def cancel(self) -> CancelOutcome:
@@ -49,28 +49,28 @@ class JobHandle(Generic[R]):
         return self._app.call(lambda: self.await_end(timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
-        """Wait for the job and give what its task returned.
+        """Wait for the job and return the result of its task.
 
-        Raises ``JobFailed`` if it ended dead or cancelled, ``ResultNotKept`` if its record or result is
-        gone, ``TimeoutError`` if it has not finished in time.
+        Raise ``JobFailed`` if it ended dead or cancelled, ``ResultNotKept`` if its record or result is not
+        kept, ``TimeoutError`` if it has not finished in time.
         """
         waited = await self.await_end(timeout)
         if waited.status == "timed_out":
             raise TimeoutError(
-                f"job {self.id} has not finished after {timeout} s: wait longer, or look at it"
+                f"job {self.id} has not finished after {timeout} s: wait longer, or see `dayjob explain`"
             )
         job = waited.job
         if job is None:
             raise ResultNotKept(
-                f"job {self.id} is gone, and with it its result: it was cancelled, or not kept any longer; "
-                "keep jobs longer with Retention(done=..., cancelled=...)"
+                f"job {self.id} and its result are not kept: it was cancelled, or its retention is over. "
+                "Keep jobs longer with Retention(done=..., cancelled=...)"
             )
         if job.state is not JobState.DONE:
-            why = f": {job.last_error}" if job.last_error else ""
-            raise JobFailed(f"job {self.id} ended {job.state.value}{why}")
+            reason = f": {job.last_error}" if job.last_error else ""
+            raise JobFailed(f"job {self.id} ended {job.state.value}{reason}")
         if not job.result:
             raise ResultNotKept(
-                f"job {self.id} is done, but its result could not be stored; the worker's log says why"
+                f"job {self.id} is done, but its result could not be stored: see the log of the worker"
             )
         result: R = self._result.decode(job.result)
         return result

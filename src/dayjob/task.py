@@ -1,7 +1,7 @@
-"""Tasks: functions that can be called now, or enqueued to be called by a worker.
+"""Tasks: functions that can be called directly, or enqueued and called by a worker.
 
-``enqueue`` and ``aenqueue`` take the function's own parameters. The call is bound and encoded there
-and then, so that a wrong one fails where it was made.
+``enqueue`` and ``aenqueue`` have the function's parameters. They bind and encode the call, so that a wrong
+call fails at enqueue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Dedup = bool | DedupUntil | Callable[..., "str | None"]
 
 
 class Options(TypedDict, total=False):
-    """What ``using`` takes: the options of ``Broker.enqueue``."""
+    """The options of ``using``, which are those of ``Broker.enqueue``."""
 
     queue: str
     priority: int
@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
 
 
 class TaskConfig(Struct, frozen=True):
-    """How a task is enqueued and run, as ``@app.task`` was told."""
+    """The options of ``@app.task``."""
 
     queue: str = "default"
     priority: int | None = None
@@ -81,7 +81,7 @@ class TaskConfig(Struct, frozen=True):
 
 
 class Bound(Generic[R]):
-    """A call that is ready to be enqueued: what ``task.bind(...)`` gives."""
+    """A checked call, ready to enqueue: the result of ``task.bind(...)``."""
 
     __slots__ = ("_job",)
 
@@ -93,11 +93,11 @@ class Bound(Generic[R]):
 
 
 Call = tuple[Any, ...] | Mapping[str, Any] | Bound[Any]
-"""What ``enqueue_many`` takes: positional arguments, keyword arguments, or ``task.bind(...)``."""
+"""An item of ``enqueue_many``: positional arguments, keyword arguments, or ``task.bind(...)``."""
 
 
 class Task(Generic[P, R, C]):
-    """A function registered under a name. Made by ``@app.task``."""
+    """A function registered under a name, created by ``@app.task``."""
 
     def __init__(
         self, app: App, function: Callable[..., C], name: str, config: TaskConfig, raw: bool
@@ -112,43 +112,43 @@ class Task(Generic[P, R, C]):
         self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
         self.result = ResultDecoder(function, name)
         self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
-        self._plain: Using[P, R] = Using(self, {})
+        self._without_options: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
         self.__wrapped__ = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """An ordinary call, without a queue. A task that wants a ``Context`` gets the current one."""
+        """Call the function directly. A task with a ``Context`` parameter gets the current one."""
         if self.wants_context and not (args and isinstance(args[0], Context)):
             return self.function(current_or_none() or detached(self.name), *args, **kwargs)
         return self.function(*args, **kwargs)
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:
-        """The same task, enqueued with these options."""
+        """Return the task with these options for its jobs."""
         return Using(self, options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a call, from synchronous code; it is durable when this returns."""
-        return self._plain.enqueue(*args, **kwargs)
+        """Enqueue a call from synchronous code. The job is durable when this returns."""
+        return self._without_options.enqueue(*args, **kwargs)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a call; it is durable when this returns."""
-        return await self._plain.aenqueue(*args, **kwargs)
+        """Enqueue a call. The job is durable when this returns."""
+        return await self._without_options.aenqueue(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
-        """A checked call, for ``enqueue_many`` and ``ctx.then``."""
-        return self._plain.bind(*args, **kwargs)
+        """Return a checked call, for ``enqueue_many`` and ``ctx.then``."""
+        return self._without_options.bind(*args, **kwargs)
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
-        return self._plain.enqueue_many(calls)
+        return self._without_options.enqueue_many(calls)
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
         """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
-        return await self._plain.aenqueue_many(calls)
+        return await self._without_options.aenqueue_many(calls)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-        """The key that ``dedup`` of ``@app.task`` gives a call."""
+        """Return the dedup key of a call, by the ``dedup`` option of the task."""
         dedup = self.config.dedup
         if not dedup:
             return None
@@ -166,7 +166,7 @@ class Task(Generic[P, R, C]):
 
     @property
     def recurring(self) -> Recurring | None:
-        """When ``@app.task`` was told that it recurs, how; workers see to it."""
+        """The recurring job that ``cron`` or ``every`` of ``@app.task`` declares. Workers schedule it."""
         config = self.config
         if config.cron is None and config.every is None:
             return None
@@ -179,7 +179,7 @@ class Task(Generic[P, R, C]):
 
 
 class Using(Generic[P, R]):
-    """A task with options for the jobs that are enqueued through it."""
+    """A task with options for its jobs."""
 
     __slots__ = ("_connection", "_options", "_task", "_template")
 
@@ -187,7 +187,9 @@ class Using(Generic[P, R]):
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(Options.__annotations__)
-            raise TypeError(f"using({sorted(unknown)[0]}=...): there is no such option; there are {known}")
+            raise TypeError(
+                f"using({sorted(unknown)[0]}=...): there is no such option; the options are {known}"
+            )
         self._task = task
         self._options = options
         given = dict(options)
@@ -205,13 +207,13 @@ class Using(Generic[P, R]):
         )
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:
-        """The same, with more options."""
+        """Return the task with more options."""
         return Using(self._task, {**self._options, **options})
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
         if self._connection is not None:
             raise TypeError(
-                f"{self._task.name}: a bound call has no connection: give it to using(...).enqueue_many"
+                f"{self._task.name}: a bound call has no connection: pass it to using(...).enqueue_many"
             )
         job = self._new_job(args, kwargs)
         tracing = self._task.app.tracing
@@ -233,7 +235,7 @@ class Using(Generic[P, R]):
         app = self._task.app
         with nullcontext(jobs) if app.tracing is None else app.tracing.producing(jobs) as traced:
             if self._connection is not None:
-                return self._store_here(traced)
+                return self._store_in_caller_thread(traced)
             return app.call(lambda: self._store_many(traced))
 
     async def _aenqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
@@ -259,7 +261,9 @@ class Using(Generic[P, R]):
         if isinstance(call, Bound):
             job = call.new_job()
             if job.task != self._template.task:
-                raise TypeError(f"{job.task!r} was bound, and this is {self._task.name!r}: enqueue it there")
+                raise TypeError(
+                    f"{job.task!r} was bound, and this is {self._task.name!r}: enqueue it with its own task"
+                )
             return job
         if isinstance(call, Mapping):
             return self._new_job((), dict(call))
@@ -269,38 +273,38 @@ class Using(Generic[P, R]):
             f"{call!r} is a {type(call).__name__}: pass a tuple, a mapping, or {self._task.name}.bind()"
         )
 
-    def _store_here(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store within a transaction of the caller's connection, which belongs to the caller's thread."""
+    def _store_in_caller_thread(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        """Store in the transaction of the caller's connection, which only the caller's thread may use."""
         app = self._task.app
         broker = app.call(app.opened)
         return self._handles(broker.enqueue_tx(jobs, self._connection))
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store on this event loop. What is not committed yet, in a caller's transaction, is no event."""
+        """Store on this event loop. Jobs in a caller's transaction emit no event: they may be rolled back."""
         app = self._task.app
         if app.runner is not None:
             return self._handles([await app.runner(job) for job in jobs])
         broker = await app.opened()
         if self._connection is not None:
             return self._handles(await broker.enqueue_many(jobs, connection=self._connection))
-        answers = await broker.enqueue_many(jobs)
-        for job, enqueued in zip(jobs, answers, strict=True):
-            app.told_enqueued(job, enqueued)
-        return self._handles(answers)
+        stored = await broker.enqueue_many(jobs)
+        for job, enqueued in zip(jobs, stored, strict=True):
+            app.on_enqueued(job, enqueued)
+        return self._handles(stored)
 
-    def _handles(self, answers: list[Enqueued]) -> list[JobHandle[R]]:
+    def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task
-        return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in answers]
+        return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
 
 
 def scoped(task: str, key: str) -> str:
-    """A dedup key that no other task's jobs share; the length keeps any two pairs apart."""
+    """Return a dedup key that belongs to the task only. The length prefix makes each pair unique."""
     check_name(key, "dedup key", KEY_BYTES - len(task.encode()) - 8)
     return f"{len(task)}:{task}:{key}"
 
 
 def check_config(config: TaskConfig, name: str) -> TaskConfig:
-    """Refuse options that can't work, naming the task."""
+    """Return the config. Raise ``ConfigError`` with the task's name for invalid options."""
     try:
         check_queue(config.queue)
         if config.priority is not None:
@@ -336,10 +340,10 @@ def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
 
 
 def default_name(function: Callable[..., Any]) -> str:
-    """Module and qualified name; a script's ``__main__`` is named as a worker would import it."""
+    """Return module and qualified name. For ``__main__``, the module name that a worker imports."""
     qualname = getattr(function, "__qualname__", None)
     if qualname is None or "<lambda>" in qualname:
-        raise ConfigError(f"{function!r} has no name of its own: give the task one with name=...")
+        raise ConfigError(f"{function!r} has no name: pass name=... for the task")
     module = function.__module__
     if module in ("__main__", "__mp_main__"):
         main = sys.modules.get(module)
@@ -353,13 +357,11 @@ def default_name(function: Callable[..., Any]) -> str:
 
 
 def check_function(function: Any) -> None:
-    """Refuse what a worker could not call."""
+    """Raise ``ConfigError`` for a function that a worker can't call."""
     if not callable(function) or isinstance(function, type | Task):
-        raise ConfigError(f"@app.task got {function!r}: put it on a function")
+        raise ConfigError(f"@app.task on {function!r}: decorate a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(
-            f"{function!r} is a generator, which a worker would not run: return a value instead"
-        )
+        raise ConfigError(f"{function!r} is a generator, which a worker can't run: return a value instead")
     scope = getattr(function, "__qualname__", "").rpartition(".")[0]
     first = next(iter(inspect.signature(function).parameters), None)
     if scope and not scope.endswith("<locals>") and first in ("self", "cls"):

@@ -1,9 +1,8 @@
 """OpenTelemetry: a producer span where jobs are enqueued, and a consumer span for each run.
 
-``trace(app)`` once, before the app is used. Names and attributes follow OpenTelemetry's conventions for
-messaging; what links the two is a W3C ``traceparent`` header. Whoever enqueues decides whether a trace is
-sampled: the runs of one that is not make no spans. Needs ``dayjob[otel]``, and an SDK to
-send the spans somewhere.
+Call ``trace(app)`` once, before the app is used. Names and attributes follow OpenTelemetry's conventions for
+messaging. A W3C ``traceparent`` header links the two spans. The producer decides whether a trace is sampled:
+runs of an unsampled trace create no spans. Needs ``dayjob[otel]``, and an SDK that exports the spans.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from opentelemetry import trace as otel
-from opentelemetry.context import Context as SpanBearing
+from opentelemetry.context import Context as SpanParent
 from opentelemetry.context import attach, detach
 from opentelemetry.propagate import extract, inject
 from opentelemetry.trace import (
@@ -47,16 +46,16 @@ _OUTCOMES: dict[type[BaseException], str] = {
     Snooze: "snooze",
     JobCancelled: "cancelled",
 }
-"""Ways to end a run that are no failures of its code, but for ``DeadLetter``."""
+"""Exceptions that end a run without a failure, except for ``DeadLetter``."""
 
 _UNSAMPLED = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f][02468ace])")
-"""A ``traceparent`` whose lowest flag, that the trace is sampled, is not set."""
+"""A ``traceparent`` without the lowest flag, which marks a sampled trace."""
 
 
 def trace(app: App, provider: TracerProvider | None = None) -> Tracing:
     """Trace the app's jobs from now on, with the given provider or the global one."""
     if app.tracing is not None:
-        raise ConfigError(f"{app!r} is traced already")
+        raise ConfigError(f"{app!r} is already traced: call trace(app) once")
     tracing = app.tracing = Tracing(otel.get_tracer("dayjob", __version__, provider))
     return tracing
 
@@ -69,7 +68,7 @@ class Tracing:
 
     @contextmanager
     def producing(self, jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-        """A producer span around storing the jobs, which carry it in their headers."""
+        """Open a producer span around an enqueue. Return the jobs with its headers."""
         queues = sorted({job.queue for job in jobs})
         attributes: dict[str, Any] = {
             "messaging.system": _SYSTEM,
@@ -83,23 +82,23 @@ class Tracing:
             attributes["messaging.batch.message_count"] = len(jobs)
         name = f"enqueue {queues[0]}" if len(queues) == 1 else "enqueue"
         with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
-            carried = _carried()
-            yield [_with(carried, job) for job in jobs]
+            headers = _span_headers()
+            yield [_with(headers, job) for job in jobs]
 
     def stamped(self, job: NewJob) -> NewJob:
-        return _with(_carried(), job)
+        return _with(_span_headers(), job)
 
-    def enter(self, job: Job) -> Token[SpanBearing] | None:
-        """If the job's trace is not sampled, make it the current one: what the run enqueues follows suit."""
+    def enter(self, job: Job) -> Token[SpanParent] | None:
+        """If the job's trace is not sampled, make it current. The run's jobs are then unsampled too."""
         headers = job.headers
         unsampled = None if "baggage" in headers else _unsampled(headers.get("traceparent", ""))
         return None if unsampled is None else attach(unsampled)
 
-    def leave(self, entered: Token[SpanBearing]) -> None:
+    def leave(self, entered: Token[SpanParent]) -> None:
         detach(entered)
 
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """A consumer span around the run, in the trace of whoever enqueued the job."""
+        """Open a consumer span around the run, in the trace of the producer."""
         job = context.job
         producer = extract(job.headers)
         link = otel.get_current_span(producer).get_span_context()
@@ -131,25 +130,25 @@ class Tracing:
                 raise
 
 
-def _carried() -> dict[str, str]:
-    """The headers that lead to the current span."""
+def _span_headers() -> dict[str, str]:
+    """Return the headers of the current span."""
     headers: dict[str, str] = {}
     inject(headers)
     return headers
 
 
-def _with(carried: dict[str, str], job: NewJob) -> NewJob:
-    if not carried:
+def _with(headers: dict[str, str], job: NewJob) -> NewJob:
+    if not headers:
         return job
-    return replace(job, headers={**(job.headers or {}), **carried})
+    return replace(job, headers={**(job.headers or {}), **headers})
 
 
 @lru_cache(1000)
-def _unsampled(traceparent: str) -> SpanBearing | None:
-    """A context with what stands for the producer's span, if its trace is not sampled."""
+def _unsampled(traceparent: str) -> SpanParent | None:
+    """Return a context with the producer's span, if its trace is not sampled."""
     found = _UNSAMPLED.fullmatch(traceparent)
     if found is None:
         return None
     flags = TraceFlags(int(found[3], 16))
     span = NonRecordingSpan(SpanContext(int(found[1], 16), int(found[2], 16), True, flags))
-    return set_span_in_context(span, SpanBearing())
+    return set_span_in_context(span, SpanParent())

@@ -51,14 +51,14 @@ def adding(url: str) -> Iterator[Adding]:
         pass
 
 
-def test_it_opens_on_first_use(adding: Adding) -> None:
+def test_an_app_opens_on_first_use(adding: Adding) -> None:
     handle = adding.task.enqueue(1)
     assert handle.status() is JobState.PENDING
     run(adding.app)
     assert handle.result(timeout=0) == 1
 
 
-def test_making_an_app_touches_no_storage(tmp_path: Path) -> None:
+def test_creating_an_app_does_not_open_the_storage(tmp_path: Path) -> None:
     App(f"sqlite:///{tmp_path}/jobs.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -67,12 +67,12 @@ def test_making_an_app_touches_no_storage(tmp_path: Path) -> None:
     ("url", "text"),
     [("nothing://x", "nothing"), ("jobs.db", "jobs.db"), ("sqlite:///x?colour=red", "colour"), (5, "5")],
 )
-def test_a_bad_url_is_refused_when_the_app_is_made(url: str, text: str) -> None:
+def test_an_invalid_url_is_refused_when_the_app_is_created(url: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         App(url)
 
 
-async def test_it_opens_on_first_use_on_an_event_loop(adding: Adding) -> None:
+async def test_an_app_opens_on_first_use_on_an_event_loop(adding: Adding) -> None:
     handle = await adding.task.aenqueue(1)
     assert await handle.astatus() is JobState.PENDING
     await arun(adding.app)
@@ -129,7 +129,7 @@ def test_synchronous_and_asynchronous_code_and_the_worker_share_one_store(adding
     assert first.result(timeout=0) == 1
 
 
-def test_what_was_enqueued_stays_while_nothing_is_open(adding: Adding) -> None:
+def test_enqueued_jobs_stay_after_the_app_closes(adding: Adding) -> None:
     with adding.app:
         handle = adding.task.enqueue(1)
     run(adding.app)
@@ -144,7 +144,7 @@ def test_two_private_memory_apps_share_nothing() -> None:
         assert jobs(other) == []
 
 
-def test_many_threads_use_it_at_once_from_the_first_call(adding: Adding) -> None:
+def test_many_threads_use_an_app_concurrently_from_the_first_call(adding: Adding) -> None:
     barrier = threading.Barrier(16)
 
     def enqueue(number: int) -> str:
@@ -158,7 +158,7 @@ def test_many_threads_use_it_at_once_from_the_first_call(adding: Adding) -> None
     assert sorted(adding.got) == sorted(number * 100 + step for number in range(16) for step in range(10))
 
 
-async def test_a_loops_thread_pool_uses_it(adding: Adding) -> None:
+async def test_threads_of_a_loops_executor_use_an_app(adding: Adding) -> None:
     await adding.task.aenqueue(0)
     handles = await asyncio.gather(
         *(asyncio.to_thread(adding.task.enqueue, number) for number in range(1, 20))
@@ -169,7 +169,7 @@ async def test_a_loops_thread_pool_uses_it(adding: Adding) -> None:
     await adding.app.close()
 
 
-def test_two_event_loops_in_two_threads_use_it(adding: Adding) -> None:
+def test_two_event_loops_in_two_threads_use_an_app(adding: Adding) -> None:
     barrier = threading.Barrier(2)
 
     async def enqueue(start: int) -> None:
@@ -185,7 +185,7 @@ def test_two_event_loops_in_two_threads_use_it(adding: Adding) -> None:
     assert len(jobs(adding.app)) == 40
 
 
-def test_event_loops_that_end_leave_nothing_behind(adding: Adding) -> None:
+def test_brokers_of_closed_event_loops_are_closed(adding: Adding) -> None:
     async def enqueue(number: int) -> None:
         await adding.task.aenqueue(number)  # and does not close
 
@@ -200,7 +200,7 @@ def test_event_loops_that_end_leave_nothing_behind(adding: Adding) -> None:
     assert len(jobs(adding.app)) == 10
 
 
-async def test_a_synchronous_call_on_the_apps_own_loop_says_what_to_use(adding: Adding) -> None:
+async def test_a_synchronous_call_on_the_apps_own_loop_raises_with_the_remedy(adding: Adding) -> None:
     async with adding.app:
         with pytest.raises(InvalidState, match="use aenqueue"):
             adding.task.enqueue(1)
@@ -208,14 +208,14 @@ async def test_a_synchronous_call_on_the_apps_own_loop_says_what_to_use(adding: 
             adding.task.enqueue_many([(1,)])
         handle = await adding.task.aenqueue(1)
         for call in (handle.status, handle.cancel, handle.wait, handle.result):
-            with pytest.raises(InvalidState, match="async twins"):
+            with pytest.raises(InvalidState, match="async methods"):
                 call()
-        with pytest.raises(InvalidState, match="async twins"), adding.app:
+        with pytest.raises(InvalidState, match="async methods"), adding.app:
             pass
         assert len(await ajobs(adding.app)) == 1
 
 
-async def test_a_coroutine_task_that_calls_enqueue_is_told(adding: Adding) -> None:
+async def test_a_coroutine_task_that_calls_sync_enqueue_raises_with_the_remedy(adding: Adding) -> None:
     @adding.app.task(max_attempts=1)
     async def outer() -> None:
         adding.task.enqueue(1)
@@ -235,14 +235,14 @@ async def test_a_coroutine_task_that_calls_enqueue_is_told(adding: Adding) -> No
     assert adding.got == [2]
 
 
-def test_a_caller_that_is_interrupted_leaves_the_app_usable(adding: Adding) -> None:
+def test_an_app_is_usable_after_an_interrupted_call(adding: Adding) -> None:
     handle = adding.task.enqueue(1)
     with pytest.raises(TimeoutError):
         handle.result(timeout=0)
     assert handle.status() is JobState.PENDING
 
 
-def test_leaving_the_block_wakes_the_threads_that_wait_in_it(adding: Adding) -> None:
+def test_closing_an_app_wakes_the_threads_that_wait_on_it(adding: Adding) -> None:
     ended: list[BaseException] = []
     waiting = threading.Event()
 
@@ -298,7 +298,7 @@ with app:
 """
 
 
-def test_parent_and_children_of_a_fork_all_enqueue(tmp_path: Path) -> None:
+def test_a_parent_and_its_forked_children_can_all_enqueue(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FORK], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
@@ -307,7 +307,7 @@ def test_parent_and_children_of_a_fork_all_enqueue(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_script_that_does_not_close_its_app_ends_quietly(tmp_path: Path) -> None:
+def test_a_script_that_does_not_close_its_app_exits_without_errors(tmp_path: Path) -> None:
     script = FORK.split("def children")[0] + "keep.enqueue(1)\n"
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", script],
@@ -329,7 +329,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("config", "seconds"), KEPT.values(), ids=KEPT.keys())
-def test_done_jobs_are_kept_for_an_hour_unless_it_says_otherwise(
+def test_done_jobs_are_kept_for_an_hour_by_default(
     url: str, config: BrokerConfig | None, seconds: int
 ) -> None:
     with App(url, config=config) as app:
@@ -340,7 +340,7 @@ def test_done_jobs_are_kept_for_an_hour_unless_it_says_otherwise(
         assert kept.done == (timedelta(hours=1) if seconds == 3600 else seconds)
 
 
-def test_done_zero_keeps_none(url: str) -> None:
+def test_retention_done_zero_keeps_no_done_jobs(url: str) -> None:
     with App(url, config=BrokerConfig(retention=Retention(done=0))) as app:
         handle = Adding(app).task.enqueue(1)
         run(app)
@@ -348,7 +348,7 @@ def test_done_zero_keeps_none(url: str) -> None:
         assert jobs(app) == []
 
 
-def test_a_task_may_keep_its_jobs_for_another_time(url: str) -> None:
+def test_a_task_may_have_its_own_retention(url: str) -> None:
     with App(url) as app:
         adding = Adding(app)
         gone = app.task(name="gone", retention=Retention(done=0))(adding.keep)
@@ -368,7 +368,7 @@ async def test_a_producer_runs_no_duties_and_a_worker_does(adding: Adding) -> No
     assert adding.got == [1]
 
 
-def test_its_repr_says_where_and_how_much() -> None:
+def test_the_repr_of_an_app_has_its_url_and_number_of_tasks() -> None:
     app = App("sqlite:///some.db", name="shop")
     Adding(app)
     assert repr(app) == "App('sqlite:///some.db', name='shop', tasks=1)"

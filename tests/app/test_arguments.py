@@ -202,7 +202,7 @@ async def test_a_value_is_rebuilt_to_its_annotated_type(memory_app: App, annotat
     assert "tzinfo" in repr(value) or sorted(repr(received)) == sorted(repr(value))
 
 
-def test_members_with_other_fields_are_told_apart_by_them(memory_app: App) -> None:
+def test_union_members_are_chosen_by_their_fields(memory_app: App) -> None:
     @dataclass
     class Small:
         x: int
@@ -273,7 +273,7 @@ def test_an_explicit_none_is_not_the_default(memory_app: App) -> None:
     assert got == [None, 1]
 
 
-def test_a_default_that_changes_holds_for_the_jobs_that_wait(app: App) -> None:
+def test_a_changed_default_applies_to_waiting_jobs(app: App) -> None:
     got: list[Any] = []
 
     def before(a: int, b: str = "old") -> None:
@@ -321,7 +321,7 @@ def test_types_defined_next_to_a_local_task_are_found(memory_app: App) -> None:
     assert got == [[Local(date(2026, 1, 2))]]
 
 
-def test_an_annotation_that_nobody_knows_is_refused_when_the_task_is_made(memory_app: App) -> None:
+def test_an_unresolvable_annotation_is_refused_when_the_task_is_registered(memory_app: App) -> None:
     def take(value: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
         pass
 
@@ -329,7 +329,7 @@ def test_an_annotation_that_nobody_knows_is_refused_when_the_task_is_made(memory
         memory_app.task(take)
 
 
-def test_bytes_or_text_is_refused_when_the_task_is_made(memory_app: App) -> None:
+def test_a_union_of_bytes_and_str_is_refused_when_the_task_is_registered(memory_app: App) -> None:
     def take(value: bytes | str) -> None:
         pass
 
@@ -337,7 +337,7 @@ def test_bytes_or_text_is_refused_when_the_task_is_made(memory_app: App) -> None
         memory_app.task(take)
 
 
-def test_a_result_annotation_that_cannot_be_rebuilt_gives_the_plain_value(memory_app: App) -> None:
+def test_a_result_whose_annotation_can_not_be_rebuilt_is_plain_json(memory_app: App) -> None:
     @memory_app.task
     def take() -> bytes | str:
         return "plain"
@@ -347,7 +347,7 @@ def test_a_result_annotation_that_cannot_be_rebuilt_gives_the_plain_value(memory
     assert handle.result(timeout=0) == "plain"
 
 
-def test_without_annotations_values_arrive_as_json_has_them(memory_app: App) -> None:
+def test_values_without_annotations_arrive_as_json_types(memory_app: App) -> None:
     got: list[Any] = []
 
     def take(a, b=None, *args, **kwargs):
@@ -374,13 +374,13 @@ def test_without_annotations_values_arrive_as_json_has_them(memory_app: App) -> 
     ids=repr,
 )
 @pytest.mark.parametrize("annotation", [None, Any, object], ids=str)
-def test_what_would_silently_change_without_an_annotation_is_refused(
+def test_a_value_that_would_change_without_an_annotation_is_refused(
     memory_app: App, annotation: Any, value: Any, came_back: str
 ) -> None:
     function = echo(annotation)
     if annotation is None:
         function.__annotations__ = {}
-    with pytest.raises(TypeError, match=rf"function: argument `value` would come back as .*{came_back}"):
+    with pytest.raises(TypeError, match=rf"function: argument `value` would be decoded as .*{came_back}"):
         memory_app.task(function).enqueue(value)
 
 
@@ -395,7 +395,7 @@ class Draft(Inner):
 @pytest.mark.parametrize(
     "model", [Login(password=pydantic.SecretStr("x")), Draft(at=NOON, note="x")], ids=repr
 )
-def test_a_model_that_hides_some_of_itself_is_refused(memory_app: App, model: Any) -> None:
+def test_a_model_that_drops_fields_is_refused(memory_app: App, model: Any) -> None:
     @memory_app.task
     def take(value: list[Login | Draft]) -> None: ...
 
@@ -403,7 +403,7 @@ def test_a_model_that_hides_some_of_itself_is_refused(memory_app: App, model: An
         take.enqueue([model])
 
 
-def test_a_nested_any_is_held_to_the_same(memory_app: App) -> None:
+def test_a_value_under_a_nested_any_that_would_change_is_refused(memory_app: App) -> None:
     @memory_app.task
     def take(value: dict[str, Any], rest: list = []) -> None:  # type: ignore[type-arg]  # noqa: B006
         pass
@@ -426,7 +426,7 @@ JSON = st.recursive(
 )
 
 
-def test_json_values_go_through_unchanged() -> None:
+def test_json_values_arrive_unchanged() -> None:
     app = App("memory://")
 
     @app.task(name="t")

@@ -12,7 +12,7 @@ from dayjob import App, Context, InvalidState, current
 from tests.support.app_runs import run
 
 
-def test_an_ordinary_call_gets_a_context_of_its_own(memory_app: App) -> None:
+def test_a_direct_call_gets_its_own_context(memory_app: App) -> None:
     @memory_app.task(name="t")
     def take(ctx: Context, a: int) -> tuple[Any, ...]:
         ctx.progress(0.5, "half")
@@ -26,7 +26,7 @@ def test_an_ordinary_call_gets_a_context_of_its_own(memory_app: App) -> None:
         current()
 
 
-async def test_an_ordinary_call_of_a_coroutine_function_is_awaited(memory_app: App) -> None:
+async def test_a_direct_call_of_a_coroutine_function_is_awaited(memory_app: App) -> None:
     @memory_app.task
     async def take(ctx: Context, a: int) -> int:
         return a + ctx.attempt
@@ -34,7 +34,7 @@ async def test_an_ordinary_call_of_a_coroutine_function_is_awaited(memory_app: A
     assert await take(5) == 6
 
 
-def test_a_context_may_be_handed_over(memory_app: App) -> None:
+def test_a_context_may_be_passed_explicitly(memory_app: App) -> None:
     seen: list[Context] = []
 
     @memory_app.task
@@ -55,7 +55,7 @@ def test_a_context_may_be_handed_over(memory_app: App) -> None:
     assert seen[0].job.id == handle.id
 
 
-def test_it_is_known_by_any_spelling_of_the_annotation(memory_app: App) -> None:
+def test_the_context_parameter_is_found_by_any_spelling_of_the_annotation(memory_app: App) -> None:
     got: list[Any] = []
 
     @memory_app.task

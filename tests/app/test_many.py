@@ -25,7 +25,7 @@ def test_tuples_mappings_and_bound_calls_make_one_batch(app: App) -> None:
     assert [handle.result(timeout=0) for handle in handles] == [3, 13, 5, 11, 17]
 
 
-async def test_the_async_twin_takes_any_iterable(app: App) -> None:
+async def test_aenqueue_many_accepts_any_iterable(app: App) -> None:
     @app.task
     async def keep(a: int) -> None: ...
 
@@ -36,7 +36,7 @@ async def test_the_async_twin_takes_any_iterable(app: App) -> None:
         assert len(await ajobs(app)) == 100
 
 
-def test_one_wrong_call_and_none_is_stored(app: App) -> None:
+def test_one_wrong_call_in_a_batch_stores_none(app: App) -> None:
     @app.task
     def keep(a: int) -> None: ...
 
@@ -52,7 +52,7 @@ def test_one_wrong_call_and_none_is_stored(app: App) -> None:
     assert jobs(app) == []
 
 
-def test_the_options_of_using_hold_for_all_and_a_bound_call_has_its_own(app: App) -> None:
+def test_options_of_using_apply_to_all_calls_but_bound_ones(app: App) -> None:
     @app.task
     def keep(a: int) -> None: ...
 

@@ -113,11 +113,11 @@ def test_a_task_is_named_by_its_module_and_qualified_name(memory_app: App) -> No
     assert memory_app.task(name="mine")(top).name == "mine"
 
 
-def test_a_second_task_of_a_name_is_refused_and_both_are_named(memory_app: App) -> None:
+def test_a_second_task_with_the_same_name_is_refused_with_both_functions(memory_app: App) -> None:
     memory_app.task(name="t")(top)
     with pytest.raises(
         ConfigError,
-        match=r"'t' already, tests.app.test_names.top \(.*test_names.py, line \d+\), and this is .*static",
+        match=r"a task named 't', tests.app.test_names.top \(.*test_names.py, line \d+\), and .*static",
     ):
         memory_app.task(name="t")(Holder.static)
     assert memory_app.tasks["t"].function is top
@@ -149,11 +149,11 @@ def test_a_module_that_is_imported_again_may_register_again(memory_app: App, tmp
 
 def test_a_second_handler_for_a_queue_is_refused(memory_app: App) -> None:
     memory_app.handler(queue="raw")(top)
-    with pytest.raises(ConfigError, match="handler for queue 'raw' already"):
+    with pytest.raises(ConfigError, match="already a handler for queue 'raw'"):
         memory_app.handler(queue="raw")(Holder.static)
 
 
-def test_methods_of_something_are_functions_like_any_other(memory_app: App) -> None:
+def test_bound_methods_can_be_tasks(memory_app: App) -> None:
     Holder.got.clear()
     memory_app.task(Holder("box").method).enqueue(1)
     memory_app.task(Holder.static).enqueue(2)
@@ -189,24 +189,24 @@ def numbers() -> Iterator[int]:
     ("function", "text"),
     [
         (Holder.method, r"Holder.method.* is a method, and a worker has no 'self'"),
-        (lambda: None, r"<lambda>.* has no name of its own: give the task one with name="),
-        (functools.partial(top, 1), r"functools.partial.* has no name of its own"),
-        (Adder(), r"Adder.* has no name of its own"),
-        (Holder, r"got <class .*Holder'>: put it on a function"),
-        (vars(Holder)["of_class"], r"got <classmethod.*: put it on a function"),
-        ("text", r"got 'text': put it on a function"),
+        (lambda: None, r"<lambda>.* has no name: pass name="),
+        (functools.partial(top, 1), r"functools.partial.* has no name"),
+        (Adder(), r"Adder.* has no name"),
+        (Holder, r"on <class .*Holder'>: decorate a function"),
+        (vars(Holder)["of_class"], r"on <classmethod.*: decorate a function"),
+        ("text", r"on 'text': decorate a function"),
         (numbers, r"numbers.* is a generator"),
         (ticks, r"ticks.* is a generator"),
     ],
     ids=steady_id,
 )
-def test_what_a_worker_could_not_call_is_refused(memory_app: App, function: Any, text: str) -> None:
+def test_a_function_that_a_worker_can_not_call_is_refused(memory_app: App, function: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         memory_app.task(function)
 
 
-def test_a_task_is_not_a_task_again(memory_app: App) -> None:
-    with pytest.raises(ConfigError, match="put it on a function"):
+def test_a_task_can_not_be_registered_as_a_task(memory_app: App) -> None:
+    with pytest.raises(ConfigError, match="decorate a function"):
         memory_app.task(memory_app.task(top))
 
 
@@ -228,7 +228,7 @@ def test_a_task_is_not_a_task_again(memory_app: App) -> None:
     ],
     ids=str,
 )
-def test_a_bad_option_is_refused_when_the_task_is_made(
+def test_an_invalid_option_is_refused_when_the_task_is_registered(
     memory_app: App, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
@@ -236,7 +236,7 @@ def test_a_bad_option_is_refused_when_the_task_is_made(
     assert memory_app.tasks == {}
 
 
-def test_the_function_can_be_seen_through_the_task(memory_app: App) -> None:
+def test_a_task_has_the_name_and_docstring_of_its_function(memory_app: App) -> None:
     import inspect
 
     @memory_app.task

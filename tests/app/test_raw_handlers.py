@@ -17,7 +17,7 @@ def enqueue(app: App, queue: str, payload: bytes) -> None:
     app.call(store)
 
 
-def test_a_handler_gets_the_job_as_it_is(app: App) -> None:
+def test_a_handler_gets_the_raw_job(app: App) -> None:
     got: list[Any] = []
 
     @app.handler(queue="raw")
@@ -42,7 +42,7 @@ def test_a_coroutine_handler_may_have_the_context(app: App) -> None:
     assert got == [(True, b"x")]
 
 
-def test_its_jobs_can_be_enqueued_through_it(app: App) -> None:
+def test_jobs_are_enqueued_with_the_handler(app: App) -> None:
     got: list[bytes] = []
 
     @app.handler(queue="raw", dedup=True)

@@ -65,14 +65,14 @@ def test_delays_and_kv_and_dedup_windows_reach_the_job(app: App) -> None:
     assert handle.created
 
 
-def test_options_add_up_and_the_last_one_counts(app: App) -> None:
+def test_options_are_merged_and_the_last_value_wins(app: App) -> None:
     send = make(app).using(priority=HIGH, tenant="acme")
     send.using(priority=LOW).enqueue("ada")
     stored = job(app)
     assert (stored.priority, stored.tenant) == (LOW, "acme")
 
 
-def test_a_tasks_own_options_hold_where_the_call_says_nothing(app: App) -> None:
+def test_a_tasks_own_options_apply_unless_the_call_overrides_them(app: App) -> None:
     make(app, queue="email", priority=5, retry=Retry.fixed(attempts=9)).enqueue("ada")
     stored = job(app)
     assert (stored.queue, stored.priority, stored.max_attempts, stored.task) == ("email", 5, 9, "send")
@@ -82,7 +82,7 @@ def test_a_tasks_own_options_hold_where_the_call_says_nothing(app: App) -> None:
 
 def test_an_unknown_option_is_a_type_error(memory_app: App) -> None:
     with pytest.raises(
-        TypeError, match=r"using\(prio=...\): there is no such option; there are queue, priority"
+        TypeError, match=r"using\(prio=...\): there is no such option; the options are queue, priority"
     ):
         make(memory_app).using(prio=1)  # type: ignore[call-arg]
 
@@ -102,7 +102,7 @@ def test_an_unknown_option_is_a_type_error(memory_app: App) -> None:
     ],
     ids=str,
 )
-def test_an_option_that_cannot_work_is_refused_and_nothing_is_stored(
+def test_an_invalid_option_is_refused_and_nothing_is_stored(
     memory_app: App, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
@@ -131,7 +131,9 @@ def test_a_dedup_key_belongs_to_its_task(app: App) -> None:
         (("é", "x"), ("e", "́x")),
     ],
 )
-def test_no_two_pairs_of_task_and_key_meet(app: App, left: tuple[str, str], right: tuple[str, str]) -> None:
+def test_different_pairs_of_task_and_key_never_collide(
+    app: App, left: tuple[str, str], right: tuple[str, str]
+) -> None:
     for name, key in (left, right):
         assert make(app, name).using(dedup_key=key).enqueue("ada").created
 
@@ -183,7 +185,7 @@ class Painting:
     colours: set[Colour]
 
 
-def test_sets_need_not_be_sortable(memory_app: App) -> None:
+def test_sets_with_incomparable_members_have_a_dedup_key(memory_app: App) -> None:
     @memory_app.task(dedup=True)
     def paint(colours: dict[str, list[set[Colour]]], more: set[int | str]) -> None: ...
 
@@ -193,11 +195,11 @@ def test_sets_need_not_be_sortable(memory_app: App) -> None:
     @memory_app.task(dedup=True)
     def hang(painting: Painting) -> None: ...
 
-    with pytest.raises(TypeError, match=r"hang: equal calls can't be told .* give dedup a function"):
+    with pytest.raises(TypeError, match=r"hang: no dedup key can be derived .* as dedup"):
         hang.enqueue(Painting({Colour.RED, Colour.BLUE}))
 
 
-def test_settled_holds_while_the_job_runs(app: App) -> None:
+def test_a_dedup_until_settled_holds_while_the_job_runs(app: App) -> None:
     created: list[bool] = []
 
     @app.task(dedup="settled")
@@ -215,7 +217,7 @@ def test_settled_holds_while_the_job_runs(app: App) -> None:
     assert created == [False, True]
 
 
-def test_a_function_gives_the_key_or_none(app: App) -> None:
+def test_a_dedup_function_returns_the_key_or_none(app: App) -> None:
     @app.task(dedup=lambda user, text="": user or None)
     def notify(user: str, text: str = "") -> None: ...
 
@@ -259,7 +261,9 @@ def test_a_job_commits_and_rolls_back_with_the_callers_transaction(sqlite_app: A
     kept.result(timeout=0)
 
 
-async def test_asynchronous_code_does_the_same(sqlite_app: App, database: Path) -> None:
+async def test_a_job_commits_and_rolls_back_with_an_asynchronous_callers_transaction(
+    sqlite_app: App, database: Path
+) -> None:
     send = make(sqlite_app)
     async with sqlite_app:
         with closing(sqlite3.connect(database, isolation_level=None)) as connection:
@@ -274,7 +278,7 @@ async def test_asynchronous_code_does_the_same(sqlite_app: App, database: Path) 
         assert len(await ajobs(sqlite_app)) == 2
 
 
-def test_a_connection_that_cannot_be_joined_is_refused(sqlite_app: App, tmp_path: Path) -> None:
+def test_a_connection_to_another_database_is_refused(sqlite_app: App, tmp_path: Path) -> None:
     send = make(sqlite_app)
     with (
         closing(sqlite3.connect(tmp_path / "other.db")) as elsewhere,
@@ -291,6 +295,6 @@ def test_a_connection_that_cannot_be_joined_is_refused(sqlite_app: App, tmp_path
     assert jobs(sqlite_app) == []
 
 
-def test_memory_joins_no_transaction(memory_app: App) -> None:
+def test_the_memory_engine_refuses_a_connection(memory_app: App) -> None:
     with pytest.raises(ConfigError, match="memory:// has no transactions"):
         make(memory_app).using(connection=object()).enqueue("ada")

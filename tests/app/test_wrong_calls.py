@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("args", "kwargs", "text"), WRONG.values(), ids=WRONG.keys())
-def test_a_wrong_call_is_a_type_error_that_names_task_and_argument(
+def test_a_wrong_call_is_a_type_error_with_the_task_and_the_argument(
     memory_app: App, args: tuple[Any, ...], kwargs: dict[str, Any], text: str
 ) -> None:
     send = make(memory_app)
@@ -67,7 +67,7 @@ def test_a_wrong_call_is_a_type_error_that_names_task_and_argument(
     assert jobs(memory_app) == []
 
 
-async def test_the_async_twins_refuse_the_same(app: App) -> None:
+async def test_the_async_methods_refuse_wrong_calls_too(app: App) -> None:
     send = make(app)
     with pytest.raises(TypeError, match="'to'"):
         await send.aenqueue()
@@ -115,7 +115,7 @@ def test_a_stored_payload_that_does_not_fit_is_dead_after_one_attempt(app: App, 
     assert dead.last_error.startswith("BadPayload: the payload doesn't fit the task 'send'")
 
 
-def test_a_payload_whose_arguments_now_clash_is_a_bad_one(memory_app: App) -> None:
+def test_a_payload_whose_arguments_now_conflict_is_a_bad_payload(memory_app: App) -> None:
     @memory_app.task(name="t")
     def before(a: int, *rest: int, **more: int) -> None: ...
 
@@ -131,7 +131,7 @@ def test_a_payload_whose_arguments_now_clash_is_a_bad_one(memory_app: App) -> No
     assert "multiple values for argument 'b'" in (dead.last_error or "")
 
 
-def test_a_parameter_that_came_later_takes_nothing_from_those_after_it(memory_app: App) -> None:
+def test_a_parameter_added_later_does_not_shift_the_arguments_after_it(memory_app: App) -> None:
     got: list[Any] = []
 
     @memory_app.task(name="t")

@@ -79,7 +79,7 @@ async def test_a_service_can_be_stopped_before_its_start_and_twice(
     signals.publish([DUE])
     await turns()
     assert duty.runs == 1
-    assert not signals.heard, "it no longer listens"
+    assert not signals.topics, "it no longer listens"
 
 
 async def test_a_stopped_service_can_be_started_again(signals: Signals, observed: ObservedClock) -> None:
@@ -146,7 +146,7 @@ async def test_a_closed_or_fenced_engine_ends_the_loop_without_an_error(
     service = Service(duty, signals, observed)
     service.start()
     await turns()
-    assert not signals.heard
+    assert not signals.topics
     assert observed.unseen == 0
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     await service.stop()

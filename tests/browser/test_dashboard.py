@@ -116,7 +116,7 @@ def test_a_queue_is_paused_and_resumed(site: Site, page: Page) -> None:
     id = site.enqueue("shop.send_email", "email", b'{"to": "bob"}')
     shows(page, '[data-value="total-pending"]', "1")
     page.goto(f"{site.address}/jobs/{id}")
-    shows(page, ".why", "paused")
+    shows(page, ".why", "is paused: resume it to run its jobs")
     page.goto(site.address)
     page.get_by_role("button", name="Resume queue email").click()
     shows(page, '[data-value="total-done"]', "2")

@@ -121,7 +121,7 @@ def test_explain_reports_why_a_job_waits(store: Store) -> None:
     id = store.enqueue("t", "-q", "email")
     result = store.run("explain", id)
     assert result.exit_code == 0
-    assert "No live worker takes queue 'email'" in result.output
+    assert "No live worker serves queue 'email'" in result.output
     assert store.json("explain", id)["reasons"][0]["code"] == "no_worker_for_queue"
 
 

@@ -43,7 +43,7 @@ async def test_the_job_does_not_exist(broker: Broker, id: str) -> None:
     explained = await broker.explain(id)
     assert (explained.id, explained.state) == (id, None)
     assert await why(broker, id) == [
-        ("unknown", "There is no such job: it never was, or it has finished and is not kept.", {})
+        ("unknown", "There is no such job: the id is unknown, or the job finished and is no longer kept.", {})
     ]
 
 
@@ -51,7 +51,7 @@ async def test_the_job_is_the_next_of_its_queue(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="t")
     explained = await staffed.explain(enqueued.id.upper())
     assert (explained.id, explained.state) == (enqueued.id, JobState.PENDING)
-    text = "It is the next job of queue 'q': the next free slot of a worker takes it."
+    text = "It is the next job of queue 'q': the next free slot of a worker claims it."
     assert await why(staffed, enqueued.id) == [("next", text, {"queue": "q"})]
 
 
@@ -80,7 +80,7 @@ async def test_the_position_is_counted_up_to_ten_thousand(staffed: Broker) -> No
 async def test_the_queue_is_paused(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="t")
     await staffed.pause("q")
-    text = "Queue 'q' is paused: resume it to go on."
+    text = "Queue 'q' is paused: resume it to run its jobs."
     assert await why(staffed, enqueued.id) == [("paused", text, {"queue": "q"})]
     await staffed.resume("q")
     assert await codes(staffed, enqueued.id) == ["next"]
@@ -88,10 +88,10 @@ async def test_the_queue_is_paused(staffed: Broker) -> None:
 
 async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", task="t")
-    text = "No live worker takes queue 'q'."
+    text = "No live worker serves queue 'q'."
     assert await why(broker, enqueued.id) == [("no_worker_for_queue", text, {"queue": "q", "workers": 0})]
     await broker.register(replace(MEMBER, queues=("a", "b")))
-    assert (await why(broker, enqueued.id))[0][1] == f"{text} The 1 that are alive take others."
+    assert (await why(broker, enqueued.id))[0][1] == f"{text} 1 live worker serves other queues."
     await broker.register(replace(MEMBER, id="all", queues=()))
     assert await codes(broker, enqueued.id) == ["next"]
     clock.advance(16)
@@ -101,7 +101,7 @@ async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedCloc
 async def test_no_live_worker_knows_the_task(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="unheard of")
     await staffed.register(replace(MEMBER, id="elsewhere", queues=("b",), tasks=("unheard of",)))
-    text = "No live worker of queue 'q' knows the task 'unheard of'."
+    text = "No live worker of queue 'q' has the task 'unheard of'."
     assert await why(staffed, enqueued.id) == [
         ("no_worker_for_task", text, {"task": "unheard of", "workers": 1})
     ]
@@ -149,8 +149,8 @@ async def test_the_job_is_running(staffed: Broker, clock: WatchedClock) -> None:
     clock.advance(30)
     reasons = await why(staffed, job.id)
     assert [code for code, _, _ in reasons] == ["running", "cancel_requested", "lease_expired"]
-    assert reasons[1][1] == "It was asked to stop, and has not ended yet."
-    assert reasons[2][1] == "Its lease expired 12.5 seconds ago: it will be taken from its worker."
+    assert reasons[1][1] == "A cancel is requested, and the run has not ended yet."
+    assert reasons[2][1] == "Its lease expired 12.5 seconds ago: the reaper will end the claim."
 
 
 async def test_the_job_has_finished(staffed: Broker, clock: WatchedClock) -> None:
@@ -163,7 +163,7 @@ async def test_the_job_has_finished(staffed: Broker, clock: WatchedClock) -> Non
     job = await running(staffed, max_attempts=1)
     await staffed.nack(job, "ValueError: bad")
     data = {**finished, "error": "ValueError: bad", "attempts": 1, "max_attempts": 1}
-    text = f"It is dead at {at}, after 1 of 1 attempts, because: ValueError: bad"
+    text = f"It died at {at} after 1 of 1 attempts: ValueError: bad"
     assert await why(staffed, job.id) == [("dead", text, data)]
 
 

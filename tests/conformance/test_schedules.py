@@ -13,7 +13,7 @@ from dayjob import App, Broker, ConfigError, InvalidState, JobState, Recurring
 from dayjob.broker.schedules import KIND, LONGEST_WAIT
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.durations import SECOND
-from dayjob.model.recurring import MOST_MISSED, Schedule
+from dayjob.model.recurring import MAX_MISSED, Schedule
 from tests.support.arrange import OpenBroker, quiet, record
 from tests.support.registered_workers import elsewhere
 from tests.support.waiting import WatchedClock, within
@@ -267,7 +267,7 @@ async def test_the_number_of_missed_due_times_is_bounded_and_logged(
     assert await within(broker.recur()) == SECOND
     for id in ("a", "b", "c"):
         times = await due_times(broker, id)
-        assert (len(times), times[-1]) == (MOST_MISSED, clock.time)
+        assert (len(times), times[-1]) == (MAX_MISSED, clock.time)
     assert caplog.text.count("200 due times were missed and are left out") == 3
 
 
@@ -409,14 +409,14 @@ async def test_a_time_zone_unknown_on_this_machine_does_not_block_others(
     await broker.schedule(Recurring("well", every=60, queue="well"))
 
     def unknown(expression: str, timezone: str) -> Any:
-        raise ConfigError(f"timezone={timezone!r} is not known here")
+        raise ConfigError(f"timezone={timezone!r} is unknown")
 
     monkeypatch.setattr("dayjob.model.recurring.cron", unknown)
     clock.advance(60)
     due = clock.time
     assert await broker.recur() == SECOND
     assert await due_times(broker, "well") == [due]
-    assert "is not known here" in str((await broker.schedules())[0].problem)
+    assert "is unknown" in str((await broker.schedules())[0].problem)
     monkeypatch.undo()
     await broker.recur()
     assert await due_times(broker) == [due]

@@ -70,14 +70,14 @@ async def test_a_sandbox_works_on_an_event_loop() -> None:
             assert await handle.aresult(timeout=1) == "sent to ada"
 
 
-def test_draining_leaves_what_is_scheduled() -> None:
+def test_drain_leaves_scheduled_jobs() -> None:
     with sandbox(app, ManualClock()):
         handle = flaky.enqueue()
         assert drain(app) == 1
         assert handle.status() is JobState.SCHEDULED
 
 
-def test_draining_what_is_scheduled_moves_the_clock() -> None:
+def test_drain_of_scheduled_jobs_advances_the_clock() -> None:
     clock = ManualClock()
     begun = clock.time
     with sandbox(app, clock):
@@ -87,14 +87,14 @@ def test_draining_what_is_scheduled_moves_the_clock() -> None:
     assert (clock.time - begun).total_seconds() == 120
 
 
-def test_draining_what_is_scheduled_needs_a_clock_to_move() -> None:
+def test_drain_of_scheduled_jobs_needs_a_manual_clock() -> None:
     with sandbox(app):
         send.using(delay=60).enqueue("later")
         with pytest.raises(TypeError, match="ManualClock"):
             drain(app, scheduled=True)
 
 
-def test_draining_one_queue_leaves_the_others() -> None:
+def test_drain_of_one_queue_leaves_the_others() -> None:
     with sandbox(app):
         handle = hopeless.enqueue()
         send.enqueue("ada")
@@ -109,26 +109,26 @@ def test_eager_jobs_run_before_enqueue_returns() -> None:
         assert handle.result(timeout=0) == "sent to ada"
 
 
-async def test_eager_jobs_run_what_they_enqueue() -> None:
+async def test_jobs_enqueued_by_eager_jobs_run_too() -> None:
     with sandbox(app), eager(app):
         async with app:
             await fan_out.aenqueue(3)
     assert sorted(sent) == ["fan 0", "fan 1", "fan 2"]
 
 
-def test_an_eager_job_that_fails_says_so() -> None:
+def test_an_eager_job_that_fails_raises_job_failed() -> None:
     with sandbox(app), eager(app), pytest.raises(JobFailed, match="ValueError: never"):
         hopeless.enqueue()
 
 
-def test_an_eager_failure_may_be_left_to_the_handle() -> None:
+def test_with_raises_false_an_eager_failure_is_left_to_the_handle() -> None:
     with sandbox(app), eager(app, raises=False):
         handle = hopeless.enqueue()
         with pytest.raises(JobFailed, match="never"):
             handle.result(timeout=0)
 
 
-def test_the_fixtures_put_an_app_on_a_clock_of_its_own(
+def test_the_fixtures_set_the_clock_of_an_app(
     dayjob_sandbox: Callable[[App], App], dayjob_clock: ManualClock
 ) -> None:
     dayjob_sandbox(app)
@@ -139,7 +139,7 @@ def test_the_fixtures_put_an_app_on_a_clock_of_its_own(
     assert handle.status() is JobState.DONE
 
 
-def test_the_app_itself_is_untouched(tmp_path: Path) -> None:
+def test_a_sandbox_restores_the_app(tmp_path: Path) -> None:
     own = App(f"sqlite:///{tmp_path}/jobs.db")
     own.task(name="send")(send.function)
     with own:

@@ -51,7 +51,7 @@ def ids(span: ReadableSpan) -> tuple[int, int]:
     return span.context.trace_id, span.context.span_id
 
 
-async def test_a_run_is_linked_to_where_it_was_enqueued(app: App, spans: Spans) -> None:
+async def test_the_span_of_a_run_links_to_its_producer_span(app: App, spans: Spans) -> None:
     @app.task(name="t", queue="q")
     async def task() -> None: ...
 
@@ -106,7 +106,7 @@ async def test_a_batch_has_one_producer_span(app: App, spans: Spans) -> None:
     assert {ids(span)[0] for span in consumers} == {ids(producer)[0]}
 
 
-async def test_every_attempt_has_a_span_and_failures_say_why(app: App, spans: Spans) -> None:
+async def test_every_attempt_has_a_span_and_failures_have_their_error(app: App, spans: Spans) -> None:
     @app.task(name="t", queue="q", retry=Retry.fixed(attempts=2, delay=0))
     async def task() -> None:
         raise ValueError("no good")
@@ -125,7 +125,7 @@ async def test_every_attempt_has_a_span_and_failures_say_why(app: App, spans: Sp
     ("ending", "outcome", "status"),
     [(Snooze(3600), "snooze", StatusCode.UNSET), (DeadLetter("poison"), "dead", StatusCode.ERROR)],
 )
-async def test_ways_to_end_a_run_are_told_from_errors(
+async def test_handler_exceptions_have_an_outcome_and_are_not_errors(
     app: App, spans: Spans, ending: Exception, outcome: str, status: StatusCode
 ) -> None:
     @app.task(name="t", queue="q")
@@ -156,7 +156,7 @@ async def test_follow_ups_belong_to_the_run(app: App, spans: Spans) -> None:
     assert (two.parent.trace_id, two.parent.span_id) == ids(one)
 
 
-async def test_runs_side_by_side_do_not_mix_their_spans(app: App, spans: Spans) -> None:
+async def test_concurrent_runs_do_not_mix_their_spans(app: App, spans: Spans) -> None:
     seen: dict[int, int] = {}
 
     @app.task(name="t", queue="q")
@@ -173,7 +173,7 @@ async def test_runs_side_by_side_do_not_mix_their_spans(app: App, spans: Spans) 
     assert all(span.status.status_code is StatusCode.UNSET for span in spans.of(SpanKind.CONSUMER))
 
 
-async def test_users_own_headers_are_kept(app: App, spans: Spans) -> None:
+async def test_headers_of_the_user_are_kept(app: App, spans: Spans) -> None:
     @app.task(name="t", queue="q")
     async def task() -> None: ...
 
@@ -197,7 +197,7 @@ async def test_a_broken_traceparent_starts_a_new_trace(app: App, spans: Spans) -
     assert not consumer.links
 
 
-async def test_the_runs_of_a_trace_that_is_not_sampled_make_no_spans(spans: Spans) -> None:
+async def test_runs_of_an_unsampled_trace_create_no_spans(spans: Spans) -> None:
     app = App("memory://")
     unsampled = TracerProvider(sampler=ALWAYS_OFF)
     trace(app, unsampled)
@@ -225,11 +225,11 @@ async def test_the_runs_of_a_trace_that_is_not_sampled_make_no_spans(spans: Span
 
 
 def test_an_app_is_traced_once(app: App) -> None:
-    with pytest.raises(ConfigError, match="traced already"):
+    with pytest.raises(ConfigError, match="already traced"):
         trace(app)
 
 
-def test_nothing_is_imported_without_being_asked_for() -> None:
+def test_opentelemetry_is_imported_only_on_use() -> None:
     script = (
         "import sys, dayjob; from dayjob import App, Worker; App('memory://');"
         "sys.exit(any(name.split('.')[0] in ('opentelemetry', 'prometheus_client') for name in sys.modules))"

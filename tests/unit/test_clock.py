@@ -31,14 +31,14 @@ def clock(request: pytest.FixtureRequest) -> Clock:
 
 
 @pytest.mark.parametrize("timeout", [None, 60, 0, -1])
-async def test_an_event_that_is_set_needs_no_waiting(clock: Clock, timeout: float | None) -> None:
+async def test_a_wait_for_a_set_event_returns_at_once(clock: Clock, timeout: float | None) -> None:
     event = asyncio.Event()
     event.set()
     assert await clock.wait(event, timeout) is True
 
 
 @pytest.mark.parametrize("timeout", [0, -1])
-async def test_without_time_to_wait_an_unset_event_is_false_at_once(clock: Clock, timeout: float) -> None:
+async def test_a_wait_with_timeout_zero_returns_false_at_once(clock: Clock, timeout: float) -> None:
     assert await clock.wait(asyncio.Event(), timeout) is False
 
 
@@ -69,7 +69,7 @@ async def test_the_system_clock_ends_a_wait_when_its_time_has_passed() -> None:
     assert SYSTEM.elapsed() - before > 0.009
 
 
-def test_the_system_clock_tells_microseconds_of_utc(tmp_path: Path) -> None:
+def test_the_system_clock_returns_microseconds_of_utc(tmp_path: Path) -> None:
     stamped = tmp_path / "stamped"
     stamped.touch()
     assert abs(SYSTEM.now() - stamped.stat().st_mtime_ns // 1000) < 60 * SECOND
@@ -80,19 +80,19 @@ def test_the_elapsed_time_of_the_system_never_goes_back() -> None:
     assert all(earlier <= later for earlier, later in pairwise(readings))
 
 
-def test_a_manual_clock_stands_still() -> None:
+def test_a_manual_clock_does_not_advance_by_itself() -> None:
     clock = ManualClock()
     assert clock.now() == clock.now() == to_instant(START, "start")
     assert clock.elapsed() == clock.elapsed() == 0
 
 
-def test_a_manual_clock_starts_where_it_is_told() -> None:
+def test_a_manual_clock_starts_at_the_given_time() -> None:
     start = datetime(2030, 5, 6, 7, 8, 9, 10, tzinfo=UTC)
     assert ManualClock(start).time == start
 
 
 @pytest.mark.parametrize("by", [1.5, timedelta(seconds=1.5)])
-def test_advancing_moves_the_time_and_the_elapsed_time(by: float | timedelta) -> None:
+def test_advance_changes_the_time_and_the_elapsed_time(by: float | timedelta) -> None:
     clock = ManualClock()
     clock.advance(by)
     assert clock.time == START + timedelta(seconds=1.5)
@@ -107,7 +107,7 @@ def test_many_small_advances_add_up_exactly() -> None:
     assert clock.elapsed() == 1
 
 
-async def test_advancing_wakes_exactly_those_whose_time_has_come() -> None:
+async def test_advance_ends_exactly_the_waits_whose_timeout_has_passed() -> None:
     clock = ManualClock()
     waits = {
         timeout: asyncio.create_task(clock.wait(asyncio.Event(), timeout))
@@ -157,7 +157,7 @@ async def test_many_small_advances_wake_at_the_same_time_as_a_large_one() -> Non
 @pytest.mark.parametrize(
     "to", [START + timedelta(days=365), START - timedelta(days=365)], ids=["ahead", "back"]
 )
-async def test_a_jump_changes_the_time_and_wakes_nobody(to: datetime) -> None:
+async def test_a_jump_changes_the_time_and_ends_no_wait(to: datetime) -> None:
     clock = ManualClock()
     waiting = asyncio.create_task(clock.wait(asyncio.Event(), 1))
     await settled()
@@ -169,7 +169,7 @@ async def test_a_jump_changes_the_time_and_wakes_nobody(to: datetime) -> None:
     assert await waiting is False
 
 
-async def test_an_event_set_in_the_moment_that_time_runs_out_is_not_missed() -> None:
+async def test_an_event_set_at_the_timeout_is_not_missed() -> None:
     clock = ManualClock()
     event = asyncio.Event()
     waiting = asyncio.create_task(clock.wait(event, 1))
@@ -179,7 +179,7 @@ async def test_an_event_set_in_the_moment_that_time_runs_out_is_not_missed() -> 
     assert await waiting is True
 
 
-def test_time_moves_back_by_a_jump_only() -> None:
+def test_advance_refuses_a_negative_duration() -> None:
     with pytest.raises(ValueError, match="by=-1"):
         ManualClock().advance(-1)
 

@@ -65,13 +65,11 @@ def test_retention_keeps_the_dead_for_a_week_and_nothing_else() -> None:
         pytest.param(QueueConfig(max_attempts=2**31 - 1), 2**31 - 1, id="the most"),
     ],
 )
-def test_max_attempts_are_those_given_or_else_those_of_the_policy(
-    config: QueueConfig, max_attempts: int
-) -> None:
+def test_max_attempts_default_to_those_of_the_policy(config: QueueConfig, max_attempts: int) -> None:
     assert config.max_attempts == max_attempts
 
 
-def test_a_plain_function_may_stand_for_the_retry_policy() -> None:
+def test_a_plain_function_may_be_the_retry_policy() -> None:
     assert QueueConfig(retry=lambda attempt, error: attempt * 2).policy.after(3, RuntimeError()) == 6
 
 
@@ -142,17 +140,19 @@ CONFIGS: list[tuple[type[Any], dict[str, list[Any]]]] = [
     ("config", "field", "value"),
     [(config, field, value) for config, bad in CONFIGS for field, values in bad.items() for value in values],
 )
-def test_a_bad_value_is_refused_by_the_name_of_its_field(config: type[Any], field: str, value: Any) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_field(
+    config: type[Any], field: str, value: Any
+) -> None:
     with pytest.raises(ConfigError, match=rf"\b{config.__name__}\.{field}\b"):
         config(**{field: value})
 
 
 @pytest.mark.parametrize(("config", "bad"), CONFIGS)
-def test_every_field_has_bad_values_that_are_tested(config: type[Any], bad: dict[str, list[Any]]) -> None:
+def test_every_field_has_tests_with_invalid_values(config: type[Any], bad: dict[str, list[Any]]) -> None:
     assert set(bad) == set(config.__struct_fields__)
 
 
-def test_a_refusal_shows_the_value_and_the_queue() -> None:
+def test_the_error_of_a_refusal_has_the_value_and_the_queue() -> None:
     queues: dict[str, Any] = {"email": 30}
     with pytest.raises(ConfigError, match=re.escape("BrokerConfig.queues['email']=30")):
         BrokerConfig(queues=queues)

@@ -64,7 +64,7 @@ def test_due_times(expression: str, expected: list[str]) -> None:
     assert shown(following(Cron(expression), at("2026-01-01"), len(expected))) == expected
 
 
-def test_the_year_passes() -> None:
+def test_due_times_continue_into_the_next_year() -> None:
     assert Cron("@yearly").after(at("2026-01-01")) == at("2027-01-01")
     assert Cron("0 0 29 2 *").after(at("2026-01-01")) == at("2028-02-29")
 
@@ -78,7 +78,7 @@ def test_a_due_time_is_after_the_instant_and_not_at_it() -> None:
     assert timing.latest(noon - 1, 1) == [noon - 24 * 3600 * SECOND]
 
 
-def test_local_time_counts() -> None:
+def test_due_times_follow_the_local_time_of_the_zone() -> None:
     assert Cron("0 9 * * *", BERLIN).after(at("2026-01-01")) == at("2026-01-01T08:00")
     assert Cron("0 9 * * *", BERLIN).after(at("2026-07-01")) == at("2026-07-01T07:00")
     assert Cron("0 9 * * *", "Asia/Kolkata").after(at("2026-01-01")) == at("2026-01-01T03:30")
@@ -94,7 +94,7 @@ FIXED = [("30 {hour} * * *", [0]), ("0 30 {hour} * * *", [0]), ("5,40 30 {hour} 
 
 @pytest.mark.parametrize(("expression", "seconds"), FIXED)
 @pytest.mark.parametrize(("zone", "day", "after_gap"), SPRING)
-def test_a_fixed_time_that_is_skipped_is_made_up_for_after_the_gap(
+def test_a_skipped_fixed_time_is_due_right_after_the_gap(
     zone: str, day: str, after_gap: str, expression: str, seconds: list[int]
 ) -> None:
     timing = Cron(expression.format(hour=2), zone)
@@ -110,7 +110,7 @@ def test_a_fixed_time_that_is_skipped_is_made_up_for_after_the_gap(
 
 @pytest.mark.parametrize(("expression", "seconds"), FIXED)
 @pytest.mark.parametrize(("zone", "day", "first", "hour"), AUTUMN)
-def test_a_fixed_time_that_comes_twice_counts_the_first_time(
+def test_a_repeated_fixed_time_is_due_the_first_time_only(
     zone: str, day: str, first: str, hour: str, expression: str, seconds: list[int]
 ) -> None:
     timing = Cron(expression.format(hour=hour), zone)
@@ -122,7 +122,7 @@ def test_a_fixed_time_that_comes_twice_counts_the_first_time(
 
 @pytest.mark.parametrize(("expression", "seconds"), FIXED)
 @pytest.mark.parametrize(("zone", "day", "first", "hour"), AUTUMN)
-def test_within_the_hour_that_comes_again_the_first_one_is_remembered(
+def test_in_the_repeated_hour_a_fixed_time_is_not_due_again(
     zone: str, day: str, first: str, hour: str, expression: str, seconds: list[int]
 ) -> None:
     timing = Cron(expression.format(hour=hour), zone)
@@ -136,21 +136,19 @@ def test_within_the_hour_that_comes_again_the_first_one_is_remembered(
 @pytest.mark.parametrize("expression", ["30 * * * *", "0 30 * * * *"])
 @pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-03-08", "2026-10-25", "2026-11-01"])
-def test_a_job_of_every_hour_is_due_every_hour_whatever_the_clocks_do(
-    zone: str, day: str, expression: str
-) -> None:
+def test_an_hourly_job_is_due_every_hour_through_clock_changes(zone: str, day: str, expression: str) -> None:
     times = following(Cron(expression, zone), at(f"{day}T00:00", zone), 30)
     assert {later - earlier for earlier, later in pairwise(times)} == {3600 * SECOND}
 
 
-def test_two_fixed_times_within_the_gap_are_made_up_for_once() -> None:
+def test_two_fixed_times_in_the_gap_are_due_once_after_it() -> None:
     timing = Cron("0,30 2 * * *", BERLIN)
     first, second = following(timing, at("2026-03-29T00:00", BERLIN), 2)
     assert first == at("2026-03-29T01:00")
     assert second == at("2026-03-30T02:00", BERLIN)
 
 
-def test_a_skipped_day_is_made_up_for() -> None:
+def test_a_time_of_a_skipped_day_is_due_after_the_gap() -> None:
     """Samoa had no 30 December 2011."""
     times = following(Cron("30 2 * * *", "Pacific/Apia"), at("2011-12-29T12:00", "Pacific/Apia"), 2)
     assert times == [
@@ -165,61 +163,61 @@ def test_a_skipped_day_is_made_up_for() -> None:
 @pytest.mark.parametrize(
     ("expression", "fault"),
     [
-        ("60 * * * *", "'60' at character 1 is no minute: that field takes 0-59"),
-        ("0 25 * * *", "'25' at character 3 is no hour: that field takes 0-23"),
-        ("* * 0 * *", "'0' at character 5 is no day of month"),
-        ("0 0 1,2,32 * *", "'32' at character 9 is no day of month"),
-        ("0 0  1  13 *", "'13' at character 9 is no month"),
-        ("* * * foo *", "'foo' at character 7 is no month: that field takes 1-12, JAN-DEC"),
-        ("* * * * 8", "'8' at character 9 is no day of week"),
-        ("* * * * MON#6", "'MON#6' at character 9 is no day of week"),
-        ("0 0 * * SAT-SUN", "'SAT-SUN' at character 9 is no day of week"),
-        ("99 * * * * *", "'99' at character 1 is no second"),
-        ("0 0 0 * * XYZ", "'XYZ' at character 11 is no day of week"),
-        ("*/0 * * * *", "'*/0' at character 1 is no minute"),
-        ("1,,2 * * * *", "'' at character 3 is no minute"),
-        ("5 5-1 * * *", "'5-1' at character 3 is no hour"),
-        ("* * * * \N{SUPERSCRIPT TWO}L", "at character 9 is no day of week"),
-        (f"1 {'9' * 5000} * * *", "at character 3 is no hour"),
+        ("60 * * * *", "'60' at character 1 is not a valid minute: that field takes 0-59"),
+        ("0 25 * * *", "'25' at character 3 is not a valid hour: that field takes 0-23"),
+        ("* * 0 * *", "'0' at character 5 is not a valid day of month"),
+        ("0 0 1,2,32 * *", "'32' at character 9 is not a valid day of month"),
+        ("0 0  1  13 *", "'13' at character 9 is not a valid month"),
+        ("* * * foo *", "'foo' at character 7 is not a valid month: that field takes 1-12, JAN-DEC"),
+        ("* * * * 8", "'8' at character 9 is not a valid day of week"),
+        ("* * * * MON#6", "'MON#6' at character 9 is not a valid day of week"),
+        ("0 0 * * SAT-SUN", "'SAT-SUN' at character 9 is not a valid day of week"),
+        ("99 * * * * *", "'99' at character 1 is not a valid second"),
+        ("0 0 0 * * XYZ", "'XYZ' at character 11 is not a valid day of week"),
+        ("*/0 * * * *", "'*/0' at character 1 is not a valid minute"),
+        ("1,,2 * * * *", "'' at character 3 is not a valid minute"),
+        ("5 5-1 * * *", "'5-1' at character 3 is not a valid hour"),
+        ("* * * * \N{SUPERSCRIPT TWO}L", "at character 9 is not a valid day of week"),
+        (f"1 {'9' * 5000} * * *", "at character 3 is not a valid hour"),
     ],
 )
-def test_a_bad_expression_is_refused_with_the_place_of_the_fault(expression: str, fault: str) -> None:
+def test_an_invalid_expression_is_refused_with_the_position_of_the_error(expression: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_cron(expression)
     assert fault in str(caught.value)
 
 
 @pytest.mark.parametrize("expression", ["", "   ", "* * * *", "* * * * * * *", "every day"])
-def test_the_number_of_fields_is_told(expression: str) -> None:
+def test_a_wrong_number_of_fields_is_reported(expression: str) -> None:
     with pytest.raises(ConfigError, match=rf"has {len(expression.split())} fields"):
         check_cron(expression)
 
 
 @pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 4,6 *", "0 0 0 30 feb *", "0 0 30 2 */7"])
-def test_what_is_never_due_is_refused(expression: str) -> None:
+def test_an_expression_that_is_never_due_is_refused(expression: str) -> None:
     with pytest.raises(ConfigError, match="is never due"):
         check_cron(expression)
 
 
-def test_an_unknown_short_name_is_refused_with_those_there_are() -> None:
+def test_an_unknown_short_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"the short names are @yearly, .*@hourly"):
         check_cron("@reboot")
 
 
 @pytest.mark.parametrize("expression", [None, 5, b"* * * * *", ["*"] * 5])
-def test_what_is_no_text_is_refused(expression: object) -> None:
+def test_an_expression_that_is_not_a_str_is_refused(expression: object) -> None:
     with pytest.raises(ConfigError, match="pass text such as"):
         check_cron(expression)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "", "Europe", "../etc/passwd", "a\0b", "\ud800", "/etc"])
 def test_an_unknown_zone_is_refused(zone: str) -> None:
-    with pytest.raises(ConfigError, match="is not known here"):
+    with pytest.raises(ConfigError, match="is unknown"):
         find_zone(zone)
 
 
 @pytest.mark.parametrize("zone", [5, ["UTC"], None, UTC])
-def test_a_zone_that_is_no_name_is_refused(zone: object) -> None:
+def test_a_zone_that_is_not_a_str_is_refused(zone: object) -> None:
     with pytest.raises(ConfigError, match="pass a name"):
         find_zone(zone)  # type: ignore[arg-type]
 
@@ -257,14 +255,14 @@ def timings(draw: st.DrawFn) -> Timing:
 
 @settings(deadline=None)
 @given(timings(), INSTANTS)
-def test_due_times_grow(timing: Timing, instant: int) -> None:
+def test_due_times_increase(timing: Timing, instant: int) -> None:
     times = [instant, *following(timing, instant, 5)]
     assert all(earlier < later for earlier, later in pairwise(times))
 
 
 @settings(deadline=None)
 @given(timings(), INSTANTS, st.integers(0, 10**10))
-def test_nothing_is_due_between_an_instant_and_what_is_due_after_it(
+def test_nothing_is_due_between_an_instant_and_the_next_due_time(
     timing: Timing, instant: int, further: int
 ) -> None:
     due = timing.after(instant)
@@ -276,7 +274,7 @@ def test_nothing_is_due_between_an_instant_and_what_is_due_after_it(
 
 @settings(deadline=None)
 @given(timings(), INSTANTS)
-def test_looking_back_agrees_with_looking_forward(timing: Timing, instant: int) -> None:
+def test_latest_agrees_with_after(timing: Timing, instant: int) -> None:
     times = following(timing, instant, 6)
     for number in range(1, len(times) + 1):
         assert timing.latest(times[number - 1], number) == times[:number][::-1]

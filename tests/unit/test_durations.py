@@ -84,7 +84,7 @@ def test_a_timedelta_and_its_seconds_are_the_same_duration_to_the_microsecond(va
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_a_bad_duration_is_refused_with_its_name_and_value(
+def test_an_invalid_duration_is_refused_with_its_name_and_value(
     value: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words) as refusal:
@@ -109,7 +109,7 @@ def test_an_aware_datetime_becomes_microseconds_since_1970(value: datetime, expe
 
 
 @given(moments, offsets)
-def test_an_instant_leads_back_to_its_datetime_in_utc(moment: datetime, offset: timedelta) -> None:
+def test_an_instant_converts_back_to_its_datetime_in_utc(moment: datetime, offset: timedelta) -> None:
     aware = moment.replace(tzinfo=timezone(offset))
     back = to_datetime(to_instant(aware, "run_at"))
     assert back == aware
@@ -117,12 +117,12 @@ def test_an_instant_leads_back_to_its_datetime_in_utc(moment: datetime, offset: 
 
 
 @given(st.integers(-62_135_596_800 * SECOND, 253_402_300_799 * SECOND + 999_999))
-def test_microseconds_lead_back_to_themselves(instant: int) -> None:
+def test_microseconds_survive_a_round_trip(instant: int) -> None:
     assert to_instant(to_datetime(instant), "run_at") == instant
     assert to_datetime_or_none(instant) == to_datetime(instant)
 
 
-def test_no_instant_is_no_datetime() -> None:
+def test_none_converts_to_none() -> None:
     assert to_datetime_or_none(None) is None
 
 
@@ -135,7 +135,7 @@ def test_a_naive_datetime_is_refused_with_its_name(value: datetime) -> None:
 @pytest.mark.parametrize(
     "value", [date(2026, 1, 1), 1_767_225_600, "2026-01-01T00:00:00Z", timedelta(1), None]
 )
-def test_what_is_no_datetime_is_refused_with_its_name(value: Any) -> None:
+def test_a_value_that_is_not_a_datetime_is_refused_with_its_name(value: Any) -> None:
     with pytest.raises(TypeError, match=r"run_at=.* pass an aware datetime"):
         to_instant(value, "run_at")
 
@@ -148,6 +148,6 @@ def test_what_is_no_datetime_is_refused_with_its_name(value: Any) -> None:
     ],
     ids=str,
 )
-def test_a_datetime_that_utc_has_no_date_for_is_refused(value: datetime) -> None:
+def test_a_datetime_out_of_the_range_of_utc_is_refused(value: datetime) -> None:
     with pytest.raises(ValueError, match="run_at="):
         to_instant(value, "run_at")

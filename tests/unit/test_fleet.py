@@ -33,17 +33,17 @@ def codes(explanation: Explanation) -> list[str]:
     return [reason.code for reason in explanation.reasons]
 
 
-def test_the_text_is_that_of_all_reasons() -> None:
+def test_the_text_of_an_explanation_has_all_reasons() -> None:
     explained = why(job(), paused=True, workers=())
     assert codes(explained) == ["paused", "no_worker_for_queue"]
     assert (
         str(explained)
         == explained.text
-        == ("Queue 'q' is paused: resume it to go on.\nNo live worker takes queue 'q'.")
+        == ("Queue 'q' is paused: resume it to run its jobs.\nNo live worker serves queue 'q'.")
     )
 
 
-def test_a_job_that_is_not_there() -> None:
+def test_an_unknown_job_is_explained() -> None:
     explained = why(None)
     assert (explained.id, explained.state, codes(explained)) == ("the-id", None, ["unknown"])
 
@@ -56,23 +56,23 @@ def test_a_job_that_is_not_there() -> None:
         (10_000, "It is behind 10,000+ jobs of queue 'q'.", {"ahead": 10_000, "more": True, "queue": "q"}),
     ],
 )  # fmt: skip
-def test_jobs_ahead_are_counted_to_ten_thousand(ahead: int, text: str, data: dict[str, Any]) -> None:
+def test_preceding_jobs_are_counted_up_to_10_000(ahead: int, text: str, data: dict[str, Any]) -> None:
     [reason] = why(job(), ahead=ahead).reasons
     assert (reason.code, reason.text, reason.data) == ("behind", text, data)
 
 
-def test_a_worker_for_all_queues_takes_any() -> None:
+def test_a_worker_for_all_queues_serves_any_queue() -> None:
     assert codes(why(job(task=""), workers=(FOR_ALL,))) == ["next"]
     assert codes(why(job(), workers=(FOR_ALL,))) == ["no_worker_for_task"]
 
 
-def test_a_task_known_only_where_the_queue_is_not_taken_is_not_known() -> None:
+def test_a_task_of_workers_that_do_not_serve_the_queue_does_not_count() -> None:
     other = WorkerInfo("w-3", "w", "app", "host", 1, "1.0", ("other",), ("t",), 10, 0, NOW, NOW)
     explained = why(job(), workers=(FOR_ALL, other))
     assert codes(explained) == ["no_worker_for_task"]
     assert explained.reasons[0].data == {"task": "t", "workers": 1}
     [reason] = why(job(), workers=(other,)).reasons
-    assert reason.text == "No live worker takes queue 'q'. The 1 that are alive take others."
+    assert reason.text == "No live worker serves queue 'q'. 1 live worker serves other queues."
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_task_known_only_where_the_queue_is_not_taken_is_not_known() -> None:
         (72 * 60 * MINUTE, "in 3.0 days"),
     ],
 )
-def test_times_are_told_as_people_do(micros: int, shown: str) -> None:
+def test_durations_are_shown_in_readable_units(micros: int, shown: str) -> None:
     [reason] = why(job(JobState.SCHEDULED, run_us=NOW + micros)).reasons
     assert reason.code == "scheduled"
     assert f"({shown})" in reason.text
@@ -102,13 +102,13 @@ def test_times_are_told_as_people_do(micros: int, shown: str) -> None:
         (" \n ", "no reason given"),
     ],
 )
-def test_an_error_is_told_by_the_line_that_says_it(error: str | None, shown: str) -> None:
+def test_an_error_is_shown_by_its_message_line(error: str | None, shown: str) -> None:
     dead = job(JobState.DEAD, attempts=3, last_error=error, finished_us=NOW)
     [reason] = why(dead).reasons
-    assert reason.text == f"It is dead at 2026-01-01 00:00:00 UTC, after 3 of 3 attempts, because: {shown}"
+    assert reason.text == f"It died at 2026-01-01 00:00:00 UTC after 3 of 3 attempts: {shown}"
     assert reason.data["error"] == error
 
 
-def test_a_finished_job_is_not_told_what_does_not_matter_any_more() -> None:
+def test_a_finished_job_has_no_reasons_of_waiting_jobs() -> None:
     for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED):
         assert codes(why(job(state), paused=True, ahead=5, workers=())) == [state.value]

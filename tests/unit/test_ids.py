@@ -119,7 +119,7 @@ def test_one_thread_at_a_time_makes_an_id() -> None:
     assert not clock.crowded
 
 
-def test_a_clock_that_stands_still_does_not_stop_the_increase() -> None:
+def test_ids_increase_though_the_clock_stands_still() -> None:
     clock = ManualClock()
     source = IdSource(clock)
     keys = [source.new_key() for _ in range(10_000)]
@@ -127,7 +127,7 @@ def test_a_clock_that_stands_still_does_not_stop_the_increase() -> None:
     assert {millis(key) for key in keys} == {clock.now() // 1000}
 
 
-def test_a_clock_that_goes_back_does_not_stop_the_increase() -> None:
+def test_ids_increase_though_the_clock_goes_back() -> None:
     clock = ManualClock()
     source = IdSource(clock)
     ahead = source.new_key()
@@ -139,7 +139,7 @@ def test_a_clock_that_goes_back_does_not_stop_the_increase() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-(10**7), 10**7), max_size=50))
-def test_no_movement_of_the_clock_breaks_the_order(jumps: list[int]) -> None:
+def test_ids_increase_whatever_the_clock_does(jumps: list[int]) -> None:
     clock = ManualClock()
     source = IdSource(clock)
     keys = [source.new_key()]
@@ -160,7 +160,7 @@ def test_ids_stay_valid_and_increase_where_the_tail_carries_over(tail: int) -> N
         assert_uuid7(key)
 
 
-def test_a_tail_that_runs_out_takes_the_next_millisecond_in_advance() -> None:
+def test_a_tail_overflow_uses_the_next_millisecond_early() -> None:
     clock = ManualClock()
     source = IdSource(clock)
     source.new_key()
@@ -216,7 +216,7 @@ may_have_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Dep
 
 @needs_fork
 @may_have_threads
-def test_a_forked_child_goes_on_above_its_parent_and_shares_no_id_with_it() -> None:
+def test_ids_of_a_forked_child_are_greater_than_its_parents_and_never_shared() -> None:
     last_before = new_key()
     child, reader = in_a_forked_child(lambda: b"".join(new_key() for _ in range(1000)))
     parents = [new_key() for _ in range(1000)]
@@ -231,7 +231,7 @@ def test_a_forked_child_goes_on_above_its_parent_and_shares_no_id_with_it() -> N
 
 @needs_fork
 @may_have_threads
-def test_a_child_forked_while_an_id_is_being_made_can_make_its_own() -> None:
+def test_a_child_forked_while_the_lock_is_held_can_generate_ids() -> None:
     with ids._process._lock:
         child, reader = in_a_forked_child(new_key)
     assert len(answer_of(child, reader)) == 16
@@ -289,7 +289,7 @@ def test_an_id_may_be_a_uuid_of_any_version(version: int) -> None:
     ],
     ids=ascii,
 )
-def test_what_is_no_uuid_is_refused_with_the_value(value: Any) -> None:
+def test_a_value_that_is_not_a_uuid_is_refused_with_the_value(value: Any) -> None:
     with pytest.raises(ValueError, match="id=") as refusal:
         id_key(value)
     assert repr(value) in str(refusal.value)
@@ -297,7 +297,7 @@ def test_what_is_no_uuid_is_refused_with_the_value(value: Any) -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_an_ids_text_is_that_of_its_uuid_and_leads_back_to_its_bytes(key: bytes) -> None:
+def test_an_ids_text_is_that_of_its_uuid_and_converts_back_to_its_bytes(key: bytes) -> None:
     assert id_text(key) == str(UUID(bytes=key))
     assert id_key(id_text(key)) == key
 

@@ -72,7 +72,7 @@ def outcomes(state: JobState, event: Transition) -> set[JobState | None]:
 
 @pytest.mark.parametrize("event", Transition)
 @pytest.mark.parametrize("state", JobState)
-def test_an_event_does_what_the_design_says_and_nothing_else(state: JobState, event: Transition) -> None:
+def test_a_transition_has_the_effect_of_the_lifecycle_table(state: JobState, event: Transition) -> None:
     for situation in SITUATIONS:
         found = next_state(state, event, **situation._asdict())
         assert found == by_the_design(state, event, situation), situation
@@ -89,7 +89,7 @@ def test_the_settlements_are_the_six_ends_of_a_claim() -> None:
     }  # fmt: skip
 
 
-def test_a_finished_job_moves_only_by_a_requeue_of_a_dead_one() -> None:
+def test_only_the_requeue_of_a_dead_job_changes_a_finished_job() -> None:
     moves = {
         (state, event) for state, event in product(JobState, Transition) if outcomes(state, event) != {None}
     }

@@ -68,14 +68,14 @@ def test_a_nul_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LONE_SURROGATE, ids=ascii)
-def test_a_lone_surrogate_is_refused_in_words_that_can_be_printed(name: str) -> None:
+def test_a_lone_surrogate_is_refused_with_a_printable_message(name: str) -> None:
     with pytest.raises(ValueError, match=r"queue name .* lone surrogate") as refusal:
         check_queue(name)
     assert str(refusal.value).encode()
 
 
 @pytest.mark.parametrize("name", [None, 7, b"email", ["email"]])
-def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
+def test_a_name_that_is_not_a_str_is_refused(name: Any) -> None:
     with pytest.raises(TypeError, match=r"queue name .* pass a str"):
         check_queue(name)
 
@@ -84,7 +84,7 @@ def test_a_name_that_is_no_text_is_refused(name: Any) -> None:
 @pytest.mark.parametrize(
     "value", ["x" * 100_000, b"x" * 100_000, "\0" * 100_000], ids=["str", "bytes", "NULs"]
 )
-def test_a_refusal_stays_short_whatever_was_passed(check: Any, value: object) -> None:
+def test_the_error_text_of_a_refusal_is_bounded(check: Any, value: object) -> None:
     with pytest.raises((TypeError, ValueError)) as refusal:
         check(value)
     assert len(str(refusal.value)) < 300
@@ -153,7 +153,7 @@ def test_a_bad_kv_key_is_refused(key: Any, error: type[Exception], words: str) -
     ],
     ids=ascii,
 )
-def test_an_error_text_loses_only_what_an_engine_can_not_store(text: str, cleaned: str) -> None:
+def test_only_unstorable_characters_are_removed_from_an_error_text(text: str, cleaned: str) -> None:
     assert clean_error(text) == cleaned
 
 

@@ -36,7 +36,7 @@ def engine_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     ["", " ", "jobs.db", "/var/jobs.db", "mysql://localhost/jobs", "://", "sqlite3:///jobs.db",
      "sqlite", "sqlite:", "sqlite:jobs.db", "sqlite:/jobs.db", "memory", "memory:"],
 )  # fmt: skip
-def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> None:
+def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         create_engine(url, SYSTEM)
     assert repr(url) in str(refusal.value)
@@ -44,23 +44,23 @@ def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> Non
         assert known in str(refusal.value)
 
 
-def test_a_url_that_can_not_be_read_is_refused_with_the_reason() -> None:
+def test_a_url_that_can_not_be_parsed_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"sqlite://\[.*can't be read.*memory://"):
         create_engine("sqlite://[", SYSTEM)
 
 
 @pytest.mark.parametrize("url", [None, 7, b"memory://", Path("jobs.db")])
-def test_a_url_that_is_no_text_is_refused(url: Any) -> None:
+def test_a_url_that_is_not_a_str_is_refused(url: Any) -> None:
     with pytest.raises(ConfigError, match=r"pass text such as 'sqlite:///jobs.db'"):
         create_engine(url, SYSTEM)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "SQLite:///jobs.db", "SQLITE:///jobs.db"])
-def test_a_scheme_is_read_in_any_case(url: str) -> None:
+def test_a_scheme_is_case_insensitive(url: str) -> None:
     assert parse(url).parts.scheme == "sqlite"
 
 
-def test_a_missing_driver_says_which_extra_to_install(engine_module: Any) -> None:
+def test_a_missing_driver_raises_with_the_extra_to_install(engine_module: Any) -> None:
     engine_module("import no_such_driver", extra="fancy")
     with pytest.raises(ConfigError) as refusal:
         create_engine("fake://host", SYSTEM)
@@ -76,7 +76,7 @@ def test_an_engine_without_an_extra_shows_the_import_error_itself(engine_module:
         create_engine("fake://host", SYSTEM)
 
 
-def test_an_error_in_the_engine_is_not_taken_for_a_missing_extra(engine_module: Any) -> None:
+def test_an_error_in_the_engine_is_not_reported_as_a_missing_extra(engine_module: Any) -> None:
     engine_module("1 / 0", extra="fancy")
     with pytest.raises(ZeroDivisionError):
         create_engine("fake://host", SYSTEM)
@@ -90,13 +90,13 @@ def create(url, clock):
 """
 
 
-def test_options_are_taken_by_name_or_have_their_default(engine_module: Any) -> None:
+def test_options_are_read_by_name_and_have_defaults(engine_module: Any) -> None:
     engine_module(TAKES_COLOUR)
     assert create_engine("fake://?colour=deep%20blue", SYSTEM) == ("deep blue", "small", SYSTEM)  # type: ignore[comparison-overlap]
     assert create_engine("fake://?size=", SYSTEM) == ("red", "", SYSTEM)  # type: ignore[comparison-overlap]
 
 
-def test_an_option_that_nobody_takes_is_refused_by_name(engine_module: Any) -> None:
+def test_an_unknown_option_is_refused_by_name(engine_module: Any) -> None:
     engine_module(TAKES_COLOUR)
     with pytest.raises(ConfigError, match=r"unknown option 'color': known are 'colour' and 'size'"):
         create_engine("fake://?colour=blue&color=red", SYSTEM)

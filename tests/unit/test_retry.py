@@ -86,7 +86,7 @@ def test_delays_are_exact(policy: Retry, delays: list[float]) -> None:
         (Retry.exponential(10_000), 10_000),
     ],
 )
-def test_a_policy_says_how_often_a_job_may_run(policy: Retry, attempts: int) -> None:
+def test_a_policy_has_the_number_of_attempts(policy: Retry, attempts: int) -> None:
     assert policy.attempts == attempts
 
 
@@ -192,13 +192,13 @@ def test_a_custom_function_gets_the_attempt_and_its_exception() -> None:
     ],
     ids=short,
 )
-def test_a_custom_delay_gives_up_on_none_and_is_clamped_to_what_can_be_stored(
+def test_a_custom_delay_of_none_means_no_retry_and_others_are_clamped(
     chosen: float | None, delay: float | None
 ) -> None:
     assert Retry.custom(lambda attempt, error: chosen).after(1, BROKEN) == delay
 
 
-def test_a_custom_delay_that_is_no_number_is_refused() -> None:
+def test_a_custom_delay_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="nan"):
         Retry.custom(lambda attempt, error: float("nan")).after(1, BROKEN)
 
@@ -213,7 +213,7 @@ def test_a_custom_delay_that_is_no_number_is_refused() -> None:
     ],
     ids=["fixed", "exponential", "linear", "custom"],
 )
-def test_give_up_on_names_the_exceptions_that_are_not_retried(policy: Retry) -> None:
+def test_exceptions_in_give_up_on_are_not_retried(policy: Retry) -> None:
     assert policy.after(1, LookupError()) is None
     assert policy.after(1, KeyError("a subclass")) is None
     assert policy.after(1, TypeError()) is None
@@ -240,12 +240,12 @@ BAD: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in BAD.items() for value in values], ids=short
 )
-def test_a_bad_value_is_refused_by_the_name_of_its_field(field: str, value: Any) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_field(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"\b{field}="):
         Retry(**{field: value})
 
 
-def test_every_field_has_bad_values_that_are_tested() -> None:
+def test_every_field_has_tests_with_invalid_values() -> None:
     assert set(BAD) == set(Retry.__struct_fields__)
 
 
@@ -263,7 +263,7 @@ def test_every_field_has_bad_values_that_are_tested() -> None:
         pytest.param(lambda: Retry.custom(lambda attempt, error: 1, attempts=0), "attempts", id="custom"),
     ],
 )
-def test_a_constructor_refuses_a_bad_argument_by_its_name(make: Any, field: str) -> None:
+def test_a_constructor_refuses_an_invalid_argument_with_its_name(make: Any, field: str) -> None:
     with pytest.raises(ConfigError, match=rf"\b{field}="):
         make()
 
@@ -274,17 +274,17 @@ def test_attempts_count_from_1(attempt: int) -> None:
         Retry.exponential().delay(attempt)
 
 
-def test_a_plain_function_stands_for_a_custom_policy() -> None:
+def test_a_plain_function_becomes_a_custom_policy() -> None:
     policy = as_retry(lambda attempt, error: attempt * 2.0, "field")
     assert (policy.attempts, policy.after(4, BROKEN)) == (3, 8)
 
 
-def test_a_policy_stands_for_itself() -> None:
+def test_a_policy_is_returned_unchanged() -> None:
     policy = Retry.linear()
     assert as_retry(policy, "field") is policy
 
 
 @pytest.mark.parametrize("value", [None, 3, "exponential"])
-def test_what_is_no_policy_is_refused_by_the_name_of_the_field(value: Any) -> None:
+def test_a_value_that_is_not_a_policy_is_refused_with_the_name_of_the_field(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"QueueConfig\.retry="):
         as_retry(value, "QueueConfig.retry")

@@ -66,7 +66,7 @@ def test_a_listener_without_topics_is_woken_by_nothing() -> None:
         assert not event.is_set()
 
 
-def test_who_left_hears_nothing_and_those_who_stay_still_do() -> None:
+def test_a_closed_listener_is_not_woken_and_the_others_still_are() -> None:
     signals = Signals()
     with signals.listen([EMAIL]) as stays:
         with signals.listen([EMAIL]) as leaves:
@@ -78,16 +78,16 @@ def test_who_left_hears_nothing_and_those_who_stay_still_do() -> None:
 
 
 @pytest.mark.parametrize("topics", [[EMAIL], [EMAIL, DUE], [EMAIL, EMAIL]], ids=["one", "two", "twice"])
-def test_leaving_unsubscribes_from_every_topic_also_after_an_error(topics: list[Topic]) -> None:
+def test_a_closed_listener_is_removed_from_every_topic_also_after_an_error(topics: list[Topic]) -> None:
     signals = Signals()
     with suppress(RuntimeError), signals.listen(iter(topics)):
-        assert signals.heard
+        assert signals.topics
         raise RuntimeError
-    assert not signals.heard
+    assert not signals.topics
     assert signals._listeners == {}
 
 
-def test_without_a_listener_the_topics_are_not_even_looked_at() -> None:
+def test_publish_without_listeners_does_not_iterate_over_the_topics() -> None:
     def costly() -> Iterator[Topic]:
         pytest.fail("nobody listens")
         yield DUE
@@ -115,7 +115,7 @@ def test_different_topics_never_collide(one: Topic, other: Topic) -> None:
         assert not event.is_set()
 
 
-async def test_a_waiting_task_goes_on_when_its_topic_is_published() -> None:
+async def test_a_waiting_task_is_woken_when_its_topic_is_published() -> None:
     signals = Signals()
     listening = asyncio.Event()
 
@@ -128,4 +128,4 @@ async def test_a_waiting_task_goes_on_when_its_topic_is_published() -> None:
         tasks.create_task(wait())
         await listening.wait()
         signals.publish([EMAIL])
-    assert not signals.heard
+    assert not signals.topics

@@ -17,7 +17,7 @@ PROMPT = 1.0
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_a_running_handler_learns_of_a_cancel_from_outside(
+async def test_a_running_handler_receives_a_cancel_from_another_broker(
     app: App, outside: Broker, kind: str
 ) -> None:
     started: list[str] = []
@@ -76,7 +76,7 @@ async def test_an_interruptible_coroutine_is_cancelled(app: App, outside: Broker
     assert await handle.astatus() is JobState.CANCELLED
 
 
-async def test_a_thread_is_told_and_not_abandoned_by_an_interrupting_cancel(
+async def test_an_interrupting_cancel_signals_a_thread_and_does_not_abandon_it(
     app: App, outside: Broker
 ) -> None:
     started: list[bool] = []
@@ -187,7 +187,7 @@ async def test_a_cancel_meant_for_one_job_does_not_reach_another(app: App, outsi
         finish.set()
 
 
-async def test_waiting_for_a_signal_in_vain_leaves_nothing_behind(app: App) -> None:
+async def test_a_cancelled_wait_for_a_signal_leaves_no_callback_behind(app: App) -> None:
     """``shutting_down`` lives as long as the worker: a waiter per job must not pile up in it."""
     kept: list[Any] = []
 

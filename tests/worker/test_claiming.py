@@ -13,7 +13,7 @@ from tests.support.staging import Stage
 from tests.support.workers import MakeApp, pause, run_until_idle, until, within, working
 
 
-async def test_slow_jobs_are_claimed_as_slots_are_free_and_others_get_the_rest(
+async def test_slow_jobs_are_claimed_for_free_slots_only_and_other_workers_get_the_rest(
     make_app: MakeApp, outside: Broker
 ) -> None:
     gate = asyncio.Event()
@@ -41,7 +41,7 @@ async def test_slow_jobs_are_claimed_as_slots_are_free_and_others_get_the_rest(
             await until(lambda: len(started) == 50)
 
 
-async def test_while_jobs_are_short_as_many_again_are_fetched_ahead(app: App, outside: Broker) -> None:
+async def test_short_jobs_are_prefetched_up_to_the_number_of_slots(app: App, outside: Broker) -> None:
     gate = asyncio.Event()
     started = 0
 
@@ -62,9 +62,7 @@ async def test_while_jobs_are_short_as_many_again_are_fetched_ahead(app: App, ou
         await until(lambda: started == 500)
 
 
-async def test_a_job_that_comes_alone_starts_before_more_is_asked_for(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_single_job_starts_before_the_next_claim(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fetch = Fetcher.fetch
 
@@ -85,7 +83,7 @@ async def test_a_job_that_comes_alone_starts_before_more_is_asked_for(
     assert order == ["ask", "start", "ask"]
 
 
-async def test_claims_and_settlements_go_in_batches(app: App) -> None:
+async def test_claims_and_settlements_are_batched(app: App) -> None:
     @app.task
     async def work() -> None:
         return
@@ -101,7 +99,7 @@ async def test_claims_and_settlements_go_in_batches(app: App) -> None:
     assert max(limits) <= 200
 
 
-async def test_an_idle_worker_starts_a_new_job_when_it_is_told_not_when_it_looks(app: App) -> None:
+async def test_an_idle_worker_is_woken_by_a_new_job_and_does_not_poll(app: App) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -136,7 +134,7 @@ async def test_a_job_from_another_broker_starts_promptly(app: App, outside: Brok
         await within(started.wait(), 2)
 
 
-async def test_all_queues_are_served_also_those_that_appear_later(app: App, outside: Broker) -> None:
+async def test_all_queues_are_served_including_later_ones(app: App, outside: Broker) -> None:
     seen: list[str] = []
 
     @app.task(name="work")
@@ -179,7 +177,7 @@ async def test_queues_are_served_in_the_order_given(app: App) -> None:
     ],
     ids=str,
 )
-def test_options_that_cannot_work_are_refused_at_once(app: App, options: dict[str, object]) -> None:
+def test_invalid_options_are_refused_at_once(app: App, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options)).replace("queues", "queue")) as refused:
         Worker(app, **options)  # type: ignore[arg-type]
     assert (

@@ -95,7 +95,7 @@ async def test_a_retry_starts_without_the_follow_ups_of_the_failed_run(app: App,
     assert seen == [3]
 
 
-async def test_a_wrong_follow_up_fails_where_it_is_said(app: App) -> None:
+async def test_an_invalid_follow_up_fails_in_the_handler(app: App) -> None:
     @app.task
     async def second(n: int) -> None:
         return
@@ -115,7 +115,7 @@ async def test_a_wrong_follow_up_fails_where_it_is_said(app: App) -> None:
     assert await handle.aresult() == "all refused"
 
 
-async def test_the_current_context_is_known_wherever_the_run_goes(app: App) -> None:
+async def test_the_current_context_is_set_in_tasks_and_threads_of_the_run(app: App) -> None:
     def helper() -> str:
         return current().job.id
 
@@ -138,7 +138,7 @@ async def test_the_current_context_is_known_wherever_the_run_goes(app: App) -> N
         current()
 
 
-async def test_the_log_carries_the_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_records_have_the_fields_of_the_job(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.task(name="work", queue="q")
     async def work(ctx: Context) -> None:
         ctx.log.info("hello %s", "there", extra={"own": 7})
@@ -153,7 +153,7 @@ async def test_the_log_carries_the_job(app: App, caplog: pytest.LogCaptureFixtur
     assert (fields["queue"], fields["task"], fields["attempt"], fields["own"]) == ("q", "work", 1, 7)
 
 
-async def test_what_a_job_sets_in_its_context_is_not_seen_by_the_next(app: App) -> None:
+async def test_context_variables_set_by_a_job_are_not_visible_to_the_next(app: App) -> None:
     @app.task
     async def in_coroutine() -> str:
         before = variable.get()
@@ -200,7 +200,7 @@ async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App, outsi
     assert await wrong.aresult() == "told"
 
 
-async def test_a_parent_may_wait_for_its_child_while_the_worker_drains_the_queue(app: App) -> None:
+async def test_a_job_may_wait_for_a_job_that_it_enqueued_in_run_until_idle(app: App) -> None:
     @app.task
     async def child() -> str:
         return "the child's"
@@ -221,7 +221,7 @@ async def test_a_parent_may_wait_for_its_child_while_the_worker_drains_the_queue
 # Lifespan.
 
 
-async def test_the_state_of_the_lifespan_is_there_for_every_job(make_app: MakeApp) -> None:
+async def test_every_job_gets_the_state_of_the_lifespan(make_app: MakeApp) -> None:
     story: list[str] = []
 
     @asynccontextmanager

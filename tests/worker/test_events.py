@@ -29,7 +29,7 @@ def told(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobSt
     return [(event.name, event.old_state, event.new_state) for event in events if event.id == id]
 
 
-async def test_each_end_of_a_run_has_its_events(app: App, outside: Broker) -> None:
+async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -> None:
     seen = observing(app)
 
     @app.task(name="work", retry=Retry.fixed(attempts=2, delay=0))
@@ -65,7 +65,7 @@ async def test_each_end_of_a_run_has_its_events(app: App, outside: Broker) -> No
     assert failed.job is not None
 
 
-async def test_a_cancelled_run_is_told(app: App, outside: Broker) -> None:
+async def test_a_cancelled_run_has_an_event(app: App, outside: Broker) -> None:
     seen = observing(app, "job.cancelled")
     started = asyncio.Event()
 
@@ -83,7 +83,7 @@ async def test_a_cancelled_run_is_told(app: App, outside: Broker) -> None:
     assert told(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
 
 
-async def test_observers_see_what_is_stored_already(app: App, outside: Broker) -> None:
+async def test_observers_are_called_after_the_change_is_stored(app: App, outside: Broker) -> None:
     found: list[tuple[str, JobState]] = []
 
     @app.on("job.*")
@@ -101,7 +101,7 @@ async def test_observers_see_what_is_stored_already(app: App, outside: Broker) -
     assert found[0][0] == "job.enqueued"
 
 
-async def test_patterns_choose_and_several_observers_all_get_theirs(app: App) -> None:
+async def test_each_observer_gets_the_events_of_its_pattern(app: App) -> None:
     everything, jobs, ends = observing(app), observing(app, "job.*"), observing(app, "job.succeeded")
     in_thread: list[Event] = []
     app.on("job.s*")(in_thread.append)
@@ -122,7 +122,7 @@ async def test_patterns_choose_and_several_observers_all_get_theirs(app: App) ->
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_an_observer_that_raises_harms_nobody(
+async def test_an_observer_that_raises_affects_neither_jobs_nor_other_observers(
     app: App, caplog: pytest.LogCaptureFixture, kind: str, error: type[BaseException]
 ) -> None:
     calls: list[str] = []
@@ -155,7 +155,7 @@ async def test_an_observer_that_raises_harms_nobody(
     assert "failed on job.succeeded" in caplog.text
 
 
-async def test_observers_that_block_or_are_slow_hold_up_neither_jobs_nor_others(app: App) -> None:
+async def test_observers_that_block_or_are_slow_delay_neither_jobs_nor_other_observers(app: App) -> None:
     gate, slow_gate = ThreadEvent(), asyncio.Event()
     blocked: list[str] = []
     slow: list[str] = []
@@ -187,7 +187,7 @@ async def test_observers_that_block_or_are_slow_hold_up_neither_jobs_nor_others(
     assert len(blocked) == len(slow) == 60
 
 
-async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(
+async def test_an_observer_that_never_ends_does_not_delay_the_exit(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.2)
@@ -203,7 +203,7 @@ async def test_an_observer_that_never_ends_does_not_hold_up_the_exit(
     gate.set()
 
 
-async def test_what_nobody_observes_is_not_even_built(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_without_observers_are_not_built(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
@@ -221,7 +221,7 @@ async def test_what_nobody_observes_is_not_even_built(app: App, monkeypatch: pyt
     assert [await handle.astatus() for handle in handles] == [JobState.DEAD, JobState.DONE]
 
 
-async def test_events_of_synchronous_enqueues_arrive_in_order_with_those_of_the_worker(app: App) -> None:
+async def test_events_of_synchronous_enqueues_and_of_the_worker_all_arrive(app: App) -> None:
     seen: list[Event] = []
     app.on("job.*")(seen.append)
 
@@ -235,10 +235,10 @@ async def test_events_of_synchronous_enqueues_arrive_in_order_with_those_of_the_
         await until(lambda: len(seen) == 90)
 
 
-async def test_a_slow_observer_loses_the_oldest_events_and_that_is_told(
+async def test_a_slow_observer_loses_the_oldest_events_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dayjob.events.KEPT", 5)
+    monkeypatch.setattr("dayjob.events.MAX_QUEUED", 5)
     events = Events()
     gate = asyncio.Event()
     seen: list[str] = []
@@ -257,7 +257,7 @@ async def test_a_slow_observer_loses_the_oldest_events_and_that_is_told(
     assert caplog.text.count("too slow") == 1
 
 
-async def test_lost_runs_are_told_only_as_lost(make_app: MakeApp, open_broker: OpenBroker) -> None:
+async def test_a_lost_run_emits_only_the_lost_event(make_app: MakeApp, open_broker: OpenBroker) -> None:
     app = make_app()
     seen = observing(app, "job.*")
     outside = await open_broker()

@@ -63,7 +63,9 @@ def holds_the_loop(until: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, outside: Broker) -> None:
+async def test_leases_of_long_jobs_and_of_the_jobs_waiting_behind_them_are_renewed(
+    app: App, outside: Broker
+) -> None:
     started = 0
     finish = asyncio.Event()
 
@@ -102,7 +104,7 @@ async def test_long_jobs_and_those_that_wait_behind_them_are_renewed(app: App, o
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_a_run_that_lost_its_lease_is_told_and_its_outcome_refused(
+async def test_a_run_that_lost_its_lease_is_signalled_and_its_outcome_refused(
     app: App, open_broker: OpenBroker, outside: Broker, kind: str
 ) -> None:
     contexts = first_run_waits(app, kind)
@@ -127,7 +129,7 @@ async def test_a_run_that_lost_its_lease_is_told_and_its_outcome_refused(
 
 
 @pytest.mark.slow
-async def test_a_lost_claim_that_waited_behind_others_is_not_run(app: App, outside: Broker) -> None:
+async def test_a_claim_lost_before_its_run_started_is_not_run(app: App, outside: Broker) -> None:
     finish = asyncio.Event()
     started = 0
     late: list[int] = []
@@ -167,7 +169,7 @@ async def _done(broker: Broker, count: int) -> bool:
     return (await broker.stats("default")).done == count
 
 
-async def test_a_cancel_is_also_learned_from_a_renewal(
+async def test_a_renewal_reports_a_cancel_request(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def deaf(self: Broker) -> None:

@@ -32,7 +32,9 @@ async def test_short_runs_share_tasks(app: App) -> None:
 
 
 @pytest.mark.parametrize("variable", [COLOUR, SHAPE], ids=["a new one", "one that was set"])
-async def test_a_variable_that_a_run_sets_is_gone_in_the_next(app: App, variable: ContextVar[str]) -> None:
+async def test_a_context_variable_set_by_a_run_is_unset_in_the_next(
+    app: App, variable: ContextVar[str]
+) -> None:
     SHAPE.set("square")
     seen: list[str | None] = []
 
@@ -60,7 +62,7 @@ async def test_each_run_has_its_own_context(app: App) -> None:
     assert seen == [True] * RUNS
 
 
-async def test_a_cancellation_that_comes_too_late_does_not_reach_the_next_run(app: App) -> None:
+async def test_a_cancellation_delivered_after_its_run_ended_does_not_reach_the_next_run(app: App) -> None:
     """A run is interrupted in the moment in which it ends by itself."""
     ends: list[str] = []
 
@@ -87,7 +89,7 @@ async def test_a_cancellation_that_comes_too_late_does_not_reach_the_next_run(ap
     assert {await handle.astatus() for handle in handles} == {JobState.DONE}
 
 
-async def test_runs_that_wait_start_all_at_once(app: App) -> None:
+async def test_runs_that_await_start_concurrently(app: App) -> None:
     gate, started = asyncio.Event(), 0
 
     @app.task

@@ -16,7 +16,7 @@ from tests.support.engines import ENGINES, EngineUnderTest
 from tests.support.workers import MakeApp, pause, record, run_until_idle, until, within, working
 
 
-async def test_until_idle_runs_what_is_due_and_what_follows_from_it(
+async def test_run_until_idle_runs_due_jobs_and_the_jobs_that_they_enqueue(
     timed_app: App, clock: ManualClock, outside: Broker
 ) -> None:
     app = timed_app
@@ -50,7 +50,7 @@ async def test_until_idle_runs_what_is_due_and_what_follows_from_it(
     assert (await outside.stats("default")).running == 0
 
 
-async def test_until_idle_waits_for_what_runs(app: App) -> None:
+async def test_run_until_idle_waits_for_running_jobs(app: App) -> None:
     order: list[str] = []
 
     @app.task
@@ -147,7 +147,7 @@ async def test_two_workers_of_one_app_share_the_work_and_neither_stops_the_other
         await within(handle.aresult(5))
 
 
-async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_left(
+async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_stopped(
     app: App, make_app: MakeApp
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
@@ -173,7 +173,7 @@ async def test_an_open_app_stays_open_and_a_closed_one_is_closed_again(make_app:
 
 
 @pytest.mark.parametrize("concurrency", [1, 2, 100])
-async def test_max_jobs_is_how_many_are_run(app: App, outside: Broker, concurrency: int) -> None:
+async def test_a_worker_stops_after_max_jobs(app: App, outside: Broker, concurrency: int) -> None:
     runs = 0
 
     @app.task
@@ -193,7 +193,7 @@ async def test_max_jobs_is_how_many_are_run(app: App, outside: Broker, concurren
 # Draining.
 
 
-async def test_a_drain_lets_short_jobs_finish_and_leaves_the_rest(app: App, outside: Broker) -> None:
+async def test_a_drain_lets_running_jobs_finish_and_claims_no_more(app: App, outside: Broker) -> None:
     started = 0
 
     @app.task
@@ -212,7 +212,7 @@ async def test_a_drain_lets_short_jobs_finish_and_leaves_the_rest(app: App, outs
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "stubborn"])
-async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
+async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.3)
@@ -265,7 +265,7 @@ async def test_long_jobs_are_told_at_once_and_released_after_the_timeout(
     assert lost == []
 
 
-async def test_stopping_now_releases_at_once(app: App, outside: Broker) -> None:
+async def test_stop_now_releases_running_jobs_at_once(app: App, outside: Broker) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -286,7 +286,7 @@ async def test_stopping_now_releases_at_once(app: App, outside: Broker) -> None:
     assert (job.state, job.attempts) == (JobState.PENDING, 0)
 
 
-async def test_what_was_fetched_ahead_is_released_by_a_drain(app: App, outside: Broker) -> None:
+async def test_a_drain_releases_prefetched_jobs(app: App, outside: Broker) -> None:
     started = 0
     gate = asyncio.Event()
 

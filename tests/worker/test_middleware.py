@@ -71,7 +71,7 @@ async def test_middleware_changes_results_and_swallows_errors(make_app: MakeApp)
 
 
 @pytest.mark.parametrize("when", ["before", "instead", "after"])
-async def test_what_middleware_raises_is_the_jobs_failure(
+async def test_an_exception_of_middleware_fails_the_job(
     make_app: MakeApp, outside: Broker, when: str
 ) -> None:
     async def strict(ctx: Context, call_next: Next) -> Any:
@@ -179,7 +179,7 @@ async def test_an_unknown_tenant_is_retried_by_the_tasks_policy(
     assert runs == [2]
 
 
-async def test_a_scope_that_fails_on_leaving_fails_the_job(make_app: MakeApp, outside: Broker) -> None:
+async def test_a_scope_that_fails_on_exit_fails_the_job(make_app: MakeApp, outside: Broker) -> None:
     @asynccontextmanager
     async def scope(tenant: str) -> AsyncIterator[None]:
         yield
@@ -198,7 +198,7 @@ async def test_a_scope_that_fails_on_leaving_fails_the_job(make_app: MakeApp, ou
     assert "could not commit" in str(job.last_error)
 
 
-async def test_middleware_is_around_the_tenants_scope(make_app: MakeApp) -> None:
+async def test_middleware_wraps_the_tenants_scope(make_app: MakeApp) -> None:
     story: list[str] = []
 
     @asynccontextmanager

@@ -27,7 +27,7 @@ def away(times: int) -> list[Exception]:
     return [EngineUnavailable("the storage is away") for _ in range(times)]
 
 
-async def test_settlements_wait_through_an_outage_and_happen_once(
+async def test_settlements_are_retried_through_an_outage_and_applied_once(
     app: App, outside: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs: Counter[int] = Counter()
@@ -53,7 +53,7 @@ async def test_settlements_wait_through_an_outage_and_happen_once(
         assert await handle.aresult() == n
 
 
-async def test_claims_go_on_after_an_outage(app: App) -> None:
+async def test_claims_continue_after_an_outage(app: App) -> None:
     done = asyncio.Event()
 
     @app.task
@@ -68,7 +68,7 @@ async def test_claims_go_on_after_an_outage(app: App) -> None:
     assert len(claims.calls) >= 3
 
 
-async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outside: Broker) -> None:
+async def test_a_drain_waits_until_the_outcomes_are_stored(app: App, outside: Broker) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -87,7 +87,7 @@ async def test_a_drain_waits_for_the_storage_to_take_the_outcomes(app: App, outs
     assert job.state is JobState.DONE
 
 
-async def test_stopping_now_does_not_wait_for_a_storage_that_stays_away(
+async def test_stop_now_does_not_wait_for_an_unavailable_storage(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.2)
@@ -130,7 +130,7 @@ async def test_an_outcome_that_cannot_be_stored_fails_its_own_run_only(app: App,
 
 
 @pytest.mark.parametrize("verb", ["claim", "settle"])
-async def test_a_worker_whose_storage_was_taken_over_stops_with_that_error(app: App, verb: str) -> None:
+async def test_a_fenced_worker_stops_with_the_error(app: App, verb: str) -> None:
     @app.task
     async def work() -> None:
         return
@@ -142,7 +142,7 @@ async def test_a_worker_whose_storage_was_taken_over_stops_with_that_error(app: 
 
 
 @pytest.mark.slow
-async def test_renewals_go_on_after_an_outage(
+async def test_renewals_continue_after_an_outage(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     finish, failures = asyncio.Event(), away(2)

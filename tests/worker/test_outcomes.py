@@ -47,7 +47,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 @pytest.mark.parametrize("name", RAISED)
-async def test_whatever_a_handler_raises_is_its_own_failure(
+async def test_any_exception_of_a_handler_fails_its_job_only(
     app: App, outside: Broker, kind: str, name: str
 ) -> None:
     if kind == "coroutine":
@@ -79,9 +79,7 @@ async def test_whatever_a_handler_raises_is_its_own_failure(
     assert "dayjob/worker/executor" not in text
 
 
-async def test_an_exception_that_closes_coroutines_on_its_way_is_a_failure_too(
-    app: App, outside: Broker
-) -> None:
+async def test_a_generator_exit_raised_by_a_future_fails_the_job(app: App, outside: Broker) -> None:
     """A future that ends in GeneratorExit closes the coroutines that wait for it, up to the outermost."""
 
     @app.task(max_attempts=1)
@@ -115,7 +113,7 @@ async def test_the_result_is_kept(app: App, outside: Broker) -> None:
     assert (job.state, job.attempts, job.last_error) == (JobState.DONE, 1, None)
 
 
-async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(app: App, outside: Broker) -> None:
+async def test_a_result_that_can_not_be_stored_leaves_the_job_done(app: App, outside: Broker) -> None:
     @app.task
     async def odd() -> Any:
         return object()
@@ -130,7 +128,7 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(app: App, out
         assert (await record(outside, handle.id)).state is JobState.DONE
 
 
-async def test_a_failure_is_told_with_its_traceback(app: App, outside: Broker) -> None:
+async def test_a_failure_is_stored_with_its_traceback(app: App, outside: Broker) -> None:
     def helper() -> None:
         raise LookupError("deep \0 down \ud800")
 
@@ -148,7 +146,7 @@ async def test_a_failure_is_told_with_its_traceback(app: App, outside: Broker) -
 
 
 @pytest.mark.parametrize("kind", ["message", "stack", "chain"])
-async def test_what_is_kept_of_a_failure_is_bounded(app: App, outside: Broker, kind: str) -> None:
+async def test_the_stored_text_of_a_failure_is_bounded(app: App, outside: Broker, kind: str) -> None:
     def chain(depth: int) -> None:
         try:
             if depth:
@@ -174,7 +172,7 @@ async def test_what_is_kept_of_a_failure_is_bounded(app: App, outside: Broker, k
     assert str(job.last_error).startswith("ValueError")
 
 
-async def test_an_exception_that_cannot_be_shown_is_still_only_a_failure(app: App, outside: Broker) -> None:
+async def test_an_exception_whose_text_fails_is_a_failure_of_the_job_only(app: App, outside: Broker) -> None:
     class Mean(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no")
@@ -192,7 +190,7 @@ async def test_an_exception_that_cannot_be_shown_is_still_only_a_failure(app: Ap
     assert "Mean" in str(job.last_error)
 
 
-async def test_a_handler_that_cancels_itself_has_failed(app: App, outside: Broker) -> None:
+async def test_a_handler_that_raises_cancelled_error_has_failed(app: App, outside: Broker) -> None:
     @app.task(max_attempts=2, retry=Retry.fixed(attempts=2, delay=0))
     async def bad() -> None:
         task = asyncio.current_task()
@@ -220,7 +218,7 @@ async def test_a_dead_letter_is_dead_at_once(app: App, outside: Broker) -> None:
     assert (job.state, job.attempts, job.last_error) == (JobState.DEAD, 1, "no such user")
 
 
-async def test_retry_later_counts_and_goes_by_its_own_delay(
+async def test_retry_later_counts_and_uses_its_own_delay(
     timed_app: App, clock: ManualClock, outside: Broker
 ) -> None:
     @timed_app.task(max_attempts=2, retry=Retry.fixed(attempts=9, delay=1000))
@@ -256,7 +254,7 @@ async def test_a_snooze_does_not_count(timed_app: App, clock: ManualClock, outsi
     assert (job.state, job.attempts) == (JobState.DONE, 1)
 
 
-async def test_giving_up_without_a_cancel_request_is_a_failure(app: App, outside: Broker) -> None:
+async def test_job_cancelled_without_a_cancel_request_is_a_failure(app: App, outside: Broker) -> None:
     @app.task(max_attempts=1)
     async def work() -> None:
         raise JobCancelled
@@ -268,7 +266,7 @@ async def test_giving_up_without_a_cancel_request_is_a_failure(app: App, outside
     assert "JobCancelled" in str(job.last_error)
 
 
-async def test_a_tasks_own_retention_goes_for_every_end(make_app: MakeApp) -> None:
+async def test_a_tasks_own_retention_applies_to_every_final_state(make_app: MakeApp) -> None:
     app = make_app(config=BrokerConfig())
 
     @app.task(max_attempts=1, retention=Retention(done=0, dead=0, cancelled=0))

@@ -17,7 +17,7 @@ def careless(function: Callable[[int], Awaitable[int]]) -> Callable[[int], Await
     return wrapper
 
 
-async def test_what_it_returns_is_awaited() -> None:
+async def test_the_awaitable_result_of_a_plain_function_is_awaited() -> None:
     app = App("memory://")
 
     @app.task(name="double")

@@ -16,7 +16,9 @@ from tests.support.workers import pause, record, run_until_idle, until, within, 
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
-async def test_what_is_reported_last_is_stored_with_the_outcome(app: App, outside: Broker, kind: str) -> None:
+async def test_the_last_progress_report_is_stored_with_the_outcome(
+    app: App, outside: Broker, kind: str
+) -> None:
     if kind == "coroutine":
 
         @app.task(name="work")
@@ -39,7 +41,9 @@ async def test_what_is_reported_last_is_stored_with_the_outcome(app: App, outsid
     assert len(reports.calls) <= 1, "the outcome carried it"
 
 
-async def test_a_report_that_the_outcome_overtakes_is_stored_with_it(app: App, outside: Broker) -> None:
+async def test_a_report_under_way_when_the_run_settles_is_stored_with_the_outcome(
+    app: App, outside: Broker
+) -> None:
     on_the_way = Gate()
     ran: list[int] = []
 
@@ -63,7 +67,7 @@ async def test_a_report_that_the_outcome_overtakes_is_stored_with_it(app: App, o
     assert (await record(outside, handle.id)).state is JobState.DONE
 
 
-async def test_a_lost_run_that_ends_does_not_take_what_the_next_one_reports(outside: Broker) -> None:
+async def test_the_end_of_a_lost_run_does_not_take_the_report_of_the_next_run(outside: Broker) -> None:
     await outside.enqueue("q")
     (lost,) = await outside.claim("q")
     await outside.release(lost)
@@ -103,7 +107,7 @@ async def test_progress_is_readable_from_outside_while_the_job_runs(
         await until(seen)
 
 
-async def test_many_reports_of_many_jobs_are_one_write_per_quarter_second(app: App, outside: Broker) -> None:
+async def test_many_reports_of_many_jobs_are_one_write_every_250_ms(app: App, outside: Broker) -> None:
     finish = asyncio.Event()
     began: list[float] = []
 
@@ -133,7 +137,7 @@ async def test_many_reports_of_many_jobs_are_one_write_per_quarter_second(app: A
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf"), "half", None, True], ids=str)
-async def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> None:
+async def test_an_invalid_fraction_is_refused(app: App, fraction: Any) -> None:
     @app.task(max_attempts=1)
     async def work(ctx: Context) -> str:
         with pytest.raises(ValueError, match="fraction"):
@@ -145,7 +149,7 @@ async def test_a_fraction_that_is_none_is_refused(app: App, fraction: Any) -> No
     assert await handle.aresult() == "refused"
 
 
-async def test_a_storage_that_takes_no_progress_harms_no_job(app: App) -> None:
+async def test_a_storage_that_fails_to_store_progress_fails_no_job(app: App) -> None:
     @app.task
     async def work(ctx: Context) -> str:
         ctx.progress(0.5, "odd \0 text \ud800")
@@ -159,7 +163,7 @@ async def test_a_storage_that_takes_no_progress_harms_no_job(app: App) -> None:
     assert await handle.aresult() == "done"
 
 
-async def test_late_progress_of_an_abandoned_thread_changes_nothing(app: App, outside: Broker) -> None:
+async def test_late_progress_of_an_abandoned_thread_is_ignored(app: App, outside: Broker) -> None:
     late: list[Context] = []
 
     @app.task(timeout=0.05, max_attempts=1)

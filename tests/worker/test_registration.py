@@ -42,7 +42,7 @@ def impatient(make_app: MakeApp) -> App:
     return make_app(config=BrokerConfig(dead_after=1, retention=KEEP_ALL))
 
 
-async def test_a_worker_is_listed_while_it_works(app: App, outside: Broker) -> None:
+async def test_a_worker_is_listed_while_it_runs(app: App, outside: Broker) -> None:
     @app.task(name="work", queue="q")
     async def work() -> None: ...
 
@@ -59,7 +59,7 @@ async def test_a_worker_is_listed_while_it_works(app: App, outside: Broker) -> N
     assert await names(outside) == []
 
 
-async def test_each_start_has_an_id_of_its_own(app: App) -> None:
+async def test_each_start_has_a_new_id(app: App) -> None:
     seen = set()
     worker = Worker(app, name="ada")
     for _ in range(3):
@@ -69,7 +69,7 @@ async def test_each_start_has_an_id_of_its_own(app: App) -> None:
     assert len(seen) == 4
 
 
-async def test_jobs_carry_the_id(app: App, outside: Broker) -> None:
+async def test_jobs_have_the_id_of_their_worker(app: App, outside: Broker) -> None:
     started, finish = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -87,7 +87,7 @@ async def test_jobs_carry_the_id(app: App, outside: Broker) -> None:
         finish.set()
 
 
-async def test_it_is_on_the_roster_before_it_claims_and_until_all_is_settled(
+async def test_a_worker_is_registered_before_its_first_claim_and_until_its_last_settlement(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
@@ -115,7 +115,7 @@ async def test_it_is_on_the_roster_before_it_claims_and_until_all_is_settled(
     assert "settle_many" in order
 
 
-async def test_a_worker_declares_what_its_tasks_say(app: App, outside: Broker) -> None:
+async def test_a_worker_declares_the_schedules_of_its_tasks(app: App, outside: Broker) -> None:
     ran = asyncio.Event()
 
     @app.task(name="tick", every=0.1)
@@ -130,9 +130,7 @@ async def test_a_worker_declares_what_its_tasks_say(app: App, outside: Broker) -
 
 
 @pytest.mark.slow
-async def test_a_worker_lives_longer_than_the_time_after_which_it_would_be_dead(
-    impatient: App, outside: Broker
-) -> None:
+async def test_heartbeats_keep_a_worker_alive_beyond_dead_after(impatient: App, outside: Broker) -> None:
     """However seldom it beats: where it is alone, that is once a minute."""
     started, finish = asyncio.Event(), asyncio.Event()
 
@@ -158,7 +156,7 @@ async def test_a_worker_lives_longer_than_the_time_after_which_it_would_be_dead(
 
 
 @pytest.mark.parametrize("pool", ["coroutine", "thread"])
-async def test_a_worker_that_was_declared_dead_loses_its_runs_and_goes_on_anew(
+async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_under_a_new_id(
     impatient: App, outside: Broker, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = impatient
@@ -193,7 +191,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_goes_on_anew(
     assert await names(outside) == []
 
 
-async def test_claims_on_their_way_under_the_old_id_are_released(
+async def test_claims_under_way_with_the_old_id_are_released(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     epochs: list[int] = []
@@ -221,7 +219,7 @@ async def test_claims_on_their_way_under_the_old_id_are_released(
     assert (job.state, job.attempts, job.worker) == (JobState.DONE, 1, "anew")
 
 
-async def test_claims_left_under_the_old_id_are_taken_back_though_that_fails_at_first(
+async def test_claims_of_the_old_id_are_reclaimed_though_the_first_try_fails(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registration = Registration(app, "ada", ("q",), 5)
@@ -251,7 +249,9 @@ async def test_claims_left_under_the_old_id_are_taken_back_though_that_fails_at_
     assert await names(outside) == []
 
 
-async def test_a_worker_that_comes_back_declares_anew_what_is_gone_by_now(app: App, outside: Broker) -> None:
+async def test_a_worker_that_registers_again_declares_its_removed_schedules_again(
+    app: App, outside: Broker
+) -> None:
     @app.task(name="tick", every=3600)
     def tick() -> None: ...
 
@@ -264,7 +264,7 @@ async def test_a_worker_that_comes_back_declares_anew_what_is_gone_by_now(app: A
     assert [schedule.id for schedule in await outside.schedules()] == ["tick"]
 
 
-async def test_two_workers_of_one_app_are_two(app: App, outside: Broker) -> None:
+async def test_two_workers_of_one_app_are_registered_separately(app: App, outside: Broker) -> None:
     async with working(app, name="ada") as first, working(app, name="ada") as second:
         await until(lambda: first.id and second.id)
 

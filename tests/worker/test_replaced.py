@@ -10,7 +10,7 @@ from dayjob import Context, Job
 from tests.support.workers import MakeApp, record, until, working
 
 
-async def test_jobs_that_arrive_under_the_old_id_are_given_back_and_run_under_the_new_one(
+async def test_jobs_claimed_under_the_old_id_are_released_and_run_under_the_new_one(
     make_app: MakeApp,
 ) -> None:
     app = make_app()

@@ -60,7 +60,7 @@ async def test_retries_come_after_the_delays_of_the_policy(
     assert len(job.errors) == len(expected) + 1
 
 
-async def test_the_policy_gets_the_attempt_and_the_exception_itself(
+async def test_the_policy_gets_the_attempt_and_the_exception_object(
     timed_app: App, clock: ManualClock, outside: Broker
 ) -> None:
     calls: list[tuple[int, BaseException]] = []
@@ -87,7 +87,7 @@ def _raises(attempt: int, error: BaseException) -> float:
     [_raises, lambda attempt, error: float("nan"), lambda attempt, error: "soon"],
     ids=["raises", "NaN", "text"],
 )
-async def test_a_policy_that_fails_is_told_and_the_default_goes(
+async def test_a_policy_that_raises_is_reported_and_the_default_delay_applies(
     timed_app: App, clock: ManualClock, outside: Broker, function: Any
 ) -> None:
     @timed_app.task(retry=Retry.custom(function, attempts=3))
@@ -107,7 +107,7 @@ async def test_a_policy_that_fails_is_told_and_the_default_goes(
     assert await fine.astatus() is JobState.DONE
 
 
-async def test_some_errors_are_given_up_on(app: App, outside: Broker) -> None:
+async def test_errors_in_give_up_on_are_not_retried(app: App, outside: Broker) -> None:
     @app.task(retry=Retry.fixed(attempts=9, delay=0, give_up_on=(LookupError,)))
     async def bad(ctx: Context) -> None:
         raise KeyError("gone") if ctx.attempt == 3 else ValueError
@@ -119,7 +119,7 @@ async def test_some_errors_are_given_up_on(app: App, outside: Broker) -> None:
     assert "KeyError" in str(job.last_error)
 
 
-async def test_a_task_without_a_policy_goes_by_its_queue(
+async def test_a_task_without_a_policy_uses_that_of_its_queue(
     make_app: MakeApp, clock: ManualClock, outside: Broker
 ) -> None:
     queues = {"slow": QueueConfig(retry=Retry.fixed(attempts=2, delay=99))}
@@ -142,7 +142,7 @@ async def test_a_task_without_a_policy_goes_by_its_queue(
     ],
     ids=["the call's", "the task's", "its policy's", "the queue's"],
 )
-async def test_which_max_attempts_applies(
+async def test_max_attempts_of_the_call_wins_over_the_task_and_the_queue(
     make_app: MakeApp, outside: Broker, call: int | None, of_task: int | None, retry: Retry | None, runs: int
 ) -> None:
     default = QueueConfig(max_attempts=5, retry=Retry.fixed(attempts=9, delay=0))

@@ -70,7 +70,7 @@ def assert_released(jobs: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_short_jobs_that_run_finish_and_the_others_stay(scene: Scene, number: signal.Signals) -> None:
+def test_running_short_jobs_finish_and_waiting_jobs_stay(scene: Scene, number: signal.Signals) -> None:
     ids = scene.enqueue("short", 60)
     worker = scene.worker("-c", "5")
     scene.until_told("finished", 5)
@@ -90,7 +90,7 @@ def test_short_jobs_that_run_finish_and_the_others_stay(scene: Scene, number: si
     assert sorted(scene.told("finished")) == sorted(ids)
 
 
-def test_long_jobs_are_told_at_once_and_released_uncounted_after_the_timeout(scene: Scene) -> None:
+def test_long_jobs_are_signalled_at_once_and_released_uncounted_after_the_timeout(scene: Scene) -> None:
     ids = scene.enqueue("long", 3)
     worker = scene.worker("--shutdown-timeout", "1")
     scene.until_told("started", 3)
@@ -103,7 +103,7 @@ def test_long_jobs_are_told_at_once_and_released_uncounted_after_the_timeout(sce
     assert_released(scene.jobs(ids))
 
 
-def test_released_jobs_are_picked_up_by_another_worker_at_once(scene: Scene) -> None:
+def test_another_worker_claims_released_jobs_at_once(scene: Scene) -> None:
     ids = scene.enqueue("long", 2)
     first = scene.worker("--shutdown-timeout", "0.2")
     scene.until_told("started", 2)
@@ -119,7 +119,7 @@ def test_released_jobs_are_picked_up_by_another_worker_at_once(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("task", ["stuck", "leaning"])
-def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str) -> None:
+def test_threads_that_never_end_do_not_delay_the_exit(scene: Scene, task: str) -> None:
     ids = scene.enqueue(task, 40)
     worker = scene.worker("--shutdown-timeout", "0.5")
     scene.until_told("started", 40)
@@ -130,7 +130,7 @@ def test_threads_that_never_end_do_not_hold_up_the_exit(scene: Scene, task: str)
     assert_released(scene.jobs(ids))
 
 
-def test_a_thread_that_a_job_left_behind_does_not_hold_up_the_exit(scene: Scene) -> None:
+def test_a_thread_that_outlives_its_job_does_not_delay_the_exit(scene: Scene) -> None:
     (id,) = scene.enqueue("littering", 1)
     worker = scene.worker("--burst")
     assert worker.wait() == 0, worker.output()

@@ -34,7 +34,7 @@ async def test_a_coroutine_past_its_timeout_is_cancelled(app: App, outside: Brok
     assert "in slow" in text
 
 
-async def test_the_workers_job_timeout_is_for_tasks_without_one(app: App, outside: Broker) -> None:
+async def test_the_workers_job_timeout_applies_to_tasks_without_their_own(app: App, outside: Broker) -> None:
     @app.task(max_attempts=1)
     async def slow() -> None:
         await asyncio.Event().wait()

@@ -45,7 +45,7 @@ async def test_a_raw_handler_gets_the_bytes(app: App, outside: Broker) -> None:
     assert seen == [b"\x00\xff"]
 
 
-async def test_an_unknown_task_waits_for_a_worker_that_knows_it(
+async def test_an_unknown_task_is_snoozed_until_a_worker_has_it(
     make_app: MakeApp, clock: ManualClock, outside: Broker
 ) -> None:
     old, new = make_app(clock=clock), make_app(clock=clock)
@@ -67,7 +67,7 @@ async def test_an_unknown_task_waits_for_a_worker_that_knows_it(
     assert (await record(outside, handle.id)).attempts == 1
 
 
-async def test_a_task_that_nobody_knows_is_dead_in_the_end(
+async def test_a_task_that_no_worker_has_ends_dead(
     timed_app: App, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 5)
@@ -86,7 +86,7 @@ async def test_a_task_that_nobody_knows_is_dead_in_the_end(
     assert "no handler" in str((await record(outside, raw.id)).last_error)
 
 
-async def test_runs_that_were_put_back_before_do_not_count_as_unknown(
+async def test_earlier_snoozes_do_not_count_as_tries_of_an_unknown_task(
     make_app: MakeApp, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that polls by snoozing is not dead at the first worker of a deploy that doesn't know it."""
@@ -107,7 +107,7 @@ async def test_runs_that_were_put_back_before_do_not_count_as_unknown(
     assert str(job.last_error).startswith("UnknownTask: try 1 of 3: no task 'poll'")
 
 
-async def test_an_unknown_task_may_be_dead_at_once(app: App, outside: Broker) -> None:
+async def test_an_unknown_task_is_dead_at_once_with_unknown_task_dead(app: App, outside: Broker) -> None:
     enqueued = await outside.enqueue("default", task="nobody's")
     await run_until_idle(app, unknown_task="dead")
     assert (await record(outside, enqueued.id)).state is JobState.DEAD

@@ -10,24 +10,21 @@ from dayjob.model.settlement import Settlement
 
 
 def insertions_weight(jobs: Sequence[Insertion]) -> Weight:
-    return len(jobs), sum(map(insertion_bytes, jobs))
-
-
-def insertion_bytes(job: Insertion) -> int:
-    size = len(job.payload)
-    if job.headers:
-        size += _bytes(job.headers)
-    if job.kv:
-        size += _bytes(job.kv)
-    return size
+    size = 0
+    for job in jobs:
+        size += len(job.payload)
+        if job.headers or job.kv:
+            size += _bytes(job.headers) + _bytes(job.kv)
+    return len(jobs), size
 
 
 def ops_weight(ops: Sequence[SettleOp]) -> Weight:
     jobs, size = len(ops), 0
     for op in ops:
         if op.insert:
-            jobs += len(op.insert)
-            size += sum(map(insertion_bytes, op.insert))
+            more_jobs, more_bytes = insertions_weight(op.insert)
+            jobs += more_jobs
+            size += more_bytes
         if op.result is not None:
             size += len(op.result)
         elif op.error is not None:

@@ -94,6 +94,9 @@ class Batcher(Generic[Item, Reply]):
 
     def _take(self) -> list[Item]:
         batch: list[Item] = []
+        if len(self._waiting) == 1:
+            item = self._waiting.pop()
+            return [] if self._drop_abandoned and self._abandoned(item) else [item]
         jobs = size = 0
         while self._waiting:
             item = self._waiting[0]

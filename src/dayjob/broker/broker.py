@@ -42,7 +42,7 @@ from dayjob.engines.registry import create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
-from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, WorkerInfo, explain
+from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
 from dayjob.model.job import (
     CancelOutcome,
     DedupUntil,
@@ -57,6 +57,7 @@ from dayjob.model.job import (
 from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue
 from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
+from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
@@ -75,9 +76,9 @@ class Broker:
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
         self.url = url
-        self._shown_url = without_password(url)
         self._clock = clock
         self._engine = create_engine(url, clock or SYSTEM)
+        self._shown_url = without_password(url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()

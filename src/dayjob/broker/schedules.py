@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.batch_bytes import insertion_bytes
+from dayjob.broker.batch_bytes import insertions_weight
 from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
@@ -124,7 +124,8 @@ class Schedules:
 
     async def put(self, recurring: Recurring) -> Schedule:
         """Store a recurring job, in place of any with the same id."""
-        stored = await self.change(recurring.id, self._to_schedule(recurring, None).replacing)
+        new = self._to_schedule(recurring, None)
+        stored = await self.change(new.id, new.replacing)
         assert stored is not None
         return stored
 
@@ -191,7 +192,7 @@ class Schedules:
                 continue
             after, new = self._fired(schedule, workers, now)
             jobs += new
-            size += sum(map(insertion_bytes, new))
+            size += insertions_weight(new)[1]
             if after != schedule:
                 writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
             if len(jobs) >= IN_A_COMMIT or size >= BATCH_BYTES:
@@ -211,10 +212,10 @@ class Schedules:
             jobs = [self._job(schedule, time) for time in due.times]
         except Exception as error:
             return self._failed(schedule, f"{type(error).__name__}: {error}"), []
-        if due.left_out:
+        if due.skipped:
             _log.warning(
-                "schedule %r: %d missed due times are skipped (missed=%r)",
-                schedule.id, due.left_out, schedule.missed,
+                "schedule %r: %d due times were missed and are left out (missed=%r)",
+                schedule.id, due.skipped, schedule.missed,
             )  # fmt: skip
         self._reported.pop(schedule.id, None)
         return due.schedule, jobs
@@ -222,7 +223,7 @@ class Schedules:
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:
             self._reported[schedule.id] = problem
-            _log.error("schedule %r is due and can't fire; it is tried again: %s", schedule.id, problem)
+            _log.error("schedule %r is due and does not fire; it is tried again: %s", schedule.id, problem)
         return replace(schedule, problem=problem)
 
     def _job(self, schedule: Schedule, due: int) -> Insertion:

@@ -162,7 +162,8 @@ class Session:
         """Raise ``Closed`` unless the session is open, in this process and on this event loop."""
         if self.closing:
             raise not_open(self._url)
-        self.check_here()
+        if self.pid != os.getpid() or self.loop is not asyncio.get_running_loop():
+            self.check_here()
 
     def check_here(self) -> None:
         if self.pid != os.getpid():

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dayjob.broker.storage import Storage
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
-from dayjob.model.explanation import WorkerInfo
+from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.process import is_gone, this_process
 

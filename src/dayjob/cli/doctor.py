@@ -114,7 +114,7 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
                 "queues", "warning", f"{queue!r} is paused, and {each.pending:,} jobs are waiting",
                 f"resume it: dayjob resume {queue}",
             )  # fmt: skip
-        elif each.pending and workers and not any(worker.takes(queue) for worker in workers):
+        elif each.pending and workers and not any(worker.serves(queue) for worker in workers):
             yield Diagnostic(
                 "queues", "error", f"no live worker serves {queue!r}, and {each.pending:,} jobs are waiting",
                 f"start one with -q {queue}",

@@ -9,7 +9,7 @@ from dayjob.broker import Broker
 from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
 from dayjob.cli.store import StoreCommand, on_store
 from dayjob.inspect.json_fields import worker_fields
-from dayjob.model.explanation import WorkerInfo
+from dayjob.model.worker_info import WorkerInfo
 
 COLUMNS = ("worker", "host", "pid", "app", "version", "queues", "tasks", "running", "started", "seen")
 

@@ -130,12 +130,10 @@ async def purge_dead(action: ActionRequest) -> Outcome:
     return await _in_bulk(action, "purge", _purge, "dead-purged")
 
 
-async def _in_bulk(
-    action: ActionRequest,
-    verb: str,
-    work: Callable[[ActionRequest, OnProgress], Awaitable[int]],
-    code: str,
-) -> Outcome:
+Work = Callable[[ActionRequest, OnProgress], Awaitable[int]]
+
+
+async def _in_bulk(action: ActionRequest, verb: str, work: Work, code: str) -> Outcome:
     scope, context = _scope(action), action.context
 
     def on_end(operation: BulkOperation) -> None:
@@ -143,9 +141,8 @@ async def _in_bulk(
         audit(f"dead.{verb}.ended", context.user, context.client, scope, outcome)
 
     try:
-        operation = await action.state.bulk.start(
-            f"{verb.capitalize()} {scope}", partial(work, action), on_end
-        )
+        name = f"{verb.capitalize()} {scope}"
+        operation = await action.state.bulk.start(name, partial(work, action), on_end)
     except TooManyOperations:
         return Outcome("busy", "/dead", False, {"jobs": 0, "ended": False})
     ended = operation.ended.is_set()

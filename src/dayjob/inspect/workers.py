@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.model.explanation import WorkerInfo
 from dayjob.model.job import Job, JobState
+from dayjob.model.worker_info import WorkerInfo
 
 RUNNING_SHOWN = 1_000
 """How many running jobs are read."""

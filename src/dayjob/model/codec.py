@@ -1,8 +1,7 @@
-"""Arguments and results as JSON: bound and checked when a job is enqueued, rebuilt to the annotated types.
+"""Arguments and results as JSON: bound and checked at enqueue, rebuilt to the annotated types.
 
-A payload is one JSON object with an entry for each argument that was given, by its parameter's name;
-``*args`` is a list and ``**kwargs`` an object under theirs. Defaults are not stored, so that a default
-that changes holds for the jobs that wait.
+A payload is one JSON object with the given arguments by parameter name. ``*args`` is a list and ``**kwargs``
+an object under their names. Defaults are not stored, so a changed default applies to waiting jobs too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NAMED = (_KINDS.POSITIONAL_OR_KEYWORD, _KINDS.KEYWORD_ONLY)
 
 
 def to_plain(value: Any) -> Any:
-    """What msgspec can't encode by itself: pydantic models and paths."""
+    """Encode values that msgspec can't: pydantic models and paths."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", round_trip=True)
     if isinstance(value, PurePath):
@@ -38,7 +37,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(wanted: Any, value: Any) -> Any:
-    """The reverse of ``to_plain`` for a type that msgspec does not know."""
+    """Rebuild values of types that msgspec can't: the reverse of ``to_plain``."""
     if isinstance(wanted, Choice):
         return wanted.pick(value)
     if hasattr(wanted, "model_validate"):
@@ -63,10 +62,10 @@ def encode(value: Any) -> bytes:
 
 
 class Choice(type):
-    """Stands, in an annotation, for a union that msgspec can't tell apart, such as ``datetime | str``.
+    """A replacement in annotations for a union that msgspec can't decode, such as ``datetime | str``.
 
-    The value becomes the first member that gives it back unchanged, else the first that fits; ``str``,
-    which takes any text, comes last.
+    The value becomes the first member that encodes to the same JSON, else the first that accepts it. ``str``,
+    which accepts any text, comes last.
     """
 
     members: tuple[Any, ...]
@@ -99,7 +98,7 @@ class Choice(type):
 
 
 def rebuildable(annotation: Any) -> Any:
-    """The annotation with a ``Choice`` for each union that msgspec can't tell apart."""
+    """Return the annotation with a ``Choice`` for each union that msgspec can't decode."""
     try:
         msgspec.json.Decoder(annotation, dec_hook=from_plain)
     except TypeError:
@@ -127,7 +126,7 @@ def _union(members: tuple[Any, ...]) -> Any:
 
 
 class Arguments:
-    """The parameters of a task: binds calls to payloads and payloads to calls."""
+    """The parameters of a task: converts calls to payloads and payloads to calls."""
 
     def __init__(self, function: Callable[..., Any], name: str, skip: int = 0) -> None:
         self._name = name
@@ -146,22 +145,22 @@ class Arguments:
         self._decode = msgspec.json.Decoder(self._struct(annotations), dec_hook=from_plain).decode
 
     def _struct(self, annotations: dict[str, Any]) -> type[msgspec.Struct]:
-        """A struct with a field for each parameter, so that decoding and checking happen in one go."""
+        """Return a struct with a field for each parameter, which decodes and checks in one step."""
         fields: list[tuple[str, Any, Any]] = []
         rename: dict[str, str] = {}
-        for place, parameter in enumerate(self._parameters):
+        for number, parameter in enumerate(self._parameters):
             try:
                 annotation = rebuildable(annotations[parameter.name])
             except TypeError as error:
                 raise TypeError(f"task {self._name!r}, parameter {parameter.name!r}: {error}") from None
-            field = f"p{place}"
+            field = f"p{number}"
             rename[field] = parameter.name
             default = msgspec.field(default=UNSET) if _optional(parameter) else msgspec.field()
             fields.append((field, annotation, default))
         return msgspec.defstruct("Arguments", fields, rename=rename, forbid_unknown_fields=True, kw_only=True)
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
-        """The payload of a call; a call that the task could not be made with is a ``TypeError`` here."""
+        """Return the payload of a call. Raise ``TypeError`` if the call does not fit the task."""
         bound = self._bind(args, kwargs)
         try:
             payload = _encoder.encode(bound)
@@ -175,23 +174,23 @@ class Arguments:
             rebuilt = values[self._names.index(name)]
             if name in bound and not _kept(bound[name], rebuilt):
                 raise TypeError(
-                    f"{self._name}: argument `{name}` would come back as {rebuilt!r}: "
-                    "pass what JSON can hold, or annotate the parameter with the type of what is passed"
+                    f"{self._name}: argument `{name}` would be decoded as {rebuilt!r}: "
+                    "pass a JSON value, or annotate the parameter with the type of the argument"
                 )
         return payload
 
     def canonical(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
-        """The same bytes for calls with equal arguments, whatever the order of sets and mappings."""
+        """Return the same bytes for equal arguments, regardless of the order of sets and mappings."""
         try:
             return _canonical.encode(_ordered(self._bind(args, kwargs)))
         except TypeError as error:
             raise TypeError(
-                f"{self._name}: equal calls can't be told by their arguments ({error}): "
-                "give dedup a function that makes the key"
+                f"{self._name}: no dedup key can be derived from the arguments ({error}): "
+                "pass a function that returns the key as dedup"
             ) from None
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if self._plain and len(args) <= self._positional:  # The common case, which `bind` makes slow.
+        if self._plain and len(args) <= self._positional:  # The common case. `Signature.bind` is slower.
             bound = dict(zip(self._names, args, strict=False))
             bound.update(kwargs)
             names = bound.keys()
@@ -203,7 +202,7 @@ class Arguments:
             raise TypeError(f"{self._name}: {error}") from None
 
     def decode(self, payload: bytes) -> tuple[Sequence[Any], dict[str, Any]]:
-        """The call that a payload stands for."""
+        """Return the arguments of the call in a payload."""
         try:
             values = msgspec.structs.astuple(self._decode(payload or b"{}"))
             if self._all_given:
@@ -216,7 +215,7 @@ class Arguments:
             ) from error
 
     def _plain_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """By position up to the first that was left out, by name from there."""
+        """Return arguments by position up to the first missing one, and by name from there."""
         end = 0
         while end < self._positional and values[end] is not UNSET:
             end += 1
@@ -226,11 +225,11 @@ class Arguments:
     def _call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        followed = self._followed(values)
+        has_varargs = self._has_varargs(values)
         positional = True
         for parameter, value in zip(self._parameters, values, strict=True):
             kind = parameter.kind
-            if value is UNSET and followed and kind in _POSITIONAL:
+            if value is UNSET and has_varargs and kind in _POSITIONAL:
                 args.append(parameter.default)
             elif value is UNSET:
                 positional = False
@@ -245,8 +244,8 @@ class Arguments:
         self._signature.bind(*args, **kwargs)
         return args, kwargs
 
-    def _followed(self, values: tuple[Any, ...]) -> bool:
-        """Whether there are ``*args``: then each parameter before them needs a value, the default if none."""
+    def _has_varargs(self, values: tuple[Any, ...]) -> bool:
+        """Return whether there are ``*args``. Then all parameters before them need values."""
         return any(
             parameter.kind is _KINDS.VAR_POSITIONAL and value is not UNSET
             for parameter, value in zip(self._parameters, values, strict=True)
@@ -254,14 +253,14 @@ class Arguments:
 
 
 class ResultDecoder:
-    """Rebuilds what a task returned."""
+    """Rebuilds the result of a task."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
         try:
             annotation = rebuildable(hints_of(function).get("return", Any))
         except TypeError:
-            annotation = Any  # A result that nobody can rebuild is no reason to refuse the task.
+            annotation = Any  # The task is accepted though its result can't be rebuilt.
         self._decode = msgspec.json.Decoder(annotation, dec_hook=from_plain).decode
 
     def decode(self, data: bytes) -> Any:
@@ -269,14 +268,14 @@ class ResultDecoder:
             return self._decode(data)
         except _ERRORS as error:
             raise BadPayload(
-                f"the result doesn't fit what the task {self._name!r} is annotated to return: {error}"
+                f"the result doesn't fit the return annotation of task {self._name!r}: {error}"
             ) from error
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations; those of a function inside a function may name what only that scope knows."""
+    """Return the resolved annotations. Those of a nested function may use names of its outer scope."""
     inner = underlying(function)
-    known = {**_enclosed(inner), **_surroundings(inner)}
+    known = {**_closure(inner), **_outer_locals(inner)}
     try:
         return typing.get_type_hints(inner, localns=known or None, include_extras=True)
     except NameError as error:
@@ -287,7 +286,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def underlying(function: Any) -> Any:
-    """The function that has the annotations: below decorators, ``partial``, and objects with a call."""
+    """Return the function with the annotations, below decorators, ``partial`` and callable objects."""
     while True:
         function = inspect.unwrap(function)
         if isinstance(function, partial):
@@ -298,8 +297,8 @@ def underlying(function: Any) -> Any:
             function = type(function).__call__
 
 
-def _enclosed(function: Any) -> dict[str, Any]:
-    """What the function's closure holds; what is still to be assigned, such as its own name, is left out."""
+def _closure(function: Any) -> dict[str, Any]:
+    """Return the values of the function's closure. Omits unassigned names, such as the function's own."""
     known = {}
     if inspect.isfunction(function):
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -308,8 +307,8 @@ def _enclosed(function: Any) -> dict[str, Any]:
     return known
 
 
-def _surroundings(function: Any) -> dict[str, Any]:
-    """The local names of the function call that is just defining this function."""
+def _outer_locals(function: Any) -> dict[str, Any]:
+    """Return the local names of the call that is defining this function."""
     outer, inside, _ = function.__qualname__.rpartition(".<locals>.")
     frame = inspect.currentframe() if inside else None
     while frame is not None:
@@ -335,7 +334,7 @@ def _optional(parameter: inspect.Parameter) -> bool:
 
 
 def _loose(annotation: Any) -> bool:
-    """Whether the annotation leaves open what is in there, or names a model, which may hide some of it."""
+    """Return whether the annotation allows any value, or is a model, which may drop some of it."""
     if annotation in (Any, object, list, dict, tuple, set, frozenset) or hasattr(annotation, "model_dump"):
         return True
     return typing.get_origin(annotation) is not typing.Literal and any(
@@ -344,7 +343,7 @@ def _loose(annotation: Any) -> bool:
 
 
 def _kept(given: Any, rebuilt: Any) -> bool:
-    """Whether a value came through JSON as it was; a tuple may have become a list."""
+    """Return whether a value survived JSON. A tuple may have become a list."""
     if isinstance(given, list | tuple) and isinstance(rebuilt, list | tuple):
         return len(given) == len(rebuilt) and all(map(_kept, given, rebuilt))
     if isinstance(given, dict) and isinstance(rebuilt, dict):
@@ -355,7 +354,7 @@ def _kept(given: Any, rebuilt: Any) -> bool:
 
 
 def _ordered(value: Any) -> Any:
-    """The value with its sets in the order of their encoded members, which need not be comparable."""
+    """Return the value with its sets sorted by their encoded members."""
     if isinstance(value, set | frozenset):
         return sorted(_canonical.encode(_ordered(member)) for member in value)
     if isinstance(value, dict):
@@ -366,7 +365,7 @@ def _ordered(value: Any) -> Any:
 
 
 def _unencodable(bound: dict[str, Any], error: Exception) -> str:
-    """Which of the arguments it was."""
+    """Return which of the arguments can't be encoded."""
     for name, value in bound.items():
         try:
             _encoder.encode(value)
@@ -376,5 +375,5 @@ def _unencodable(bound: dict[str, Any], error: Exception) -> str:
 
 
 def _explained(error: Exception) -> str:
-    """The error with the place as arguments instead of as a path into JSON."""
+    """Return the error with argument names instead of JSON paths."""
     return str(error).replace("- at `$.", "in argument `").replace("- at `$`", "").rstrip()

@@ -1,4 +1,4 @@
-"""Configuration: plain values, refused when they are built if they can't work."""
+"""Configuration. Invalid values raise ``ConfigError`` when the object is built."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _check_type(value: object, wanted: object, name: str) -> None:
 
 
 class Retention(Struct, frozen=True):
-    """How long finished jobs are kept, from the moment they finished.
+    """How long finished jobs are kept, counted from their finish time.
 
-    None means: not kept, for done and cancelled; kept for ever, for dead.
+    None: done and cancelled jobs are not kept; dead jobs are kept for ever.
     """
 
     done: Duration | None = None
@@ -60,9 +60,9 @@ class Retention(Struct, frozen=True):
 
 
 class QueueConfig(Struct, frozen=True):
-    """How the jobs of a queue run, where neither the call nor the task says otherwise.
+    """The settings of a queue's jobs, unless the call or the task has its own.
 
-    ``max_attempts`` is that of ``retry`` unless given.
+    ``max_attempts`` defaults to that of ``retry``.
     """
 
     max_attempts: int = cast("int", None)
@@ -88,7 +88,7 @@ class QueueConfig(Struct, frozen=True):
 
 
 class BrokerConfig(Struct, frozen=True):
-    """The settings of a broker; ``queues`` overrides ``default`` queue by queue."""
+    """The settings of a broker. ``queues`` overrides ``default`` by queue."""
 
     default: QueueConfig = QueueConfig()
     queues: Mapping[str, QueueConfig] = {}

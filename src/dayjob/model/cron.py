@@ -1,8 +1,8 @@
-"""When a recurring job is due: cron expressions in a time zone, and plain intervals. Reads no clock.
+"""Due times of recurring jobs: cron expressions in a time zone, and intervals. Reads no clock.
 
 Due times are instants in microseconds since 1970. A cron expression has five fields, or six with seconds
-first. One with a fixed hour is due once a day on the days that the clocks change as well: a time that is
-skipped is made up for right after the gap, and one that comes twice counts the first time.
+first. An expression with a fixed hour is due once a day, also when the clocks change: a skipped time is due
+right after the gap, and a repeated time is due the first time only.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _NAMED = {
     "@hourly": "0 * * * *",
 }
 _FIELDS = ("second", "minute", "hour", "day of month", "month", "day of week")
-_TAKES = ("0-59", "0-59", "0-23", "1-31, L, LW", "1-12, JAN-DEC", "0-7, SUN-SAT, 5L, 1#2")
+_VALUES = ("0-59", "0-59", "0-23", "1-31, L, LW", "1-12, JAN-DEC", "0-7, SUN-SAT, 5L, 1#2")
 _ANY_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_PUT_BACK = 3 * 3600 * SECOND
-"""No zone puts its clocks back by more."""
+_MAX_CLOCK_CHANGE = 3 * 3600 * SECOND
+"""The largest change of any zone's clocks."""
 
 
 class Timing(Protocol):
-    """When something is due."""
+    """A source of due times."""
 
     def after(self, instant: int) -> int | None:
-        """The first due time after the instant; None if there is none any more."""
+        """Return the first due time after the instant, or None if there is none."""
         ...
 
     def latest(self, instant: int, count: int) -> list[int]:
-        """Up to ``count`` of the last due times until the instant and at it, newest first."""
+        """Return the last ``count`` due times up to and including the instant, newest first."""
         ...
 
 
@@ -57,7 +57,7 @@ class Cron:
         self._seconds: list[int] | None = None
         self._fixed = not fields[-5].startswith("*") and not fields[-4].startswith("*")
         if len(fields) == 6 and self._fixed:
-            # The rules for the days that the clocks change are for minutes: the seconds go on top.
+            # The rules for clock changes work on minutes, so the seconds are added afterwards.
             self._seconds = sorted(CronSim(" ".join(fields), _ANY_TIME).seconds)
             fields = fields[1:]
         self._expression = " ".join(fields)
@@ -76,8 +76,8 @@ class Cron:
                 yield _to_micros(due) + second * SECOND
 
     def _backwards(self, instant: int) -> Iterator[int]:
-        # Fixed times go by the clock on the wall, which may have been put back since: begin later than that.
-        later = _PUT_BACK if self._fixed else SECOND
+        # Fixed times are local times, and the clocks may have been put back since: start after that.
+        later = _MAX_CLOCK_CHANGE if self._fixed else SECOND
         for due in CronSim(self._expression, self._local(instant + later), reverse=True):
             for second in reversed(self._seconds or (0,)):
                 yield _to_micros(due) + second * SECOND
@@ -87,7 +87,7 @@ class Cron:
 
 
 class Every:
-    """A plain interval, counted from an anchor."""
+    """An interval, counted from an anchor."""
 
     def __init__(self, interval: int, anchor: int) -> None:
         self._interval = interval
@@ -106,54 +106,55 @@ class Every:
 
 @lru_cache(1000)
 def cron(expression: str, timezone: str) -> Cron:
-    """A ``Cron``, made once."""
+    """Return a cached ``Cron``."""
     return Cron(expression, timezone)
 
 
 def check_cron(expression: str) -> str:
-    """The expression, its short name spelled out; refused with the place of the fault if it is a bad one."""
+    """Return the expression, or that of a short name. Raise with the position of the error if invalid."""
     if not isinstance(expression, str):
         raise ConfigError(
             f"cron={expression!r} is a {type(expression).__name__}: pass text such as '*/5 * * * *'"
         )
     if expression.strip().startswith("@"):
-        spelled = _NAMED.get(expression.strip().lower())
-        if spelled is None:
+        named = _NAMED.get(expression.strip().lower())
+        if named is None:
             raise ConfigError(f"cron={expression!r}: the short names are {', '.join(_NAMED)}")
-        return spelled
+        return named
     fields = expression.split()
     if len(fields) not in (5, 6):
         raise ConfigError(
             f"cron={expression!r} has {len(fields)} fields: pass minute, hour, day of month, month and "
-            "day of week, with seconds before them if you like"
+            "day of week, optionally with seconds first"
         )
     try:
         due = CronSim(expression, _ANY_TIME)
     except (CronSimError, ValueError):
-        raise ConfigError(_fault(expression, fields)) from None
+        raise ConfigError(_error_text(expression, fields)) from None
     if next(due, None) is None:
         raise ConfigError(f"cron={expression!r} is never due: there is no such date")
     return expression
 
 
-def _fault(expression: str, fields: list[str]) -> str:
-    """What is wrong with a bad expression, and at which character."""
-    place = 0
+def _error_text(expression: str, fields: list[str]) -> str:
+    """Return the error text for an invalid expression, with the character position."""
+    position = 0
     for number, field in enumerate(fields):
-        place = expression.index(field, place)
+        position = expression.index(field, position)
         for part in field.split(","):
-            if not _is_good(part, number, len(fields)):
+            if not _is_valid(part, number, len(fields)):
                 known = number + 6 - len(fields)
                 return (
-                    f"cron={expression!r}: {part!r} at character {place + 1} is no {_FIELDS[known]}: "
-                    f"that field takes {_TAKES[known]}, *, ranges a-b, steps */n and lists a,b"
+                    f"cron={expression!r}: {part!r} at character {position + 1} is not a valid "
+                    f"{_FIELDS[known]}: that field takes {_VALUES[known]}, *, ranges a-b, steps */n "
+                    "and lists a,b"
                 )
-            place += len(part) + 1
-        place -= 1
-    return f"cron={expression!r} is never due: no month of those has such a day"
+            position += len(part) + 1
+        position -= 1
+    return f"cron={expression!r} is never due: none of those months has such a day"
 
 
-def _is_good(part: str, number: int, of: int) -> bool:
+def _is_valid(part: str, number: int, of: int) -> bool:
     fields = ["*"] * of
     fields[number] = part
     try:
@@ -170,7 +171,7 @@ def find_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, OSError, ValueError):
         raise ConfigError(
-            f"timezone={name!r} is not known here: pass an IANA name such as 'Europe/Berlin' "
+            f"timezone={name!r} is unknown: pass an IANA name such as 'Europe/Berlin' "
             "(where the system has no time zones, install tzdata)"
         ) from None
 

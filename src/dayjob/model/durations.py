@@ -1,6 +1,6 @@
-"""Durations and instants: what users write, turned into the integers that engines keep.
+"""Durations and instants: conversion between the types of the public API and the stored integers.
 
-Inside, a duration is a whole number of microseconds and an instant is that number since 1970 in UTC.
+A duration is stored as microseconds, an instant as microseconds since 1970 in UTC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
 
 
 def to_micros(value: Duration, name: str) -> int:
-    """The duration in microseconds; ``name`` is the argument or field that an error names."""
+    """Return the duration in microseconds. Errors contain ``name``, the argument or field."""
     if isinstance(value, timedelta):
         micros = value // _MICROSECOND
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -38,7 +38,7 @@ def to_micros(value: Duration, name: str) -> int:
 
 
 def to_instant(value: datetime, name: str) -> int:
-    """The aware datetime in microseconds since 1970."""
+    """Return the aware datetime in microseconds since 1970."""
     if not isinstance(value, datetime):
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an aware datetime")
     if value.tzinfo is None or value.utcoffset() is None:
@@ -52,7 +52,7 @@ def to_instant(value: datetime, name: str) -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """The instant as an aware UTC datetime."""
+    """Return the instant as an aware UTC datetime."""
     return EPOCH + timedelta(microseconds=micros)
 
 

@@ -1,4 +1,4 @@
-"""How a handler ends its run other than by returning or by failing: it raises one of these."""
+"""Exceptions by which a handler ends its run other than by success or failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dayjob.model.durations import Duration, to_micros
 
 
 class DeadLetter(Exception):
-    """Failure for good: the job is dead, whatever its attempts."""
+    """Permanent failure: the job is dead, regardless of its attempts."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -14,9 +14,9 @@ class DeadLetter(Exception):
 
 
 class RetryLater(Exception):
-    """Failure, to be retried after this delay instead of the policy's; the attempt counts."""
+    """Failure, with a retry after this delay instead of the policy's. The attempt counts."""
 
-    def __init__(self, delay: Duration, reason: str = "asked for a later retry") -> None:
+    def __init__(self, delay: Duration, reason: str = "retry later") -> None:
         to_micros(delay, "delay")
         super().__init__(delay, reason)
         self.delay = delay
@@ -24,7 +24,7 @@ class RetryLater(Exception):
 
 
 class Snooze(Exception):
-    """Not now: run again after this delay, as if this run had not been."""
+    """Run the job again after this delay. The run does not count as an attempt."""
 
     def __init__(self, delay: Duration) -> None:
         to_micros(delay, "delay")
@@ -33,4 +33,4 @@ class Snooze(Exception):
 
 
 class JobCancelled(Exception):
-    """The handler gave up because of a cancel; without a cancel request it is a failure like any other."""
+    """The handler stopped because of a cancel. Without a cancel request it counts as a failure."""

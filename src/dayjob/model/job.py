@@ -1,7 +1,7 @@
-"""The job model: what is stored, what is asked for, and what is answered.
+"""The job model: the stored record, new jobs, and the replies of the broker.
 
-Instants are integers inside (microseconds since 1970, the fields that end in ``_us``) and become
-aware UTC datetimes on access, so that a claim does not pay for ten of them.
+Instants are stored as integers (microseconds since 1970, the fields that end in ``_us``). They become aware
+UTC datetimes on access, so that a claim does not build ten of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UUID = re.compile(r"(?:urn:uuid:|\{)?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]
 
 
 class JobState(StrEnum):
-    """Where a job is in its life; every job is in exactly one of these."""
+    """The state of a job. Every job is in exactly one."""
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
@@ -50,11 +50,10 @@ class JobState(StrEnum):
 
 
 FINISHED = frozenset({JobState.DONE, JobState.DEAD, JobState.CANCELLED})
-WAITING = frozenset({JobState.SCHEDULED, JobState.PENDING})
 
 
 class CancelOutcome(StrEnum):
-    """What a cancel did."""
+    """The result of a cancel."""
 
     REMOVED = "removed"
     REQUESTED = "requested"
@@ -66,7 +65,7 @@ class CancelOutcome(StrEnum):
 
 
 class Failure(Struct, frozen=True, array_like=True, gc=False):
-    """One failed run, as kept in ``Job.errors``."""
+    """One failed run, an item of ``Job.errors``."""
 
     attempt: int
     at_us: int
@@ -79,7 +78,7 @@ class Failure(Struct, frozen=True, array_like=True, gc=False):
 
 
 class TokenSource(Protocol):
-    """Whoever watches over a claim and fires its cancel token: the broker that made the claim."""
+    """The broker that made a claim. It fires the claim's cancel token."""
 
     def token(self, job: Job) -> CancelToken: ...
 
@@ -87,8 +86,8 @@ class TokenSource(Protocol):
 class Job(Struct, weakref=True):
     """A durable record: a payload on a named queue, with a state.
 
-    A claimed job carries what running it needs; ``errors``, ``dedup_key``, ``result`` and the like
-    are filled in by ``get`` and the listings.
+    A claim fills in the fields that a run needs. ``get`` and the listings fill in all, including ``errors``,
+    ``dedup_key`` and ``result``.
     """
 
     key: bytes
@@ -119,7 +118,7 @@ class Job(Struct, weakref=True):
     _tokens: TokenSource | None = None
     _token: CancelToken | None = None
     _watcher: Callable[[], None] | None = None
-    """Called when a cancel is requested: what a worker has instead of a token for each of its jobs."""
+    """Called when a cancel is requested. A worker uses it instead of a token for each job."""
 
     @property
     def id(self) -> str:
@@ -132,7 +131,7 @@ class Job(Struct, weakref=True):
 
     @property
     def run_at(self) -> datetime:
-        """When the job became, or becomes, due."""
+        """The due time of the job."""
         return to_datetime(self.run_us)
 
     @property
@@ -153,7 +152,7 @@ class Job(Struct, weakref=True):
 
     @property
     def cancel_token(self) -> CancelToken:
-        """Fires when a cancel of this claim is requested, in whichever process that happens."""
+        """Fires when a cancel of this claim is requested, in any process."""
         if self._tokens is None:
             raise InvalidState(
                 f"job {self.id} was not claimed by a broker in this process, so it has no cancel token: "
@@ -169,7 +168,7 @@ class Job(Struct, weakref=True):
 
 
 class NewJob(Struct, frozen=True, gc=False):
-    """A job to be enqueued, with the same options as ``Broker.enqueue``."""
+    """A job to enqueue, with the options of ``Broker.enqueue``."""
 
     queue: str
     payload: bytes = b""
@@ -188,21 +187,21 @@ class NewJob(Struct, frozen=True, gc=False):
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """The answer to an enqueue: ``created`` is false when the id or the dedup key was there already."""
+    """The reply to an enqueue. ``created`` is false if the id existed or the dedup key was held."""
 
     id: str
     created: bool
 
 
 class Waited(Struct, frozen=True):
-    """The answer to ``wait``: the kept record, or None when it was not kept."""
+    """The reply to ``wait``. ``job`` is the stored record, or None if it is not kept."""
 
     status: Literal["completed", "timed_out", "not_found"]
     job: Job | None = None
 
 
 class QueueStats(Struct):
-    """How many jobs of a queue are in each state; ``done`` counts all successes ever."""
+    """The number of jobs of a queue in each state. ``done`` counts all successes ever."""
 
     pending: int = 0
     scheduled: int = 0
@@ -213,25 +212,25 @@ class QueueStats(Struct):
 
 
 def id_text(key: bytes) -> str:
-    """The 16 bytes of an id as dashed text."""
+    """Return the 16 bytes of an id as dashed text."""
     text = key.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def id_key(id: str | UUID) -> bytes:
-    """The 16 bytes of an id given in any spelling of a UUID."""
+    """Return the 16 bytes of an id given in any spelling of a UUID."""
     if isinstance(id, UUID):
         return id.bytes
     if not isinstance(id, str):
         raise ValueError(f"id={id!r} is a {type(id).__name__}: pass a UUID, as text or as uuid.UUID")
     match = _UUID.fullmatch(id)
     if match is None:
-        raise ValueError(f"id={id!r} is not a UUID: leave it out to have one made")
+        raise ValueError(f"id={id!r} is not a UUID: pass one, or leave out id to get a new one")
     return bytes.fromhex(match[1].replace("-", ""))
 
 
 def known_key(id: object) -> bytes | None:
-    """The 16 bytes of an id, or None for what can't be the id of any job."""
+    """Return the 16 bytes of an id, or None if it is not a UUID and so the id of no job."""
     try:
         return id_key(id)  # type: ignore[arg-type]
     except ValueError:

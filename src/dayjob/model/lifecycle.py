@@ -1,8 +1,8 @@
-"""The life of a job as one table: which transition takes it from which state to which.
+"""The lifecycle of a job: one table of states and transitions.
 
-Every engine applies exactly these rules. Those that run in Python ask ``next_state``; those whose
-rules are written in SQL or Lua are compared with it by the conformance and model-based tests.
-The first rule whose state, transition and condition fit decides.
+Every engine applies exactly these rules. Engines in Python call ``next_state``; the conformance and
+model-based tests compare the rules in SQL and Lua with it. The first rule with matching state, transition
+and condition applies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dayjob.model.job import JobState
 
 
 class Transition(StrEnum):
-    """What can happen to a job."""
+    """A change of a job's state."""
 
     CLAIM = "claim"
     ACK = "ack"
@@ -41,7 +41,7 @@ SETTLEMENTS = frozenset(
         Transition.MARK_CANCELLED,
     }
 )
-"""The events by which the holder of a claim ends it."""
+"""The transitions by which the holder of a claim ends it."""
 
 
 class When(Enum):
@@ -54,7 +54,7 @@ class When(Enum):
 
 
 class Attempts(Enum):
-    """What a rule does to ``Job.attempts``."""
+    """The effect of a rule on ``Job.attempts``."""
 
     KEEP = "keep"
     COUNT = "one more"
@@ -104,7 +104,7 @@ _BY_TRANSITION: dict[tuple[JobState, Transition], tuple[Rule, ...]] = {
 
 
 class Change(Struct, frozen=True, gc=False):
-    """The outcome of an transition: the new state and the new count of attempts."""
+    """The result of a transition: the new state and the new number of attempts."""
 
     state: JobState
     attempts: int
@@ -119,7 +119,7 @@ def next_state(
     cancel_requested: bool = False,
     delay: int = 0,
 ) -> Change | None:
-    """What the transition makes of a job, or None if the transition can't happen in that state."""
+    """Return the result of the transition, or None if it is not possible in that state."""
     for rule in _BY_TRANSITION[state, transition]:
         when = rule.when
         if (

@@ -1,7 +1,7 @@
-"""Which texts may name things, and how error texts are made storable.
+"""Validation of names, headers and kv pairs, and cleaning of error texts.
 
-A name may hold any text but NUL and lone surrogates, which some engine could not store; what is
-refused here is refused on every engine, before anything is written.
+A name may be any text without NUL and lone surrogates, which some engines can't store. All engines refuse the
+same names, before anything is written.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ ERROR_CHARS = 16 * 1024
 KV_VALUE_BYTES = 256 * 1024
 
 
-def check_text(value: object, what: str) -> int:
-    """Refuse what isn't storable text; return its size in UTF-8 bytes."""
+def check_text(value: object, kind: str) -> int:
+    """Return the size of the text in UTF-8 bytes. Raise if an engine can't store it."""
     if not isinstance(value, str):
-        raise TypeError(f"the {what} {shown(value)} is a {type(value).__name__}: pass a str")
+        raise TypeError(f"the {kind} {shown(value)} is a {type(value).__name__}: pass a str")
     if "\0" in value:
-        raise ValueError(f"the {what} {shown(value)} holds a NUL character: remove it")
+        raise ValueError(f"the {kind} {shown(value)} holds a NUL character: remove it")
     try:
         return len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"the {what} {shown(value)} holds a lone surrogate: pass valid Unicode") from None
+        raise ValueError(f"the {kind} {shown(value)} holds a lone surrogate: pass valid Unicode") from None
 
 
-def check_name(value: object, what: str, max_bytes: int) -> None:
-    """Refuse an empty or over-long name, or one that isn't storable text."""
-    size = check_text(value, what)
+def check_name(value: object, kind: str, max_bytes: int) -> None:
+    """Raise for an empty or too long name, or one that an engine can't store."""
+    size = check_text(value, kind)
     if size == 0:
-        raise ValueError(f"the {what} is empty: pass at least one character")
+        raise ValueError(f"the {kind} is empty: pass at least one character")
     if size > max_bytes:
-        raise ValueError(f"the {what} {shown(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+        raise ValueError(f"the {kind} {shown(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
 
 
 def check_queue(value: object) -> None:
@@ -77,7 +77,7 @@ def check_kv_value(value: object) -> None:
 
 
 def clean_error(text: str) -> str:
-    """The text without what an engine can't store, its middle cut out if it is very long."""
+    """Return the text without characters that an engine can't store. Cuts the middle of a long text."""
     if len(text) > ERROR_CHARS:
         half = ERROR_CHARS // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
@@ -85,6 +85,6 @@ def clean_error(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """The value for an error text: escaped, and cut if it is long."""
+    """Return the value for an error text: escaped, and cut if long."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

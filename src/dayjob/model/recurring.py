@@ -1,6 +1,6 @@
-"""Recurring jobs: what a user asks for, what is stored of it, and what is due by a given time.
+"""Recurring jobs: the declaration, the stored schedule, and the due times up to a given time.
 
-Pure: the broker stores a ``Schedule`` and its jobs in one commit, so that each due time is fired once.
+Pure. The broker stores a ``Schedule`` and its jobs in one commit, so that each due time fires once.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 Missed = Literal["skip", "once", "all"]
 
 LATE = 10 * SECOND
-"""A due time that is not older than this is late, not missed: the fleet was busy, or changed its leader."""
+"""A due time up to this old is late, not missed: the workers were busy, or elected a new leader."""
 
-MOST_MISSED = 1000
-"""How many missed due times ``missed="all"`` makes up for; older ones are left out."""
+MAX_MISSED = 1000
+"""How many missed due times ``missed="all"`` fires; older ones are skipped."""
 
-SHORTEST = SECOND // 10
+SHORTEST_INTERVAL = SECOND // 10
 
 SCHEDULE_HEADER = "dayjob-schedule"
 DUE_HEADER = "dayjob-due"
 
 
 class Recurring(Struct, frozen=True):
-    """A job to be enqueued again and again: by ``cron`` in a time zone, or ``every`` so many seconds.
+    """A job that is enqueued repeatedly: by ``cron`` in a time zone, or ``every`` so many seconds.
 
-    ``task`` is a task, or the name of one; ``args`` are its arguments: a mapping by name, or, with the task
-    itself, a sequence. ``missed`` says what happens to the due times of a downtime.
+    ``task`` is a task or the name of one. ``args`` are its arguments: a mapping by name or, with the task
+    itself, a sequence. ``missed`` sets which due times of a downtime fire.
     """
 
     id: str
@@ -79,7 +79,7 @@ class Recurring(Struct, frozen=True):
 
 
 def check_timing(cron: str | None, every: Duration | None, timezone: str, missed: str) -> None:
-    """Refuse a time that can't be told."""
+    """Raise ``ConfigError`` for invalid due times."""
     if (cron is None) == (every is None):
         raise ConfigError(f"cron={cron!r} and every={every!r}: pass one of the two")
     if cron is not None:
@@ -89,33 +89,33 @@ def check_timing(cron: str | None, every: Duration | None, timezone: str, missed
             interval = to_micros(cast("Duration", every), "every")
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
-        if interval < SHORTEST:
+        if interval < SHORTEST_INTERVAL:
             raise ConfigError(f"every={every!r} is too often: pass 0.1 seconds or more")
         if timezone != "UTC":
-            raise ConfigError(f"timezone={timezone!r} means nothing to every={every!r}: leave it out")
+            raise ConfigError(f"timezone={timezone!r} has no effect with every={every!r}: leave it out")
     find_zone(timezone)
     if missed not in ("skip", "once", "all"):
         raise ConfigError(f"missed={missed!r}: pass 'skip', 'once' or 'all'")
 
 
 class Due(Struct, frozen=True):
-    """What a schedule comes to at some moment: the times to fire for, and the schedule after that."""
+    """The due times to fire at some time, and the schedule after that."""
 
     times: list[int]
     schedule: Schedule
-    left_out: int = 0
-    """Missed due times that are not made up for; if there are very many, those at least."""
+    skipped: int = 0
+    """The number of missed due times that do not fire; a lower bound if there are very many."""
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True):
-    """A recurring job as it is stored, with when it fired and when it will."""
+    """A stored recurring job, with its last and next fire times."""
 
     id: str
     queue: str
     task: str
     payload: bytes
     next_us: int | None
-    """None when it is never due again."""
+    """None: never due again."""
     last_us: int | None = None
     cron: str | None = None
     every_us: int = 0
@@ -129,18 +129,18 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
     dedup_until: DedupUntil = "claimed"
     paused: bool = False
     app: str | None = None
-    """The app whose code declares it; such a schedule goes when the code no longer does."""
+    """The app whose code declares it. It is removed when the code no longer declares it."""
     problem: str | None = None
-    """Why it is due and does not fire."""
+    """The reason why it is due and does not fire."""
 
     @property
     def next_at(self) -> datetime | None:
-        """When it fires next; None while it is paused, and when it is never due again."""
+        """The next fire time. None while paused, and if it is never due again."""
         return None if self.paused else to_datetime_or_none(self.next_us)
 
     @property
     def last_at(self) -> datetime | None:
-        """The due time that it fired for last."""
+        """The last due time that fired."""
         return to_datetime_or_none(self.last_us)
 
     @property
@@ -155,7 +155,7 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
         return Every(self.every_us, self.next_us or 0)
 
     def due(self, now: int) -> Due:
-        """What to fire by now."""
+        """Return the due times to fire now."""
         first = self.next_us
         if self.paused or first is None or first > now:
             return Due([], self)
@@ -164,8 +164,8 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
         older: set[int] = set()
         while (following := timing.after(times[-1])) is not None and following <= now:
             times.append(following)
-            if len(times) > MOST_MISSED:
-                newest = timing.latest(now, MOST_MISSED)
+            if len(times) > MAX_MISSED:
+                newest = timing.latest(now, MAX_MISSED)
                 older = set(times).difference(newest)
                 times = [*takewhile(lambda due: due >= first, newest)][::-1]
                 following = timing.after(now)
@@ -182,32 +182,32 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
         return newest if self.missed == "once" or now - newest[0] <= LATE else []
 
     def replacing(self, old: Schedule | None, now: int) -> Schedule:
-        """This, freshly asked for, in the place of what is stored: what has happened is kept.
+        """Return this new declaration with the history of the stored one that it replaces.
 
-        The next due time is kept as well, unless the times are others now.
+        The next due time stays too, unless the timing has changed.
         """
         if old is None:
             return self.starting(now)
-        kept = replace(self, last_us=old.last_us, paused=old.paused, problem=old.problem)
+        merged = replace(self, last_us=old.last_us, paused=old.paused, problem=old.problem)
         if (self.cron, self.every_us, self.timezone) == (old.cron, old.every_us, old.timezone):
-            return replace(kept, next_us=old.next_us)
-        return kept.starting(now)
+            return replace(merged, next_us=old.next_us)
+        return merged.starting(now)
 
     def resumed(self, now: int) -> Schedule:
-        """The same, no longer paused; what came due meanwhile is not made up for."""
+        """Return the schedule no longer paused. Due times of the pause do not fire."""
         overdue = self.next_us is not None and self.next_us <= now
         following = self.timing.after(now) if overdue else self.next_us
         return replace(self, paused=False, next_us=following)
 
     def starting(self, now: int) -> Schedule:
-        """The same, next due after now: an interval counts from when it fired last, if it ever did."""
+        """Return the schedule, next due after now. An interval counts from the last fire time."""
         if self.cron is not None:
             return replace(self, next_us=cron(self.cron, self.timezone).after(now), problem=None)
-        begun = now if self.last_us is None else self.last_us
-        return replace(self, next_us=max(begun + self.every_us, now), problem=None)
+        start = now if self.last_us is None else self.last_us
+        return replace(self, next_us=max(start + self.every_us, now), problem=None)
 
     def new_job(self, due: int | None) -> NewJob:
-        """The job for one due time; None stands for a trigger by hand."""
+        """Return the job for one due time. None: triggered manually."""
         headers = {**(self.headers or {}), SCHEDULE_HEADER: self.id}
         if due is not None:
             headers[DUE_HEADER] = to_datetime(due).isoformat()
@@ -218,14 +218,14 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
 
 
 def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Schedule:
-    """What is stored of a recurring job; when it is due is not decided yet."""
+    """Return the schedule of a recurring job, without a next due time."""
     interval = 0 if recurring.every is None else to_micros(recurring.every, "every")
     return Schedule(
-        recurring.id,
-        template.queue,
-        template.task,
-        bytes(template.payload),
-        None,
+        id=recurring.id,
+        queue=template.queue,
+        task=template.task,
+        payload=bytes(template.payload),
+        next_us=None,
         cron=None if recurring.cron is None else " ".join(check_cron(recurring.cron).split()),
         every_us=interval,
         timezone=recurring.timezone,

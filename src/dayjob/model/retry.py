@@ -1,6 +1,6 @@
-"""Retry policies: how often a job may run, and how long it waits after a failure.
+"""Retry policies: how often a job may run, and the delay after a failure.
 
-Pure: the random number that jitter needs is passed in.
+Pure: the caller passes the random number for the jitter.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dayjob.model.durations import LONGEST, SECOND, Duration, to_micros
 
 Jitter = Literal["none", "full", "equal"]
 DelayFunction = Callable[[int, BaseException], float | None]
-"""Gets the attempt that failed (from 1) and its exception; returns seconds, or None to give up."""
+"""Takes the failed attempt (from 1) and its exception. Returns seconds, or None for no retry."""
 
 _LONGEST_SECONDS = LONGEST / SECOND
 _MAX = float_info.max
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """How often and after which delays a job is retried. Build one with a class method below."""
+    """The number of attempts and the delays between them. Build one with a class method below."""
 
     attempts: int = 3
     base: Duration = 1.0
@@ -95,7 +95,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         *,
         give_up_on: tuple[type[BaseException], ...] = (),
     ) -> Self:
-        """``min(base + step * (n - 1), cap)`` after attempt n; ``step`` is ``base`` unless given."""
+        """``min(base + step * (n - 1), cap)`` after attempt n. ``step`` defaults to ``base``."""
         return cls(
             attempts=attempts, base=base, factor=1.0, step=base if step is None else step, cap=cap,
             jitter=jitter, give_up_on=give_up_on,
@@ -109,11 +109,11 @@ class Retry(Struct, frozen=True, kw_only=True):
         *,
         give_up_on: tuple[type[BaseException], ...] = (),
     ) -> Self:
-        """Delays from a function ``(attempt, exc) -> seconds``, or None to give up."""
+        """Delays from a function ``(attempt, exc) -> seconds``, or None for no retry."""
         return cls(attempts=attempts, function=function, give_up_on=give_up_on)
 
     def delay(self, attempt: int, random: float = 1.0) -> float:
-        """Seconds to wait after attempt ``attempt`` (from 1); ``random`` in 0...1 places the jitter."""
+        """Return the seconds to wait after this attempt (from 1). ``random`` in 0...1 sets the jitter."""
         if attempt < 1:
             raise ValueError(f"attempt={attempt!r}: attempts count from 1")
         base, cap = _seconds(self.base, "base"), _seconds(self.cap, "cap")
@@ -129,7 +129,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         return whole
 
     def after(self, attempt: int, error: BaseException, random: float = 1.0) -> float | None:
-        """Seconds to wait after this failure, or None when the policy gives up on it."""
+        """Return the seconds to wait after this failure, or None for no retry."""
         if isinstance(error, self.give_up_on):
             return None
         if self.function is None:
@@ -138,12 +138,12 @@ class Retry(Struct, frozen=True, kw_only=True):
         if chosen is None:
             return None
         if isnan(min(chosen, _LONGEST_SECONDS)):
-            raise ValueError(f"the retry function returned {chosen!r}: return seconds, or None to give up")
+            raise ValueError(f"the retry function returned {chosen!r}: return seconds, or None for no retry")
         return float(min(max(chosen, 0.0), _LONGEST_SECONDS))
 
 
 def as_retry(policy: Retry | DelayFunction, field: str) -> Retry:
-    """The policy itself, or the one that a plain function stands for."""
+    """Return the policy, or a policy with the function's delays."""
     if isinstance(policy, Retry):
         return policy
     if callable(policy):

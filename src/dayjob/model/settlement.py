@@ -1,4 +1,4 @@
-"""Settlements: how the holder of a claim ends it. Build one with a class method of ``Settlement``."""
+"""Settlements end claims. Build one with a class method of ``Settlement``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dayjob.model.lifecycle import Transition
 
 
 class Settlement(Struct, frozen=True):
-    """One claim's end, for ``Broker.settle_many``."""
+    """The end of one claim, for ``Broker.settle_many``."""
 
     job: Job
     transition: Transition
@@ -24,9 +24,9 @@ class Settlement(Struct, frozen=True):
     enqueue: Sequence[NewJob] = ()
     kv: Mapping[bytes, bytes] | None = None
     retention: Retention | None = None
-    """How long the job is kept, where that is not the queue's affair."""
+    """The retention of the job, if it differs from that of the queue."""
     progress: tuple[float, str] | None = None
-    """What the run last said of its progress, if that is not stored yet."""
+    """The last progress of the run, if it may not be stored yet."""
 
     @classmethod
     def ack(
@@ -37,39 +37,39 @@ class Settlement(Struct, frozen=True):
         enqueue: Sequence[NewJob] = (),
         kv: Mapping[bytes, bytes] | None = None,
     ) -> Self:
-        """Success; follow-up jobs and kv writes commit with it, or not at all."""
+        """Success. Follow-up jobs and kv writes commit with it, or not at all."""
         return cls(job, Transition.ACK, result=result, enqueue=enqueue, kv=kv)
 
     @classmethod
     def nack(cls, job: Job, error: str | BaseException, *, delay: Duration | None = None) -> Self:
-        """Failure; it is retried after ``delay``, or the queue's backoff, while attempts are left."""
+        """Failure. Retry after ``delay``, or the queue's back-off, while attempts are left."""
         return cls(job, Transition.NACK, error=error, delay=delay)
 
     @classmethod
     def dead_letter(cls, job: Job, reason: str | BaseException) -> Self:
-        """Failure for good, whatever the attempts."""
+        """Permanent failure, regardless of the attempts."""
         return cls(job, Transition.DEAD_LETTER, error=reason)
 
     @classmethod
     def release(cls, job: Job) -> Self:
-        """Back to the queue at once, as if this run had not been."""
+        """Return the job to the queue at once. The run does not count as an attempt."""
         return cls(job, Transition.RELEASE)
 
     @classmethod
     def snooze(cls, job: Job, delay: Duration, *, reason: str | None = None) -> Self:
-        """Back to the queue after ``delay``, as if this run had not been, with ``reason`` as last error."""
+        """Return the job to the queue after ``delay``, uncounted, with ``reason`` as last error."""
         return cls(job, Transition.SNOOZE, delay=delay, error=reason)
 
     @classmethod
     def mark_cancelled(cls, job: Job) -> Self:
-        """The handler gave up because of a cancel."""
+        """End the job as cancelled: the handler stopped because of a cancel."""
         return cls(job, Transition.MARK_CANCELLED)
 
 
 class SettleResult(Struct, frozen=True, gc=False):
-    """Whether a settlement was applied, and the state that it led to.
+    """The result of one settlement: whether it was applied, and the new state.
 
-    ``applied`` is false when the claim was no longer current: it was lost, and nothing changed.
+    ``applied`` is false if the claim was lost. Then nothing was changed.
     """
 
     key: bytes

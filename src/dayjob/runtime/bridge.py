@@ -1,6 +1,6 @@
-"""The way from synchronous code to the async core: one event loop in a daemon thread.
+"""The bridge from synchronous code to the async core: one event loop in a daemon thread.
 
-Usable from any number of threads. After a fork the child gets a loop of its own.
+Usable from any number of threads. After a fork the child starts its own loop.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Bridge:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.forget()
+        self.reset()
         _bridges.add(self)
 
-    def forget(self) -> None:
-        """Begin anew, as a child must: the thread, which may have held the lock, stayed with the parent."""
+    def reset(self) -> None:
+        """Reset in a forked child: the thread, which may hold the lock, exists in the parent only."""
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
 
     def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this is the bridge's own loop."""
+        """Return whether this is the bridge's loop."""
         return loop is self._loop
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
@@ -46,7 +46,7 @@ class Bridge:
             raise
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the loop and its thread, in that many seconds if it can; the next ``run`` starts them again."""
+        """End the loop and wait for its thread, up to the timeout. The next ``run`` starts them again."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -55,7 +55,7 @@ class Bridge:
             thread.join(timeout)
 
     def start(self) -> asyncio.AbstractEventLoop:
-        """The loop, started if it isn't running in this process."""
+        """Return the loop, started if it is not running in this process."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -79,7 +79,7 @@ class Bridge:
 
 def _after_fork() -> None:
     for bridge in _bridges:
-        bridge.forget()
+        bridge.reset()
 
 
 def _at_exit() -> None:

@@ -1,6 +1,6 @@
-"""The one home of time: everything that reads a clock or waits goes through here.
+"""The only module that reads a clock or sleeps.
 
-``SystemClock`` is the host's. Tests inject ``dayjob.testing.ManualClock`` and move it by hand.
+``SystemClock`` is the clock of the host. Tests inject ``dayjob.testing.ManualClock`` and advance it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and waits for it."""
+    """A source of time."""
 
     def now(self) -> int:
-        """Microseconds since 1970 in UTC."""
+        """Return microseconds since 1970 in UTC."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds on a clock that never goes back, from an arbitrary start."""
+        """Return seconds of a monotonic clock with an arbitrary start."""
         ...
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
-        """Wait until the event is set (true) or the seconds have passed (false)."""
+        """Wait for the event. Return whether it was set before the timeout."""
         ...
 
 
 class SystemClock:
-    """The host's clocks."""
+    """The clocks of the host."""
 
     def now(self) -> int:
         return time.time_ns() // 1000
@@ -51,10 +51,10 @@ SYSTEM = SystemClock()
 
 
 async def yield_to_loop() -> None:
-    """Let what is ready on the event loop have its turn first."""
+    """Let the event loop run the callbacks that are ready."""
     await asyncio.sleep(0)
 
 
 def block(seconds: float) -> None:
-    """Hold up the calling thread; never to be called on an event loop."""
+    """Block the calling thread. Never call it on an event loop."""
     time.sleep(seconds)

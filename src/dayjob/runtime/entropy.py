@@ -1,4 +1,4 @@
-"""The one home of randomness. A forked child reseeds it, so two processes never share a sequence."""
+"""The only source of randomness. A forked child reseeds it, so processes never share a sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ fraction = _source.random
 """``fraction()``: a random number in [0, 1)."""
 
 secret = secrets.token_urlsafe
-"""``secret(n)``: n random bytes as text that nobody can guess, for sessions and the like."""
+"""``secret(n)``: n random bytes as text, cryptographically secure, for sessions."""
 
 
 def _reseed() -> None:

@@ -1,9 +1,9 @@
 """Job ids: UUID version 7, strictly increasing within a process, across its threads and after a fork.
 
-Layout: 48 bits of milliseconds, the version, then a 74-bit tail (with the variant inside). The tail
-starts at a random place in its lower half each millisecond and grows by a random step within it, so
-order is kept without a shared counter. When the clock stands still or goes back, the last millisecond
-goes on; should its tail run out, the next millisecond is taken in advance.
+Layout: 48 bits of milliseconds, the version, then a 74-bit tail (with the variant inside). Each millisecond
+the tail starts at a random value in its lower half and grows by random steps, so ids increase without a
+shared counter. When the clock stops or goes back, the last millisecond continues. If its tail overflows, the
+next millisecond is used early.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 class IdSource:
-    """Makes ids. One per process is enough: ``new_key``."""
+    """Generates ids. The instance of the process is ``new_key``."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class IdSource:
         self._tail = 0
 
     def new_key(self) -> bytes:
-        """The 16 bytes of a new id, above all made before."""
+        """Return the 16 bytes of a new id, greater than all before."""
         with self._lock:
             millis = self._clock.now() // 1000
             tail = self._tail + 1 + entropy.bits(32)
@@ -41,13 +41,13 @@ class IdSource:
             return _key(self._millis, tail)
 
     def forked(self) -> None:
-        """Part from the parent's sequence: a new lock, and the next id in a later millisecond."""
+        """Leave the parent's sequence after a fork: a new lock, and the next id in a later millisecond."""
         self._lock = Lock()
         self._tail = 1 << _TAIL_BITS
 
 
 def derived_key(millis: int, seed: bytes) -> bytes:
-    """The id of what happens at a time and is told from all else by its seed: always the same."""
+    """Return the id for a time and a seed. Equal arguments give the same id."""
     tail = int.from_bytes(hashlib.sha256(seed).digest()) >> (256 - _TAIL_BITS)
     return _key(millis, tail)
 

@@ -1,7 +1,8 @@
-"""Which process is which, and whether it still runs: judged on the same host only, and never wrongly dead.
+"""The identity of a process, and whether it has ended: for processes of this host only.
 
-A process is named by its host (this boot of the machine, and the process namespace, as in a container),
-its pid, and its start time, so that a pid used again is not taken for the process that had it before.
+The identity is the host (the boot id, and the process namespace of a container), the pid and the start time.
+A reused pid therefore never looks like the earlier process. If the system does not show it, a process counts
+as running.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ def this_host() -> str:
 
 
 def is_gone(pid: int, started: str) -> bool:
-    """Whether the process of this host that had the pid and the start time has ended."""
+    """Return whether the process of this host with the pid and start time has ended."""
     state, now_started = _status(pid)
     return state in "ZX" or "" != now_started != started
 
 
 def _status(pid: int) -> tuple[str, str]:
-    """The state letter and start time of a process; where only its existence can be told, an empty time."""
+    """Return the state letter and start time of a process. The time is empty if the system hides it."""
     try:
         text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
     except FileNotFoundError:
-        return ("R", "") if _answers(pid) else ("X", "gone")
+        return ("R", "") if _exists(pid) else ("X", "gone")
     except OSError:
         return "R", ""
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], fields[19]
 
 
-def _answers(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""Wake-ups within one event loop: they say that something may have changed, never what it is.
+"""Wake-ups within one event loop. A signal means that something may have changed.
 
-An engine publishes; whoever waits listens, checks the store, and waits again. Listening starts before
-the check, so no change falls between the two. A signal too many costs a look; one too few is a bug.
+An engine publishes. A waiter listens, checks the store, and waits again. It listens before the check, so no
+change is missed between the two. One signal too many costs a check; one too few is a bug.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from contextlib import contextmanager
 Topic = tuple[str, str | bytes]
 
 DUE: Topic = ("due", "")
-"""The time at which the next job falls due or expires may have become earlier."""
+"""The next due time or expiry of a job may have become earlier."""
 
 CANCEL: Topic = ("cancel", "")
-"""A running job may have got a cancel request."""
+"""A running job may have a new cancel request."""
 
 
 LEAD: Topic = ("lead", "")
-"""This process has become the one that does the fleet's duties; told within the process only."""
+"""This process has become the leader, which runs the duties. Published within the process only."""
 
 
 def documents_topic(kind: str) -> Topic:
-    """Notes of this kind may have been written."""
-    return ("notes", kind)
+    """Documents of this kind may have been written."""
+    return ("documents", kind)
 
 
 ANY_QUEUE: Topic = ("queue", "")
@@ -43,12 +43,12 @@ def job_topic(key: bytes) -> Topic:
 
 
 class Signals:
-    """Who listens to what. Used on one event loop only."""
+    """The listeners by topic. Used on one event loop only."""
 
     def __init__(self) -> None:
         self._listeners: dict[Topic, set[asyncio.Event]] = {}
         self.on_listen: Callable[[Sequence[Topic]], None] | None = None
-        """Gets the topics when somebody begins to listen: an engine may have to do something to hear them."""
+        """Called with the topics of a new listener, so that an engine can subscribe to them."""
 
     def publish(self, topics: Iterable[Topic]) -> None:
         if self._listeners:
@@ -60,28 +60,23 @@ class Signals:
                         event.set()
 
     def publish_all(self) -> None:
-        """Wake every listener: something changed, and the engine can't tell what."""
+        """Wake every listener: something changed, and the engine does not know what."""
         for events in self._listeners.values():
             for event in events:
                 event.set()
 
     @property
     def topics(self) -> list[Topic]:
-        """What is listened to."""
+        """The topics with listeners."""
         return list(self._listeners)
 
-    @property
-    def heard(self) -> bool:
-        """Whether anybody listens at all."""
-        return bool(self._listeners)
-
-    def hears_of(self, kind: str) -> bool:
-        """Whether anybody listens to a topic of that kind."""
+    def has_listeners(self, kind: str) -> bool:
+        """Return whether a topic of this kind has listeners."""
         return any(topic[0] == kind for topic in self._listeners)
 
     @contextmanager
     def listen(self, topics: Iterable[Topic]) -> Iterator[asyncio.Event]:
-        """An event that is set by each of the topics while the block runs; clear it before you check."""
+        """Yield an event that each of the topics sets during the block. Clear it before each check."""
         event = asyncio.Event()
         topics = tuple(topics)
         for topic in topics:

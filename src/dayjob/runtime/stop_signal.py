@@ -1,4 +1,4 @@
-"""A one-time signal with a reason, waitable from coroutines and from threads alike."""
+"""A one-time signal with a reason. Coroutines and threads can wait for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reason = Literal["cancel", "shutdown", "lost", "timeout"]
 
 
 class StopSignal(Struct, eq=False):
-    """Set once; the first reason stays. Costs next to nothing until somebody waits."""
+    """Set once; the first reason stays. An event is allocated for the first waiter only."""
 
     _guard: ClassVar = threading.Lock()
 
@@ -24,7 +24,7 @@ class StopSignal(Struct, eq=False):
 
     @property
     def reason(self) -> Reason | None:
-        """Why it was set, or None while it is not."""
+        """The reason, or None while it is not set."""
         return self._reason
 
     def is_set(self) -> bool:
@@ -34,7 +34,7 @@ class StopSignal(Struct, eq=False):
         return self._reason is not None
 
     def set(self, reason: Reason) -> None:
-        """Set it, from any thread."""
+        """Set the signal. Callable from any thread."""
         with StopSignal._guard:
             if self._reason is not None:
                 return
@@ -47,7 +47,7 @@ class StopSignal(Struct, eq=False):
             callback()
 
     def when_set(self, callback: Callable[[], None]) -> None:
-        """Call back when it is set, in the thread that sets it; at once if it is."""
+        """Call back in the thread that sets the signal, or at once if it is set."""
         with StopSignal._guard:
             if self._reason is None:
                 if self._callbacks is None:
@@ -56,30 +56,30 @@ class StopSignal(Struct, eq=False):
                 return
         callback()
 
-    def _forget(self, callback: Callable[[], None]) -> None:
+    def _remove(self, callback: Callable[[], None]) -> None:
         with StopSignal._guard:
             if self._callbacks is not None:
                 self._callbacks.remove(callback)
 
     async def wait(self) -> Reason:
-        """Wait for it on an event loop."""
+        """Wait for the signal on an event loop."""
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
 
-        def tell() -> None:
-            with suppress(RuntimeError):  # The loop is closed, and nobody waits on it any more.
+        def wake() -> None:
+            with suppress(RuntimeError):  # The loop is closed, so no task waits.
                 loop.call_soon_threadsafe(event.set)
 
-        self.when_set(tell)
+        self.when_set(wake)
         try:
             await event.wait()
         finally:
-            self._forget(tell)
+            self._remove(wake)
         assert self._reason is not None
         return self._reason
 
     def wait_in_thread(self, timeout: float | None = None) -> bool:
-        """Wait for it in a thread; false if the seconds passed first."""
+        """Wait for the signal in a thread. Return whether it was set before the timeout."""
         with StopSignal._guard:
             if self._reason is not None:
                 return True

@@ -1,4 +1,4 @@
-"""For tests of code that uses dayjob: a clock moved by hand, a sandbox, jobs run on demand."""
+"""For tests of code that uses dayjob: a manual clock, a sandbox, and jobs that run on demand."""
 
 from dayjob.testing.clock import ManualClock
 from dayjob.testing.running import adrain, drain, eager, sandbox

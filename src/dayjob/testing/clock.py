@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ManualClock:
     def __init__(self, start: datetime | None = None) -> None:
         self._now = _START if start is None else to_instant(start, "start")
         self._elapsed = 0
-        self._sleepers: list[tuple[int | None, asyncio.Event]] = []
+        self._timers: list[tuple[int | None, asyncio.Event]] = []
 
     def now(self) -> int:
         return self._now
@@ -29,18 +29,18 @@ class ManualClock:
         return self._elapsed / SECOND
 
     def advance(self, by: Duration) -> None:
-        """Move on, and wake those whose time has come. To be called on the event loop that waits."""
+        """Advance the clock and wake the waits that are over. Call it on the event loop of the waits."""
         micros = to_micros(by, "by")
         self._now += micros
         self._elapsed += micros
         self._wake()
 
     def set(self, time: datetime) -> None:
-        """Jump to a time, also back; sleepers go by time elapsed and are not woken by a jump."""
+        """Jump to a time, also back. Waits use the elapsed time, so a jump does not end them."""
         self._now = to_instant(time, "time")
 
     def _wake(self) -> None:
-        for deadline, alarm in self._sleepers:
+        for deadline, alarm in self._timers:
             if deadline is not None and deadline <= self._elapsed:
                 alarm.set()
 
@@ -50,13 +50,13 @@ class ManualClock:
         if timeout is not None and timeout <= 0:
             return False
         alarm = asyncio.Event()
-        sleeper = (None if timeout is None else self._elapsed + round(timeout * SECOND), alarm)
-        self._sleepers.append(sleeper)
+        timer = (None if timeout is None else self._elapsed + round(timeout * SECOND), alarm)
+        self._timers.append(timer)
         waiting = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._sleepers.remove(sleeper)
+            self._timers.remove(timer)
             for task in waiting:
                 task.cancel()
         return event.is_set()

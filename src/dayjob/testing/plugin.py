@@ -1,4 +1,4 @@
-"""Fixtures for pytest: put ``pytest_plugins = ["dayjob.testing.plugin"]`` into your ``conftest.py``."""
+"""Fixtures for pytest: add ``pytest_plugins = ["dayjob.testing.plugin"]`` to your ``conftest.py``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dayjob.testing.running import sandbox
 
 @pytest.fixture
 def dayjob_clock() -> ManualClock:
-    """A clock that stands still until the test moves it."""
+    """A clock that only the test advances."""
     return ManualClock()
 
 
 @pytest.fixture
 def dayjob_sandbox(dayjob_clock: ManualClock) -> Iterator[Callable[[App], App]]:
-    """Puts an app on a fresh memory store and on ``dayjob_clock`` until the test ends."""
+    """A function that moves an app to a new memory store and ``dayjob_clock`` until the test ends."""
     with ExitStack() as stack:
         yield lambda app: stack.enter_context(sandbox(app, dayjob_clock))

@@ -1,4 +1,4 @@
-"""Running jobs within a test: on a store of its own, on demand, or as they are enqueued."""
+"""Running jobs in a test: on a separate store, on demand, or at enqueue."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _draining: ContextVar[bool] = ContextVar("dayjob_testing_draining", default=Fals
 
 @contextmanager
 def sandbox(app: App, clock: ManualClock | None = None) -> Iterator[App]:
-    """The app on a fresh memory store for the length of the block, by a clock of its own if one is given.
+    """Run the block with the app on a new memory store, and on the clock if one is given.
 
-    What the app had open is put aside and comes back afterwards, so an app made for production can be
-    tested as it is.
+    The app's own brokers are restored afterwards, so an app made for production can be tested as it is.
     """
     before = app.url, app.clock, app._brokers, app._bridge
     app.url = f"memory://sandbox-{new_key().hex()}"
@@ -40,13 +39,13 @@ def sandbox(app: App, clock: ManualClock | None = None) -> Iterator[App]:
 
 
 async def adrain(app: App, *, queues: Sequence[str] = (), scheduled: bool = False) -> int:
-    """Run the app's jobs until nothing is claimable; how many runs there were.
+    """Run the app's jobs until none is claimable. Return the number of runs.
 
-    ``scheduled=True`` goes on with what is due later, retries included: it moves the app's
-    ``ManualClock`` to each due time in turn.
+    ``scheduled=True`` also runs the jobs that are due later, including retries: it advances the app's
+    ``ManualClock`` to each due time.
     """
     runs = 0
-    marked = _draining.set(True)
+    token = _draining.set(True)
     try:
         while True:
             worker = Worker(app, queues)
@@ -58,10 +57,10 @@ async def adrain(app: App, *, queues: Sequence[str] = (), scheduled: bool = Fals
             if due is None:
                 return runs
             if not isinstance(app.clock, ManualClock):
-                raise TypeError("scheduled=True moves the clock: use sandbox(app, clock=ManualClock())")
+                raise TypeError("scheduled=True advances the clock: use sandbox(app, clock=ManualClock())")
             app.clock.advance(due / SECOND)
     finally:
-        _draining.reset(marked)
+        _draining.reset(token)
 
 
 def drain(app: App, *, queues: Sequence[str] = (), scheduled: bool = False) -> int:
@@ -71,10 +70,10 @@ def drain(app: App, *, queues: Sequence[str] = (), scheduled: bool = False) -> i
 
 @contextmanager
 def eager(app: App, *, raises: bool = True) -> Iterator[App]:
-    """Within the block each job runs as it is enqueued, before ``enqueue`` returns.
+    """In the block each job runs when it is enqueued, before ``enqueue`` returns.
 
-    A job that ends dead or cancelled raises ``JobFailed`` from ``enqueue``, unless ``raises`` is false.
-    What a handler enqueues runs with the same call; what is scheduled for later stays.
+    A job that ends dead or cancelled raises ``JobFailed`` from ``enqueue``, unless ``raises`` is false. Jobs
+    that a handler enqueues run in the same call. Jobs scheduled for later stay.
     """
 
     async def run(job: NewJob) -> Enqueued:

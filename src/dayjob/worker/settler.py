@@ -57,10 +57,10 @@ class Settler:
                 return await self._broker.settle_many([settlement for _, settlement in batch])
             except Contended as error:
                 if len(batch) == 1:
-                    _log.info("the outcome of job %s is not stored yet: %s", batch[0][0].job.id, error)
+                    _log.info("the outcome of job %s waits: %s", batch[0][0].job.id, error)
                 raise
             except EngineUnavailable as error:
-                _log.warning("%d outcomes are not stored yet: %s", len(batch), error)
+                _log.warning("%d outcomes wait for the storage: %s", len(batch), error)
                 await backoff.wait(self._clock)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:

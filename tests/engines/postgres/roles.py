@@ -60,14 +60,14 @@ async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
 async def count_up(url: str, times: int) -> None:
     """Count in a document, concurrently with other processes, with a job for every number."""
     async with Broker(url, config=QUIET) as broker:
-        engine = broker._engine
+        storage = broker._session.storage
         say("ready")
         await told()
         counted = 0
         while counted < times:
-            _, documents = await engine.documents("k")
+            _, documents = await storage.documents("k")
             before = documents[0].value if documents else None
             number = b"%d" % (int(before or b"0") + 1)
             job = broker._validator.insertion(NewJob("q", number))
-            counted += await engine.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
+            counted += await storage.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
         say(counted)

@@ -53,7 +53,7 @@ async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
         await gate.fetch(lock.format("_"), token)
         claiming = asyncio.ensure_future(
             claimer.fetch(
-                claim, None, ["q"], [30_000_000], [-1], [bytes(16)], 100, "late", token, thorough
+                claim, None, ["q"], [30_000_000], [-1], [bytes(16)], 100, "late", token, thorough, 2**23
             )
         )  # fmt: skip
         async with asyncio.timeout(10):

@@ -137,7 +137,10 @@ async def test_brokers_that_open_an_older_layout_at_once_migrate_it_once(
     brokers = [Broker(url, config=QUIET) for _ in range(10)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     written = await asyncio.gather(
-        *(broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers)
+        *(
+            broker._session.storage.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+            for broker in brokers
+        )
     )
     assert written.count(True) == 1
     await asyncio.gather(*(broker.close() for broker in brokers))

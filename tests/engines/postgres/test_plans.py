@@ -116,7 +116,8 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
-        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, false"
+        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, "
+        "false, 1000"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
     "compare_and_set": lambda n: ", ".join(
@@ -171,7 +172,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "store_reply": lambda _: f"{ID}, '{{reply}}'",
     "stored_reply": lambda _: ID,
     "sweep": lambda n: f"{ID}, NULL, {n}",
-    "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1",
+    "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1, 'cursor'",
     "all_up": lambda n: f"'big', {FIRST}, {n}",
     "all_down": lambda n: f"'big', {LAST}, {n}",
     "of_a_queue_up": lambda n: f"'big', {FIRST}, {n}",

@@ -108,30 +108,30 @@ async def test_a_cancel_reaches_the_claim_by_polling(broker: Broker, url: str) -
 
 
 async def test_documents_and_jobs_are_written_together_or_not_at_all(broker: Broker, url: str) -> None:
-    engine = broker._engine
+    engine, storage = broker._engine, broker._session.storage
     first, second = (broker._validator.insertion(NewJob("q", dedup_key="d")) for _ in range(2))
     both = [DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")]
-    assert await engine.compare_and_set(both[1:])
-    assert not await engine.compare_and_set(both, [first])
+    assert await storage.compare_and_set(both[1:])
+    assert not await storage.compare_and_set(both, [first])
     assert [document.name for document in (await engine.documents("k"))[1]] == ["b"]
     assert await broker.jobs() == []
     async with Broker(url, config=CONFIG) as other:
         with other._engine.signals.listen([documents_topic("k")]) as changed:
             await other._engine.documents("k")
             changed.clear()
-            assert await engine.compare_and_set(both[:1], [second], announce=True)
+            assert await storage.compare_and_set(both[:1], [second], announce=True)
             await within(changed.wait())
         written = await asyncio.gather(
             *(
                 at.compare_and_set([DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "b", b"1", None)])
-                for at in (engine, other._engine, engine)
+                for at in (storage, other._session.storage, storage)
             )
         )
         assert sorted(written) == [False, False, True]
     assert [job.id for job in await broker.jobs()] == [id_text(second.key)]
     [job] = await broker.claim("q", worker="gone")
     assert await engine.position(job.key, 10) == 0
-    assert await engine.reclaim(["gone"], 10, broker._policies.retention) == 1
+    assert await engine.reclaim(["gone"], 10, broker._validator.policies.retention) == 1
 
 
 async def test_a_worker_runs_jobs(url: str) -> None:

@@ -37,7 +37,7 @@ async def test_a_retry_during_the_first_try_gets_the_reply_of_the_first(
         Broker(url, config=QUIET) as broker,
         await AsyncConnection.connect(server_url(), autocommit=True) as console,
     ):
-        engine = broker._engine
+        storage = broker._session.storage
         await console.execute(SLOW.format(schema=schema))
 
         async def it_sleeps() -> bool:
@@ -48,7 +48,7 @@ async def test_a_retry_during_the_first_try_gets_the_reply_of_the_first(
             return bool(await found.fetchall())
 
         for expected, value in ((None, b"1"), (b"1", b"2")):
-            writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", expected, value)]))
+            writing = asyncio.create_task(storage.compare_and_set([DocumentWrite("k", "a", expected, value)]))
             await until(it_sleeps)
             wire.cut()
             assert await writing

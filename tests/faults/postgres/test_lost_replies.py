@@ -249,36 +249,38 @@ async def test_the_duties(broker: Broker, lose: Lose) -> None:
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
 async def test_documents(broker: Broker, lose: Lose, names: list[str]) -> None:
-    engine = broker._engine
+    storage = broker._session.storage
     loss = lose("compare_and_set")
-    assert await engine.compare_and_set([DocumentWrite("k", name, None, b"1") for name in names])
+    assert await storage.compare_and_set([DocumentWrite("k", name, None, b"1") for name in names])
     assert loss.has_happened
     loss = lose("compare_and_set")
-    assert await engine.compare_and_set([DocumentWrite("k", name, b"1", b"2") for name in names])
+    assert await storage.compare_and_set([DocumentWrite("k", name, b"1", b"2") for name in names])
     assert loss.has_happened
-    assert [(document.name, document.value) for document in (await engine.documents("k"))[1]] == [
+    assert [(document.name, document.value) for document in (await storage.documents("k"))[1]] == [
         (n, b"2") for n in names
     ]
     for expected in (None, b"1"):
         loss = lose("compare_and_set")
-        assert not await engine.compare_and_set([DocumentWrite("k", name, expected, b"3") for name in names])
+        assert not await storage.compare_and_set([DocumentWrite("k", name, expected, b"3") for name in names])
         assert loss.has_happened
     loss = lose("compare_and_set")
-    assert await engine.compare_and_set([DocumentWrite("k", name, b"2", None) for name in names])
+    assert await storage.compare_and_set([DocumentWrite("k", name, b"2", None) for name in names])
     assert loss.has_happened
-    assert (await engine.documents("k"))[1] == []
+    assert (await storage.documents("k"))[1] == []
 
 
 async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
-    engine = broker._engine
+    storage = broker._session.storage
     jobs = [broker._validator.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
     loss = lose("compare_and_set")
-    assert await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], jobs)
+    assert await storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], jobs)
     assert loss.has_happened
-    assert [(document.name, document.value) for document in (await engine.documents("k"))[1]] == [("a", b"1")]
+    assert [(document.name, document.value) for document in (await storage.documents("k"))[1]] == [
+        ("a", b"1")
+    ]
     assert [job.payload for job in await every_job(broker)] == [b"0"]
     loss = lose("compare_and_set")
-    assert not await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], jobs)
+    assert not await storage.compare_and_set([DocumentWrite("k", "a", None, b"2")], jobs)
     assert loss.has_happened
     assert (await broker.stats("q")).pending == 1
 
@@ -286,7 +288,12 @@ async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
 async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("end_claims")
-    await broker._engine.reclaim(["w"], 10, broker._policies.retention)
+    assert (
+        await broker._session.storage.write(
+            lambda token: broker._engine.reclaim(["w"], 10, broker._validator.policies.retention, token=token)
+        )
+        == 1
+    )
     assert loss.has_happened
     found = await record(broker, job.id)
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)

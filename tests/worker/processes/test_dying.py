@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
         ("SIGKILL", "the process that ran the job was killed by signal 9 (SIGKILL) (out of memory?)"),
     ],
 )
-async def test_the_end_of_a_process_costs_that_attempt_only(app: App, way: str, reason: str) -> None:
+async def test_the_end_of_a_process_fails_that_attempt_only(app: App, way: str, reason: str) -> None:
     ids = [(await tasks.die.aenqueue(way)).id, *[(await tasks.pid.aenqueue()).id for _ in range(2)]]
     worker = await run_until_idle(app)
     broker = await app.opened()
@@ -51,13 +51,13 @@ async def test_the_end_of_a_process_costs_that_attempt_only(app: App, way: str, 
     assert worker.done == 3
 
 
-async def test_a_retry_policy_may_give_up_on_a_dead_process(app: App) -> None:
+async def test_a_retry_policy_may_exclude_a_dead_process(app: App) -> None:
     job = await after(app, (await tasks.die_for_good.aenqueue()).id)
     assert (job.state, job.attempts) == (JobState.DEAD, 1)
     assert "exit code 7" in str(job.last_error)
 
 
-async def test_an_idle_child_that_is_killed_costs_nobody_an_attempt(app: App) -> None:
+async def test_the_kill_of_an_idle_child_fails_no_attempt(app: App) -> None:
     async with working(app, concurrency=1):
         child = await (await tasks.pid.aenqueue()).aresult(timeout=20)
         os.kill(child, signal.SIGKILL)
@@ -66,7 +66,7 @@ async def test_an_idle_child_that_is_killed_costs_nobody_an_attempt(app: App) ->
     assert (await record(await app.opened(), handle.id)).attempts == 1
 
 
-async def test_a_child_shrugs_off_the_workers_signals(app: App) -> None:
+async def test_a_child_ignores_the_workers_signals(app: App) -> None:
     assert await done(app, (await tasks.shrug_off.aenqueue()).id) == ["still here"]
 
 
@@ -87,7 +87,7 @@ async def test_a_timeout_kills_the_process(app: App) -> None:
         assert await (await tasks.pid.aenqueue()).aresult(timeout=20) != child
 
 
-async def test_what_a_killed_process_has_started_ends_with_it(app: App, tmp_path: Path) -> None:
+async def test_the_kill_of_a_process_kills_the_processes_that_it_started(app: App, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reading = asyncio.create_task(asyncio.to_thread(fifo.read_bytes))
@@ -98,7 +98,7 @@ async def test_what_a_killed_process_has_started_ends_with_it(app: App, tmp_path
     assert await within(reading) == b""
 
 
-async def test_a_cancel_from_elsewhere_interrupts_by_a_kill(app: App, url: str) -> None:
+async def test_an_interrupting_cancel_from_another_broker_kills_the_process(app: App, url: str) -> None:
     async with Broker(url) as elsewhere, working(app):
         handle = await tasks.interruptible.aenqueue()
         job = await started(elsewhere, handle.id)
@@ -169,7 +169,7 @@ async def test_a_cancel_during_the_wait_for_a_child_reaches_the_handler(app: App
             assert (await within(run)).result == b'"lost"'
 
 
-async def test_the_wait_for_a_child_is_told_from_the_run(app: App) -> None:
+async def test_the_wait_for_a_free_child_is_not_part_of_the_run(app: App) -> None:
     told: list[str] = []
     async with pool_of_one(app) as pool:
         running = []

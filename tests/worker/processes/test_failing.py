@@ -38,7 +38,7 @@ async def test_retry_policies_see_the_exception_itself(app: App) -> None:
 
 
 @pytest.mark.parametrize("task", [tasks.end_by, tasks.end_by_async], ids=["def", "async"])
-async def test_handlers_end_their_runs_as_they_like(app: App, task: Any) -> None:
+async def test_handler_exceptions_work_in_a_child(app: App, task: Any) -> None:
     expected = {
         "dead letter": (JobState.DEAD, 1, "no such customer"),
         "later": (JobState.SCHEDULED, 1, "busy"),

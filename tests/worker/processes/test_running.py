@@ -26,7 +26,7 @@ LONG = "x" * 300_000
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-async def test_arguments_are_rebuilt_and_the_context_is_there(app: App) -> None:
+async def test_arguments_are_rebuilt_and_the_context_is_passed(app: App) -> None:
     id = UUID(int=5)
     handle = await tasks.describe.aenqueue(NOON, id, tasks.Place("Bern"), note="é")
     [told] = await done(app, handle.id)
@@ -38,7 +38,7 @@ async def test_arguments_are_rebuilt_and_the_context_is_there(app: App) -> None:
     assert (await handle.aresult(timeout=5))["city"] == "Bern"
 
 
-async def test_a_child_is_warm_and_keeps_its_lifespan_but_not_a_runs_variables(
+async def test_a_child_is_reused_with_its_lifespan_but_without_a_runs_variables(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROCESS_TASKS_FAREWELLS", str(tmp_path))
@@ -68,7 +68,7 @@ async def test_more_jobs_than_children_wait_their_turn(app: App, monkeypatch: py
     assert len(set(await done(app, *(handle.id for handle in handles)))) <= 2
 
 
-async def test_raw_handlers_get_their_bytes(app: App) -> None:
+async def test_raw_handlers_get_the_payload_as_bytes(app: App) -> None:
     handle = await tasks.take.aenqueue(b"\x00\xff")
     await run_until_idle(app, queues=["raw"])
     assert await handle.aresult(timeout=5) == [0, 255]
@@ -85,7 +85,7 @@ async def test_the_tenants_scope_is_entered_in_the_child(app: App) -> None:
     assert unscoped == "nobody"
 
 
-async def test_a_scope_sees_the_handlers_error_and_its_own_is_the_jobs(app: App) -> None:
+async def test_a_scope_sees_the_handlers_error_and_an_error_of_the_scope_fails_the_job(app: App) -> None:
     seen = await tasks.fail_in_scope.using(tenant="acme").aenqueue()
     unknown = await tasks.whose.using(tenant="stranger").aenqueue()
     job = await after(app, seen.id)
@@ -161,7 +161,7 @@ async def test_follow_ups_survive_the_middleware(app: App, monkeypatch: pytest.M
     assert await (await app.opened()).kv_get(b"led") == b"\xff"
 
 
-async def test_the_time_limit_counts_from_when_a_child_has_the_job(
+async def test_the_timeout_starts_when_a_child_has_started_the_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one child, the first job's time is up before the others' begins; they come to the same end."""
@@ -191,7 +191,7 @@ async def test_large_arguments_and_results_pass(app: App) -> None:
     assert (told["city"], len(text)) == (LONG, 900_000)
 
 
-async def test_a_result_that_cant_be_kept_is_still_a_success(
+async def test_a_result_that_can_not_be_stored_leaves_the_job_done(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = await tasks.unkeepable.aenqueue()

@@ -86,7 +86,7 @@ async def test_a_scripts_own_tasks_run_in_children(tmp_path: Path, url: str) -> 
     assert await run_script(script(tmp_path, GUARDED, url)) == "42\n"
 
 
-async def test_a_script_without_a_guard_is_told(tmp_path: Path, url: str) -> None:
+async def test_a_script_without_a_main_guard_gets_the_remedy(tmp_path: Path, url: str) -> None:
     told = await run_script(script(tmp_path, UNGUARDED, url))
     assert "ended with exit code 1 before it started the job" in told
     assert 'put `if __name__ == "__main__":` before' in told

@@ -17,7 +17,7 @@ from tests.worker.processes.watching import (
 pytestmark = pytest.mark.slow
 
 
-async def test_a_stopping_worker_tells_the_handler(app: App) -> None:
+async def test_a_stopping_worker_signals_the_handler(app: App) -> None:
     async with working(app):
         handle = await tasks.wait_for_shutdown.aenqueue()
         await started(await app.opened(), handle.id)
@@ -25,7 +25,7 @@ async def test_a_stopping_worker_tells_the_handler(app: App) -> None:
     assert (job.state, job.result) == (JobState.DONE, b'"shutdown"')
 
 
-async def test_a_job_that_wont_end_is_killed_and_released_uncounted(app: App) -> None:
+async def test_a_job_that_does_not_end_is_killed_and_released_uncounted(app: App) -> None:
     async with working(app, shutdown_timeout=0.1):
         handle = await tasks.stalling.aenqueue()
         job = await started(await app.opened(), handle.id)
@@ -39,7 +39,7 @@ async def test_a_worker_without_process_tasks_starts_none(app: App, monkeypatch:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
-async def test_no_descriptors_are_left_over(app: App) -> None:
+async def test_no_file_descriptors_leak(app: App) -> None:
     counts = []
     for _ in range(3):
         for task in (tasks.die_for_good, tasks.die_for_good, tasks.pid):

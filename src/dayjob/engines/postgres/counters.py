@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.retrying_pool import RetryingPool
+from dayjob.engines.postgres.pool import Connection, Pool
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import SECOND
@@ -21,7 +20,7 @@ _REPLY_RETENTION = 600 * SECOND
 class Counters:
     """Folds counters in the background, when this process has written or read many rows."""
 
-    def __init__(self, pool: RetryingPool, statements: Statements) -> None:
+    def __init__(self, pool: Pool, statements: Statements) -> None:
         self._pool = pool
         self._statements = statements
         self._written = 0

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import asyncpg
 from msgspec import Struct
 
-from dayjob.engines.base import Token
+from dayjob.engines.base import Token, Transient
 from dayjob.engines.postgres.counters import Counters
+from dayjob.engines.postgres.errors import token_is_stored
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.retrying_pool import RetryingPool, Work
+from dayjob.engines.postgres.pool import Connection, Pool, Reply, Work
 from dayjob.engines.postgres.statements import Statements
 from dayjob.runtime import ids
-
-Reply = TypeVar("Reply")
 
 
 class Database(Struct, frozen=True):
     """The parts that every verb uses."""
 
-    pool: RetryingPool
+    pool: Pool
     statements: Statements
     notifier: Notifier
     counters: Counters
@@ -46,15 +46,30 @@ class Database(Struct, frozen=True):
 
     async def write(
         self,
-        token: bytes,
+        token: Token | None,
+        key: bytes,
         work: Work[Reply],
         decode: Callable[[Any], Reply],
         *,
         wait_for_locks: bool = True,
     ) -> Reply:
-        """Run work that stores its reply under the token. ``decode`` makes the result from a stored reply."""
+        """Run work that stores its reply under the key. A repeated write looks for the stored reply first.
+
+        ``decode`` makes the result from a stored reply.
+        """
         self.counters.row_written()
-        return await self.pool.run(work, token=token, decode=decode, wait_for_locks=wait_for_locks)
+
+        async def repeat(connection: Connection) -> Reply:
+            stored = await connection.fetchrow(self.statements["stored_reply"], key)
+            return await work(connection) if stored is None else decode(stored[0])
+
+        repeated = token is not None and token.repeated
+        try:
+            return await self.pool.run(repeat if repeated else work, wait_for_locks=wait_for_locks)
+        except asyncpg.UniqueViolationError as error:
+            if not token_is_stored(error):
+                raise
+        return await self.pool.run(repeat)  # The first try was still under way, and has committed.
 
     async def execute(self, name: str, token: Token | None, *parameters: Any, part: int = 0) -> list[str]:
         """Run a statement that stores its reply under the token. Return that reply."""
@@ -64,7 +79,7 @@ class Database(Struct, frozen=True):
             reply: list[str] | None = await connection.fetchval(self.statements[name], key, *parameters)
             return reply or []
 
-        return await self.write(key, run, list)
+        return await self.write(token, key, run, list)
 
 
 def token_key(token: Token | None, part: int = 0) -> bytes:
@@ -76,3 +91,12 @@ def token_key(token: Token | None, part: int = 0) -> bytes:
         if part == 0
         else ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
     )
+
+
+@contextmanager
+def later_commit() -> Iterator[None]:
+    """Around a commit of a write that has made another before: the repetition must look for both."""
+    try:
+        yield
+    except Transient as error:
+        raise Transient(str(error), commit_unknown=True) from error.__cause__

@@ -39,10 +39,10 @@ async def compare_and_set(
     temporary = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
 
     async def write_some(
-        connection: Connection, some: Sequence[DocumentWrite], token: bytes | None, message: str | None
+        connection: Connection, some: Sequence[DocumentWrite], name: bytes | None, message: str | None
     ) -> bool:
         reply = await connection.fetchval(
-            statements["compare_and_set"], token, now, notifier.channel, message,
+            statements["compare_and_set"], name, now, notifier.channel, message,
             [write.kind for write in some],
             [write.name for write in some],
             [write.expected for write in some],
@@ -70,7 +70,7 @@ async def compare_and_set(
 
     work = in_transaction if jobs or temporary or len(new) > 1 else documents_only
     with notifier.with_commit(jobs) as message:
-        return await database.write(key, work, _decode, wait_for_locks=is_plain(jobs))
+        return await database.write(token, key, work, _decode, wait_for_locks=is_plain(jobs))
 
 
 def _decode(reply: Sequence[str]) -> bool:

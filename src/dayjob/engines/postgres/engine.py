@@ -18,7 +18,6 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     RetentionByQueue,
-    RetentionTimes,
     SettleOp,
     Token,
 )
@@ -26,19 +25,18 @@ from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
 from dayjob.engines.postgres.claim import Claimer
 from dayjob.engines.postgres.counters import Counters
-from dayjob.engines.postgres.database import Database
+from dayjob.engines.postgres.database import Database, later_commit, token_key
 from dayjob.engines.postgres.insert import Fetch, Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.retrying_pool import RetryingPool
+from dayjob.engines.postgres.pool import Connection, Pool
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
-from dayjob.engines.postgres.settle import Settler, states
+from dayjob.engines.postgres.settle import settle, states
 from dayjob.engines.postgres.statements import Statements
-from dayjob.errors import Closed, ConfigError, EngineUnavailable
+from dayjob.errors import Closed, ConfigError
 from dayjob.model.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Transition
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
 
@@ -60,7 +58,7 @@ class PostgresEngine:
 
     async def open(self) -> None:
         statements = self._statements
-        pool = RetryingPool(self._settings, statements)
+        pool = Pool(self._settings)
 
         async def begin(connection: Connection) -> str:
             await prepare(connection, self._settings)
@@ -68,15 +66,13 @@ class PostgresEngine:
             return installation
 
         try:
-            self._installation = await pool.run(begin)
+            self._installation = await pool.run_retrying(begin)
         except BaseException:
             await pool.close()
             raise
-        pool.on_lost_reply = self.signals.publish_all
         notifier = Notifier(self._settings, self.signals, pool, statements, self._hints)
         database = Database(pool, statements, notifier, Counters(pool, statements))
         self._claimer = Claimer(database, self._hints)
-        self._settler = Settler(database)
         self._opened = database
 
     async def close(self) -> None:
@@ -132,19 +128,18 @@ class PostgresEngine:
     async def claim(
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> list[list[Job]]:
-        await self._notifier.ready()
-        if lost := await self._claimer.lost():
-            await self.settle(
-                [SettleOp(key, epoch, Transition.RELEASE, RetentionTimes()) for key, epoch in lost], now
-            )
+        """Claim for each request, in a commit each. A repetition looks for the jobs of all of them."""
+        return await self._claim(requests, now, token, 0)
+
+    async def _claim(
+        self, requests: Sequence[ClaimRequest], now: int | None, token: Token | None, part: int
+    ) -> list[list[Job]]:
+        repeated = token is not None and token.repeated
         claimed: list[list[Job]] = []
-        for request in requests:
-            try:
-                claimed.append(await self._claimer.claim(request, now))
-            except EngineUnavailable:
-                if not any(claimed):
-                    raise
-                claimed.append([])  # The jobs of the other requests must reach their callers.
+        with later_commit():
+            for number, request in enumerate(requests, part):
+                key = token_key(token, number)
+                claimed.append(await self._claimer.claim(request, now, key, repeated=repeated))
         self._database.counters.row_written()
         return claimed
 
@@ -158,17 +153,14 @@ class PostgresEngine:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
         enqueued = await insert(self._database, jobs, now, token)
         self._hints.drop([job.queue for job in jobs])
-        try:
-            claimed = await self.claim(requests, now)
-        except EngineUnavailable:
-            claimed = [[] for _ in requests]
+        claimed = await self._claim(requests, now, token, 1)
         self._notifier.jobs_inserted(jobs)
         return enqueued, claimed
 
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> list[JobState | None]:
-        settled = await self._settler.settle(ops, now)
+        settled = await settle(self._database, ops, now, token)
         notifier = self._notifier
         if settled is None:
             notifier.jobs_finished([op.key for op in ops])
@@ -261,8 +253,10 @@ class PostgresEngine:
     async def requeue(
         self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
     ) -> list[bool]:
-        reply = await self._database.execute("requeue", token, now, list(dict.fromkeys(keys)))
-        return self._returned(keys, reply)
+        return self._returned(keys, await self._requeue(keys, now, token))
+
+    async def _requeue(self, keys: Sequence[bytes], now: int | None, token: Token | None) -> list[str]:
+        return await self._database.execute("requeue", token, now, list(dict.fromkeys(keys)))
 
     def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
         """Return for each job whether it returned to its queue, from a reply of "id queue"."""
@@ -274,7 +268,9 @@ class PostgresEngine:
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
     ) -> int:
         keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
-        return sum(await self.requeue(keys, now, token))
+        reply = await self._requeue(keys, now, token)
+        self._returned([], reply)
+        return len(reply)
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
@@ -347,7 +343,8 @@ class PostgresEngine:
         columns = rows.retention_columns(retention, JobState.CANCELLED)
         expired = await database.execute("expire", token, now, limit, *columns, EXPIRED)
         notifier.jobs_finished([id_key(id) for id in expired])
-        due, *queues = await database.execute("promote", token, now, limit, part=1)
+        with later_commit():
+            due, *queues = await database.execute("promote", token, now, limit, part=1)
         notifier.jobs_returned(queues)
         return int(due), len(expired)
 
@@ -400,8 +397,9 @@ class PostgresEngine:
         token: Token | None = None,
     ) -> tuple[int, bytes | None]:
         keys = await self._finished_keys(state, None, after, limit)
-        reply = await self._database.execute("sweep_finished", token, now, keys, state.value, age)
-        return int(reply[0]), keys[-1] if len(keys) == limit else None
+        cursor = keys[-1].hex() if len(keys) == limit else ""
+        reply = await self._database.execute("sweep_finished", token, now, keys, state.value, age, cursor)
+        return int(reply[0]), bytes.fromhex(reply[1]) or None
 
     # Documents.
 

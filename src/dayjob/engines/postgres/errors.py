@@ -6,7 +6,7 @@ import asyncio
 
 import asyncpg
 
-from dayjob.engines.base import Contended
+from dayjob.engines.base import Contended, Transient
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.errors import ConfigError, EngineUnavailable
 
@@ -71,13 +71,24 @@ def commit_unknown(error: BaseException) -> bool:
     return isinstance(error, _COMMIT_UNKNOWN)
 
 
-def public_error(settings: PostgresSettings, error: Exception) -> Exception:
-    """Return the error for users, with cause and remedy. An error of another origin is returned as it is."""
+def token_is_stored(error: Exception) -> bool:
+    """Whether a write failed because an earlier try of it has committed meanwhile."""
+    return isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "replies"
+
+
+def public_error(
+    settings: PostgresSettings, error: Exception, *, sent: bool = True, wait_for_locks: bool = True
+) -> Exception:
+    """Return the error for users, with cause and remedy. An error of another origin is returned as it is.
+
+    ``sent``: the statement may have reached the server. ``wait_for_locks``: a lock is a transient error.
+    """
     if isinstance(error, asyncpg.LockNotAvailableError):
-        return Contended(
+        text = (
             f"{settings.url}: the rows to write are locked by a transaction that is still open, such as one "
             "that has enqueued with the same dedup key: nothing was changed; try again when it has ended"
         )
+        return Transient(text) if wait_for_locks else Contended(text)
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, _MISCONFIGURED):
         return ConfigError(
@@ -88,20 +99,26 @@ def public_error(settings: PostgresSettings, error: Exception) -> Exception:
             f"{settings.url}: {cause}: a connection pooler without sessions is in between: "
             "add ?pgbouncer=1 to the URL"
         )
+    remedy = _remedy(settings, error)
+    if is_transient(error):
+        return Transient(
+            f"{settings.url}: {cause}: {remedy or 'check that the server runs and can be reached'}",
+            commit_unknown=sent and commit_unknown(error),
+        )
+    return error if remedy is None else EngineUnavailable(f"{settings.url}: {cause}: {remedy}")
+
+
+def _remedy(settings: PostgresSettings, error: Exception) -> str | None:
     if isinstance(error, asyncpg.TooManyConnectionsError):
-        remedy = "raise the server's max_connections, or lower ?connections= or the number of processes"
-    elif isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        remedy = "the server is read-only, as a standby is: point the URL at the primary"
-    elif isinstance(
+        return "raise the server's max_connections, or lower ?connections= or the number of processes"
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return "the server is read-only, as a standby is: point the URL at the primary"
+    if isinstance(
         error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError | asyncpg.InvalidSchemaNameError
     ):
-        remedy = f"the schema {settings.schema!r} lacks a table or function: run  dayjob migrate"
-    elif isinstance(error, asyncpg.InsufficientPrivilegeError):
-        remedy = f"grant the role the schema {settings.schema!r}, or run  dayjob migrate  as its owner"
-    elif isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
-        remedy = "free disk space or memory on the server, then try again"
-    elif not isinstance(error, _TRANSIENT):
-        return error
-    else:
-        remedy = "check that the server runs and can be reached, then try again"
-    return EngineUnavailable(f"{settings.url}: {cause}: {remedy}")
+        return f"the schema {settings.schema!r} lacks a table or function: run  dayjob migrate"
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return f"grant the role the schema {settings.schema!r}, or run  dayjob migrate  as its owner"
+    if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
+        return "free disk space or memory on the server, then try again"
+    return None

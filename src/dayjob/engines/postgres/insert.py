@@ -63,11 +63,17 @@ async def insert(
 
     with database.notifier.with_commit(jobs) as message:
         if is_plain(jobs):
-            return await database.write(key, plain, lambda reply: _plain_replies(jobs, reply))
-        if len(jobs) == 1 and not jobs[0].kv:
+            enqueued = await database.write(token, key, plain, lambda reply: _plain_replies(jobs, reply))
+        elif len(jobs) == 1 and not jobs[0].kv:
             stored = [Enqueued(id_text(jobs[0].key), True)]
-            return await database.write(key, one, lambda _: stored, wait_for_locks=False)
-        return await database.write(key, several, _decoded, wait_for_locks=False)
+            enqueued = await database.write(token, key, one, lambda _: stored, wait_for_locks=False)
+        else:
+            return await database.write(token, key, several, _decoded, wait_for_locks=False)
+    if token is not None and token.repeated and not any(each.created for each in enqueued):
+        # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
+        reply = await database.fetch("stored_reply", key)
+        return _plain_replies(jobs, reply[0][0]) if reply else enqueued
+    return enqueued
 
 
 def is_plain(jobs: Sequence[Insertion]) -> bool:

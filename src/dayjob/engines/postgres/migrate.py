@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncpg
 from msgspec import Struct
 
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.retrying_pool import RetryingPool
+from dayjob.engines.postgres.pool import Connection, Pool
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.errors import ConfigError
@@ -36,9 +35,9 @@ class PostgresLayout(Struct, frozen=True):
         return "\n\n".join([*parts, "COMMIT;", ""])
 
     async def apply(self) -> tuple[int, int]:
-        pool = RetryingPool(self.settings, Statements(self.settings.schema))
+        pool = Pool(self.settings)
         try:
-            return await pool.run(lambda connection: prepare(connection, self.settings))
+            return await pool.run_retrying(lambda connection: prepare(connection, self.settings))
         finally:
             await pool.close()
 

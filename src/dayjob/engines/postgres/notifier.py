@@ -16,8 +16,7 @@ from dayjob.engines.base import Insertion
 from dayjob.engines.postgres import messages
 from dayjob.engines.postgres.listener import Listener
 from dayjob.engines.postgres.messages import RETURNED, WAIT, Item, topic_item
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.retrying_pool import RetryingPool
+from dayjob.engines.postgres.pool import Connection, Pool
 from dayjob.engines.postgres.scan_hints import LAST_ID, START, ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
@@ -42,7 +41,7 @@ class Notifier:
         self,
         settings: PostgresSettings,
         signals: Signals,
-        pool: RetryingPool,
+        pool: Pool,
         statements: Statements,
         hints: ScanHints,
     ) -> None:
@@ -108,7 +107,7 @@ class Notifier:
 
     def jobs_finished(self, keys: Sequence[bytes]) -> None:
         """Wake the waits for these jobs, here and in other processes."""
-        if self._signals.hears_of("job"):
+        if self._signals.has_listeners("job"):
             self._signals.publish(map(job_topic, keys))
         if self._awaited:
             awaited = [key for key in keys if key in self._awaited]
@@ -127,7 +126,7 @@ class Notifier:
             await connection.fetch(self._notify, self.channel, message)
 
         try:
-            await self._pool.run(notify)
+            await self._pool.run_retrying(notify)
         except DayjobError as error:
             _log.debug("a notification was not sent; other processes find the change by polling: %s", error)
 

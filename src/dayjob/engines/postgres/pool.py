@@ -1,19 +1,25 @@
 """A small pool of connections, opened on demand and reused.
 
-A connection that failed in an unknown state is closed and never reused.
+A connection that failed in an unknown state is closed and never reused. ``run`` tries once: the broker
+repeats a call that fails with ``Transient``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
+from dayjob.engines.base import Transient
+from dayjob.engines.postgres.errors import public_error
 from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.errors import Closed, DayjobError
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
 
 
 class Connection(Protocol):
@@ -31,6 +37,12 @@ class Connection(Protocol):
     async def close(self, *, timeout: float) -> None: ...
     def terminate(self) -> None: ...
 
+
+Reply = TypeVar("Reply")
+Work = Callable[[Connection], Awaitable[Reply]]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_SHORTEST_TRY = 0.1
 
 SESSION_SETTINGS = {
     "enable_seqscan": "off",
@@ -78,6 +90,59 @@ class Pool:
         self._idle: deque[Connection] = deque()
         self._free = asyncio.Semaphore(settings.connections)
         self._closed = False
+
+    async def run(
+        self, work: Work[Reply], *, timeout: float | None = None, wait_for_locks: bool = True
+    ) -> Reply:
+        """Run work once. Raise ``Transient`` if the next try may succeed.
+
+        Work fails after the timeout, or that of the settings. A locked row raises ``Transient`` after the
+        lock timeout; without ``wait_for_locks``, ``Contended``.
+        """
+        if self._closed:
+            raise Closed(f"{self._settings.url}: the engine is closed")
+        deadline = SYSTEM.elapsed() + (self._settings.timeout if timeout is None else timeout)
+        connection: Connection | None = None
+        sound = False
+        try:
+            connection = await self.acquire(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY))
+            async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY)):
+                if self._settings.pgbouncer:
+                    async with connection.transaction():
+                        await connection.execute(SET_LOCAL)
+                        reply = await work(connection)
+                else:
+                    reply = await work(connection)
+            sound = True
+            return reply
+        except DayjobError:
+            raise
+        except Exception as error:
+            public = public_error(
+                self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
+            )
+            raise public from (None if public is error else error)
+        finally:
+            if connection is not None:
+                self.release(connection, sound=sound)
+
+    async def run_retrying(self, work: Work[Reply]) -> Reply:
+        """Run work outside of the broker's calls, again after transient errors, until the timeout.
+
+        The repetition of the work must be harmless.
+        """
+        deadline = SYSTEM.elapsed() + self._settings.timeout
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+        cause: Transient | None = None
+        while True:
+            try:
+                return await self.run(work, timeout=deadline - SYSTEM.elapsed())
+            except Transient as error:
+                if cause is None or not isinstance(error.__cause__, TimeoutError):
+                    cause = error  # A timeout explains less than any other error.
+            if SYSTEM.elapsed() + backoff.pause >= deadline:
+                raise cause
+            await backoff.wait(SYSTEM)
 
     async def acquire(self, timeout: float) -> Connection:
         """Return a connection for exclusive use until ``release``, or raise ``TimeoutError``."""

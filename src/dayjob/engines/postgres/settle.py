@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from msgspec import Struct
-
-from dayjob.engines.base import Contended, Insertion, SettleOp
-from dayjob.engines.doubts import Doubts
-from dayjob.engines.postgres.database import Database
+from dayjob.engines.base import Insertion, SettleOp, Token
+from dayjob.engines.postgres.database import Database, token_key
 from dayjob.engines.postgres.insert import Transaction, insert_all
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import ack_columns, settle_columns
-from dayjob.errors import EngineUnavailable
 from dayjob.model.job import JobState, id_key
-from dayjob.runtime import ids
 
 Claim = tuple[bytes, int]
 Settled = dict[Claim, tuple[JobState, str]]
@@ -30,78 +25,46 @@ _LOST: tuple[JobState | None, str] = (None, "")
 _DONE = (JobState.DONE, "")
 
 
-class Batch(Struct, frozen=True, eq=False):
-    """Settlements as they are sent."""
+async def settle(
+    database: Database, ops: Sequence[SettleOp], now: int | None, token: Token | None
+) -> Settled | None:
+    """Apply the settlements whose claims are current, in one commit, and return these.
 
-    token: bytes
-    ops: Sequence[SettleOp]
-    now: int | None
-
-
-class Settler:
-    """Settles the claims of one engine, each batch in one commit."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._doubts = Doubts[Batch]()
-
-    async def settle(self, ops: Sequence[SettleOp], now: int | None) -> Settled | None:
-        """Return the settlements whose claims were current, also those that an earlier try has applied.
-
-        None is short for: all are done, and not kept.
-        """
-        settled: Settled = {}
-        for doubt in self._doubts.about(ops):
-            settled |= _in_full(doubt.ops, await apply(self._database, doubt))
-            self._doubts.remove(doubt)
-        left = ops
-        if settled:
-            left = [op for op in ops if (op.key, op.epoch) not in settled]
-        if left:
-            batch = Batch(ids.new_key(), _first_of_each(left), now)
-            try:
-                applied = await apply(self._database, batch)
-            except Contended:
-                raise  # Nothing was changed.
-            except EngineUnavailable:
-                self._doubts.add(batch.ops, batch)
-                raise
-            if applied is None and batch.ops is ops:
-                return None
-            settled |= _in_full(batch.ops, applied)
-        return settled
-
-
-async def apply(database: Database, batch: Batch) -> Settled | None:
-    """Apply a batch, or return the reply of its first try."""
-    ops, token, now = batch.ops, batch.token, batch.now
-    statements, notifier = database.statements, database.notifier
-    if all(op.plain for op in ops):
-        columns = ack_columns(ops)
+    None is short for: all are done, and not kept.
+    """
+    statements, notifier, key = database.statements, database.notifier, token_key(token)
+    sent = _first_of_each(ops)
+    if all(op.plain for op in sent):
+        columns = ack_columns(sent)
 
         async def ack(connection: Connection) -> Settled | None:
-            return _decode(await connection.fetchval(statements["ack"], token, *columns))
+            return decode(await connection.fetchval(statements["ack"], key, *columns))
 
-        return await database.write(token, ack, _decode)
+        def decode(reply: Sequence[str] | None) -> Settled | None:
+            if reply is None and sent is not ops:
+                return {(op.key, op.epoch): _DONE for op in sent}
+            return _decode(reply)
 
-    follow_ups = [job for op in ops for job in op.insert]
-    if not follow_ups and not any(op.kv for op in ops):
+        return await database.write(token, key, ack, decode)
+
+    follow_ups = [job for op in sent for job in op.insert]
+    if not follow_ups and not any(op.kv for op in sent):
 
         async def settle(connection: Connection) -> Settled | None:
-            return _decode(await connection.fetchval(statements["settle"], token, now, *settle_columns(ops)))
+            return _decode(await connection.fetchval(statements["settle"], key, now, *settle_columns(sent)))
 
-        return await database.write(token, settle, _decode)
+        return await database.write(token, key, settle, _decode)
 
     with notifier.with_commit(follow_ups) as message:
 
         async def settle_with_effects(connection: Connection) -> Settled | None:
             async with connection.transaction():
                 transaction = Transaction(connection.fetch, statements, now, notifier.channel, message)
-                reply = await _settle_with_effects(transaction, ops)
-                await transaction.run("store_reply", token, reply)
+                reply = await _settle_with_effects(transaction, sent)
+                await transaction.run("store_reply", key, reply)
             return _decode(reply)
 
-        return await database.write(token, settle_with_effects, _decode, wait_for_locks=False)
+        return await database.write(token, key, settle_with_effects, _decode, wait_for_locks=False)
 
 
 def _first_of_each(ops: Sequence[SettleOp]) -> Sequence[SettleOp]:
@@ -131,10 +94,6 @@ def _decode_settled(reply: Sequence[str]) -> Settled:
         id, epoch, state, queue = text.split(" ", 3)
         settled[id_key(id), int(epoch)] = (_STATES[state], queue)
     return settled
-
-
-def _in_full(ops: Sequence[SettleOp], settled: Settled | None) -> Settled:
-    return {(op.key, op.epoch): _DONE for op in ops} if settled is None else settled
 
 
 async def _settle_with_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> list[str]:

@@ -165,7 +165,10 @@ class RedisEngine:
     async def _claimed(
         self, requests: Sequence[ClaimRequest], replies: list[list[bytes]], now: int | None
     ) -> list[list[Job]]:
-        """Return the jobs of each request. Quarantine those that can't be decoded, and claim others."""
+        """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
+
+        If that fails, the broker repeats the call and gets the stored claims, without the quarantined ones.
+        """
         claimed: list[list[Job]] = []
         for request, reply in zip(requests, replies, strict=True):
             jobs: list[Job] = []

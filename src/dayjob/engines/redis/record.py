@@ -105,7 +105,7 @@ def claimed_job(key: bytes, record: bytes) -> Job:
         found = _decode_facts(record[facts_at:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(corrupt_text(str(error))) from None
-    return Job(
+    job = Job(
         key=key,
         queue=queue,
         task=found.task,
@@ -121,13 +121,16 @@ def claimed_job(key: bytes, record: bytes) -> Job:
         run_us=run,
         claimed_us=claimed,
         lease_us=lease,
-        expires_us=None if expires == NONE else expires,
-        last_error=record[error_at : error_at + error_size].decode("utf-8", "replace")
-        if flags & _ERROR
-        else None,
-        cancel_requested=flags & _CANCEL > 0,
-        worker=record[worker_at:error_at].decode() if worker_size else None,
     )
+    if worker_size:
+        job.worker = record[worker_at:error_at].decode()
+    if expires != NONE:
+        job.expires_us = expires
+    if flags & _ERROR:
+        job.last_error = record[error_at : error_at + error_size].decode("utf-8", "replace")
+    if flags & _CANCEL:
+        job.cancel_requested = True
+    return job
 
 
 def epoch_of(record: bytes) -> int:

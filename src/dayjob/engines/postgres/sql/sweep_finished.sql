@@ -1,7 +1,7 @@
 -- Remove those of the given jobs that finished long enough ago.
--- $1 token  $2 now  $3 ids  $4 state  $5 age
+-- $1 token  $2 now  $3 ids  $4 state  $5 age  $6 the cursor after these jobs
 -- State and time are compared as expressions: otherwise the planner walks another index.
--- Replies with their number. Stores no reply if there are none.
+-- Replies with their number and the cursor, which a repetition could not find again. Stores no reply if there are none.
 WITH removed AS (
     DELETE FROM dayjob.jobs
     WHERE id = ANY ($3::uuid[]) AND state || '' = $4
@@ -15,9 +15,9 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT ARRAY[count(*)::text] AS reply FROM removed
+    SELECT count(*) AS removed, ARRAY[count(*)::text, $6] AS reply FROM removed
 ),
 stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{0}'
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE removed > 0
 )
 SELECT reply FROM result
