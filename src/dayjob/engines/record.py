@@ -194,8 +194,8 @@ def quarantine(record: Record, error: str, now: int) -> None:
     _finish(record, RetentionTimes(dead=None), now)
 
 
-def corrupt_text(what: str) -> str:
-    return f"corrupt record: {what}"
+def corrupt_text(detail: str) -> str:
+    return f"corrupt record: {detail}"
 
 
 def waiting_state(run_at: int, now: int) -> JobState:

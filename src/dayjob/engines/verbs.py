@@ -1,8 +1,8 @@
 """The verbs of the engine contract, written once over the store port.
 
 Each verb takes the store, the time to act at, and its arguments. It changes records by the rules of
-``engines.record``, moves the counters with them, and collects the topics to publish after the commit. See
-``engines.base.Engine`` for what the verbs guarantee.
+``engines.record``, moves the counters with them, and collects the topics to publish after the commit. The
+guarantees of the verbs are in ``engines.base.Engine``.
 """
 
 from __future__ import annotations
@@ -329,11 +329,11 @@ def _end_claims(
 
 
 def quarantine(store: Store, now: int, corrupt: Iterable[tuple[Record, str]]) -> None:
-    """End jobs that can't be decoded as dead. The text names what is wrong."""
+    """End jobs that can't be decoded as dead. Each comes with a text that names the defect."""
     changes = _Changes(store)
-    for record, what in corrupt:
+    for record, detail in corrupt:
         before = record.state
-        records.quarantine(record, records.corrupt_text(what), now)
+        records.quarantine(record, records.corrupt_text(detail), now)
         changes.save(record, before)
     changes.count()
 
