@@ -1,4 +1,4 @@
-"""What other processes do with a database while a test looks on."""
+"""The functions that the child processes of these tests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUIET = BrokerConfig(duties=False)
 
 
 async def hold(url: str) -> None:
-    """Enqueue and claim a job; at the test's word try to ack it, and say what came of it."""
+    """Enqueue and claim a job; try to ack it on a message of the test, and report the outcome."""
     broker = await Broker(url, config=QUIET).open()
     await broker.enqueue("q", b"held")
     (job,) = await broker.claim("q")
@@ -35,7 +35,7 @@ async def claim_and_stay(url: str) -> None:
 
 
 async def wait_for_a_job(url: str) -> None:
-    """Wait for a job that does not come; say how the wait ended."""
+    """Wait for a job that never arrives; report the end of the wait."""
     broker = await Broker(url, config=QUIET).open()
     say("open")
     say(await outcome(broker.claim("nothing", wait=60)))
@@ -48,8 +48,8 @@ async def try_to_open(url: str) -> None:
         await broker.close()
 
 
-async def look(url: str) -> None:
-    """Look at all there is, from outside, again and again."""
+async def read_all(url: str) -> None:
+    """Read the database as a reader, once for each message of the test."""
     async with Broker(url, config=QUIET) as broker:
         while True:
             jobs = {job.payload.decode(): job.state.value for job in await broker.jobs()}
@@ -59,7 +59,7 @@ async def look(url: str) -> None:
 
 
 async def run_worker(url: str) -> None:
-    """A worker with one job that never ends; says how it came to its own end, and what it logged of it."""
+    """Run a worker with an endless job; report its end, and its log."""
     errors: list[str] = []
 
     class Errors(logging.Handler):
@@ -80,7 +80,7 @@ async def run_worker(url: str) -> None:
 
 
 async def outcome(attempt: Any) -> str:
-    """The name of what was raised, or 'done'."""
+    """Return the name of the raised error, or 'done'."""
     try:
         await attempt
     except (EngineFenced, LeaseLost) as error:

@@ -1,4 +1,4 @@
-"""Claims of a process that is gone come back long before their lease; those of a living one never do."""
+"""Claims of a dead process return long before their lease ends; those of a living one stay."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def owners(path: Path) -> list[int]:
     return [int(str(pid)) for (pid,) in query(path, "SELECT pid FROM dayjob_owners")]
 
 
-async def test_jobs_of_a_killed_process_come_back_well_before_their_lease(
+async def test_jobs_of_a_killed_process_return_before_their_lease_ends(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     ids = [(await dutiful.enqueue("q")).id for _ in range(3)]
@@ -67,7 +67,7 @@ async def test_jobs_of_a_killed_process_come_back_well_before_their_lease(
     await until(forgotten, 5)
 
 
-async def test_a_job_that_kills_its_worker_each_time_ends_dead(
+async def test_a_job_that_kills_its_worker_each_time_dies(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     enqueued = await dutiful.enqueue("q", max_attempts=3)
@@ -90,7 +90,7 @@ async def test_a_job_that_kills_its_worker_each_time_ends_dead(
     await until(forgotten, 5)
 
 
-async def test_a_killed_process_without_claims_is_forgotten(
+async def test_the_owner_of_a_killed_process_without_claims_is_removed(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     child = await spawn(hold, url, 1, LEASE)
@@ -104,7 +104,7 @@ async def test_a_killed_process_without_claims_is_forgotten(
     await until(forgotten, 5)
 
 
-async def test_a_killed_process_that_nobody_waited_for_is_gone(url: str, broker: Broker) -> None:
+async def test_a_zombie_process_counts_as_gone(url: str, broker: Broker) -> None:
     """A zombie still has its pid."""
     enqueued = await broker.enqueue("q")
     script = f"""
@@ -134,7 +134,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-async def test_a_stopped_process_is_not_taken_for_dead(
+async def test_a_stopped_process_does_not_count_as_gone(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")
@@ -157,9 +157,7 @@ async def test_a_stopped_process_is_not_taken_for_dead(
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_pid_that_was_used_again_is_not_the_owner(
-    url: str, path: Path, broker: Broker, spawn: Spawn
-) -> None:
+async def test_a_reused_pid_is_not_the_owner(url: str, path: Path, broker: Broker, spawn: Spawn) -> None:
     await broker.enqueue("q")
     child = await spawn(hold, url, 1, LEASE)
     assert len(await child.said()) == 1
@@ -167,7 +165,7 @@ async def test_a_pid_that_was_used_again_is_not_the_owner(
     assert await broker.reap() == 1
 
 
-async def test_a_process_of_another_host_is_judged_by_its_lease_only(
+async def test_a_process_of_another_host_loses_claims_by_lease_only(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")
@@ -184,10 +182,10 @@ async def test_a_process_of_another_host_is_judged_by_its_lease_only(
     await until(reaped, 5)
 
 
-async def test_a_clean_close_keeps_the_claims_until_their_lease(
+async def test_claims_survive_a_clean_close_until_their_lease_ends(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
-    """The process lives on, and may settle them through another broker."""
+    """The process still runs, and may settle them through another broker."""
     enqueued = await broker.enqueue("q")
     child = await spawn(close_with_a_claim, url, 2.0)
     assert await child.said() == enqueued.id
@@ -201,7 +199,7 @@ async def test_a_clean_close_keeps_the_claims_until_their_lease(
     assert (await record(broker, enqueued.id)).state is JobState.PENDING
 
 
-async def test_claims_left_by_a_process_that_closed_and_ended_come_back_at_once(
+async def test_claims_of_a_process_that_closed_and_ended_return_at_once(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")

@@ -16,9 +16,7 @@ from tests.support.processes import Spawn, said_by_all, together
 pytestmark = pytest.mark.slow
 
 
-async def test_of_four_hammering_processes_each_gets_its_share(
-    url: str, broker: Broker, spawn: Spawn
-) -> None:
+async def test_each_of_four_busy_processes_gets_its_share(url: str, broker: Broker, spawn: Spawn) -> None:
     children = await spawn.many(4, hammer, url, 3.0)
     await together(children)
     commits: list[int] = await said_by_all(children)

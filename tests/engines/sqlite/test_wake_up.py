@@ -1,4 +1,4 @@
-"""What one process does soon reaches those that wait in another, whose waiting costs next to nothing."""
+"""Changes by one process soon wake the waiters of another, and waiting costs little CPU time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_waiting_claim_starts_a_job_of_another_process_within_50_ms(
 
 
 async def test_an_idle_waiting_claim_uses_less_than_a_hundredth_of_a_core(url: str, spawn: Spawn) -> None:
-    """In its best second, each of which sees every duty that is not rarer: what else runs only adds to it."""
+    """The best second counts, since other processes only add to it. Each second has all frequent duties."""
     child = await spawn(idle, url, 4)
     shares: list[float] = await child.said()
     assert min(shares) < 0.01, shares
