@@ -150,10 +150,10 @@ async def test_the_end_of_one_job_ends_only_its_waits(broker: Broker, clock: Wat
 
 async def test_a_cancelled_waiter_does_not_end_other_waits(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker)
-    impatient, patient = (asyncio.create_task(broker.wait(claim.id, LONG)) for _ in range(2))
+    cancelled, waiting = (asyncio.create_task(broker.wait(claim.id, LONG)) for _ in range(2))
     await clock.until_waiting(2)
-    impatient.cancel()
+    cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await impatient
+        await cancelled
     await broker.ack(claim)
-    assert (await within(patient)).status == "completed"
+    assert (await within(waiting)).status == "completed"
