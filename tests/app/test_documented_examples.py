@@ -15,7 +15,7 @@ PAGES = [
 
 
 def examples() -> list[tuple[str, str]]:
-    """The heading that each program stands under, and the program."""
+    """Return each program with its heading."""
     found = []
     for page in PAGES:
         text = page.read_text()

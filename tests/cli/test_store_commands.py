@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dayjob import Broker, Recurring
 from dayjob.cli import main
 from dayjob.runtime.clock import SYSTEM
-from tests.cli.running import Store
+from tests.cli.store import Store
 from tests.support.registered_workers import MEMBER
 
 ON_A_STORE = [

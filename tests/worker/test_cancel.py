@@ -1,4 +1,4 @@
-"""A cancel from anywhere reaches the handler that it is meant for."""
+"""A cancel from any process reaches the handler of its job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.staging import Gate, Stage
 from tests.support.workers import record, run_until_idle, until, within, working
 
 PROMPT = 1.0
-"""Seconds within which a handler must learn of a cancel."""
+"""The maximum of seconds until a handler receives a cancel."""
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -21,7 +21,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
     app: App, outside: Broker, kind: str
 ) -> None:
     started: list[str] = []
-    told: list[float] = []
+    received: list[float] = []
 
     if kind == "coroutine":
 
@@ -29,7 +29,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
         async def work(ctx: Context) -> None:
             started.append(ctx.job.id)
             assert await ctx.cancelled.wait() == "cancel"
-            told.append(SYSTEM.elapsed())
+            received.append(SYSTEM.elapsed())
             raise JobCancelled
 
     else:
@@ -40,7 +40,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
             assert not ctx.cancelled
             assert ctx.cancelled.wait_in_thread(20)
             assert ctx.cancelled.reason == "cancel"
-            told.append(SYSTEM.elapsed())
+            received.append(SYSTEM.elapsed())
             raise JobCancelled
 
     async with working(app):
@@ -48,8 +48,8 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
         await until(lambda: started)
         asked = SYSTEM.elapsed()
         assert await outside.cancel(handle.id) is CancelOutcome.REQUESTED
-        await until(lambda: told)
-        assert told[0] - asked < PROMPT
+        await until(lambda: received)
+        assert received[0] - asked < PROMPT
         await within(handle.await_end())
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.CANCELLED, 1)
@@ -188,7 +188,7 @@ async def test_a_cancel_meant_for_one_job_does_not_reach_another(app: App, outsi
 
 
 async def test_a_cancelled_wait_for_a_signal_leaves_no_callback_behind(app: App) -> None:
-    """``shutting_down`` lives as long as the worker: a waiter per job must not pile up in it."""
+    """``shutting_down`` lives as long as the worker: the callbacks of its jobs must not accumulate."""
     kept: list[Any] = []
 
     @app.task

@@ -1,4 +1,4 @@
-"""A worker claims what it has room for, in batches, as soon as there is something."""
+"""A worker claims jobs for its free slots, in batches, as soon as there are any."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ async def test_a_single_job_starts_before_the_next_claim(app: App, monkeypatch: 
     order: list[str] = []
     fetch = Fetcher.fetch
 
-    async def noted(fetcher: Fetcher, limit: int, wait: float) -> list[Job]:
+    async def recorded_fetch(fetcher: Fetcher, limit: int, wait: float) -> list[Job]:
         order.append("ask")
         return await fetch(fetcher, limit, wait)
 
-    monkeypatch.setattr(Fetcher, "fetch", noted)
+    monkeypatch.setattr(Fetcher, "fetch", recorded_fetch)
 
     @app.task
     async def work() -> None:

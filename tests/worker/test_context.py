@@ -1,4 +1,4 @@
-"""What a handler gets: its context, what commits with its success, and a world of its own."""
+"""The context of a handler: follow-up work, logs, context variables, lifespan state."""
 
 from __future__ import annotations
 
@@ -190,14 +190,14 @@ async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App, outsi
     async def wrong_way() -> str:
         with pytest.raises(InvalidState, match="aenqueue"):
             child.enqueue(3)
-        return "told"
+        return "raised"
 
     handles = [await task.aenqueue() for task in (from_coroutine, from_thread)]
     wrong = await wrong_way.aenqueue()
     await run_until_idle(app)
     jobs = [await record(outside, await handle.aresult()) for handle in handles]
     assert [job.result for job in jobs] == [b"2", b"4"]
-    assert await wrong.aresult() == "told"
+    assert await wrong.aresult() == "raised"
 
 
 async def test_a_job_may_wait_for_a_job_that_it_enqueued_in_run_until_idle(app: App) -> None:

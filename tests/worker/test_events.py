@@ -1,4 +1,4 @@
-"""Observers are told after the fact, and can harm nobody."""
+"""Observers are called after the change is stored, and affect no job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def observing(app: App, pattern: str = "*") -> list[Event]:
     return seen
 
 
-def told(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobState | None]]:
+def events_of(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobState | None]]:
     return [(event.name, event.old_state, event.new_state) for event in events if event.id == id]
 
 
@@ -43,22 +43,22 @@ async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -
     worker = Worker(app, name="wanda")
     await within(worker.run_until_idle())
     running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
-    begins = [("job.enqueued", None, None), ("job.started", None, None)]
-    assert told(seen, handles["return"].id) == [*begins, ("job.succeeded", running, done)]
-    assert told(seen, handles["fail"].id) == [
-        *begins,
+    first_events = [("job.enqueued", None, None), ("job.started", None, None)]
+    assert events_of(seen, handles["return"].id) == [*first_events, ("job.succeeded", running, done)]
+    assert events_of(seen, handles["fail"].id) == [
+        *first_events,
         ("job.failed", running, pending),
         ("job.retrying", running, pending),
         ("job.started", None, None),
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]
-    assert told(seen, handles["dead"].id) == [
-        *begins,
+    assert events_of(seen, handles["dead"].id) == [
+        *first_events,
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]
-    assert told(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
+    assert events_of(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
     failed = next(event for event in seen if event.name == "job.failed")
     assert (failed.queue, failed.task) == ("default", "work")
     assert str(failed.error).startswith("ValueError: failed")
@@ -80,7 +80,7 @@ async def test_a_cancelled_run_has_an_event(app: App, outside: Broker) -> None:
         await within(started.wait())
         await outside.cancel(handle.id)
         await until(lambda: seen)
-    assert told(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
+    assert events_of(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
 
 
 async def test_observers_are_called_after_the_change_is_stored(app: App, outside: Broker) -> None:
@@ -207,8 +207,8 @@ async def test_events_without_observers_are_not_built(app: App, monkeypatch: pyt
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
-    for place in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
-        monkeypatch.setattr(place, refuse)
+    for name in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
+        monkeypatch.setattr(name, refuse)
     app.on("job.lost")(lambda event: None)
 
     @app.task(retry=Retry.none())

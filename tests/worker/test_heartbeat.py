@@ -1,4 +1,4 @@
-"""Leases are kept while jobs run, whatever the event loop does; a lost one is noticed."""
+"""Leases are renewed while jobs run, though the event loop is blocked; a lost lease is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short runs share tasks, and nothing of one reaches the next."""
+"""Short runs share asyncio tasks, and no context variable or cancellation passes from one to the next."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_each_run_has_its_own_context(app: App) -> None:
 
 
 async def test_a_cancellation_delivered_after_its_run_ended_does_not_reach_the_next_run(app: App) -> None:
-    """A run is interrupted in the moment in which it ends by itself."""
+    """A run is interrupted at the moment when it ends by itself."""
     ends: list[str] = []
 
     @app.task

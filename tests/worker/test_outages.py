@@ -1,4 +1,4 @@
-"""An engine that is away for a while costs time and nothing else."""
+"""Through an outage of the storage a worker loses time and no job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress is seen from outside while the job runs, and costs few writes."""
+"""Progress is readable while the job runs, and takes few writes."""
 
 from __future__ import annotations
 

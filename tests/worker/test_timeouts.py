@@ -1,4 +1,4 @@
-"""Runs that take longer than they may."""
+"""Runs that exceed their timeout."""
 
 from __future__ import annotations
 

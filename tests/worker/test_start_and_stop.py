@@ -1,4 +1,4 @@
-"""Starting, idling, stopping, draining."""
+"""A worker starts, idles, stops and drains."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.3)
-    told: list[float] = []
+    signalled_at: list[float] = []
     reasons: list[str | None] = []
     started: list[bool] = []
     gate = asyncio.Event()
@@ -227,7 +227,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
         def in_thread(ctx: Context) -> None:
             started.append(True)
             ctx.shutting_down.wait_in_thread(20)
-            told.append(SYSTEM.elapsed())
+            signalled_at.append(SYSTEM.elapsed())
             ctx.cancelled.wait_in_thread(20)
             reasons.append(ctx.cancelled.reason)
 
@@ -237,7 +237,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
         async def long(ctx: Context) -> None:
             started.append(True)
             await ctx.shutting_down.wait()
-            told.append(SYSTEM.elapsed())
+            signalled_at.append(SYSTEM.elapsed())
             try:
                 await gate.wait()
             except asyncio.CancelledError:
@@ -255,7 +255,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     stopped = SYSTEM.elapsed()
     worker.stop()
     await within(running, 6)
-    assert told[0] - stopped < 0.25
+    assert signalled_at[0] - stopped < 0.25
     assert SYSTEM.elapsed() - stopped >= 0.3
     await until(lambda: reasons == ["shutdown"])
     gate.set()
