@@ -1,12 +1,12 @@
-# `make` alone lists the targets. Everything runs in .venv, which is made on first use and brought up to
-# date whenever pyproject.toml changes. Needs Python 3.11+, make and a package index, nothing else.
+# `make` alone lists the targets. Everything runs in .venv, which is created on first use and updated
+# when pyproject.toml changes. The only requirements are Python 3.11+, make and a package index.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# What the linters look at, as far as it exists.
+# The sources that the linters check, if they exist.
 SOURCES := $(wildcard src tests benchmarks)
 
 # Extra arguments for pytest: make test ARGS="-k dedup -x"
@@ -16,7 +16,7 @@ ARGS ?=
 CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chromium-browser || \
     command -v google-chrome; } >/dev/null
 
-# How many processes share the tests. Many of them wait for processes of their own, so more than cores.
+# The number of test processes. Many tests wait for child processes, so it is larger than the cores.
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
@@ -51,7 +51,7 @@ test-fast: $(STAMP) ## Run the tests that are not marked slow, without the check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: test-browser
-test-browser: $(STAMP) ## Drive the dashboard in a Chromium, and take the pictures for docs/images
+test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the pictures for docs/images
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group browser
 	@$(CHROMIUM) || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    echo "installing chromium with apt-get"; \

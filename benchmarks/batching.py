@@ -1,19 +1,19 @@
-"""What batches and group commit gain over one call at a time."""
+"""The gain of batches and group commit over single calls."""
 
 from __future__ import annotations
 
 import asyncio
 from statistics import median
 
-from benchmarks.findings import Finding, paired_ratio, rate
+from benchmarks.results import Result, paired_ratio, rate
 from benchmarks.run import Run, measure
 from benchmarks.workloads import BATCH, PAYLOAD, QUEUE, drain, drain_one_by_one, enqueue, timed
 from dayjob import Broker
 
 
 @measure("group-commit", "sqlite", "slatedb")
-async def group_commit(run: Run, engine: str) -> list[Finding]:
-    """Concurrent single enqueues share commits."""
+async def group_commit(run: Run, engine: str) -> list[Result]:
+    """Concurrent single enqueues, which share commits, against sequential ones."""
     calls = run.size(1000, 300)
     async with Broker(run.url(engine)) as broker:
 
@@ -34,10 +34,10 @@ async def group_commit(run: Run, engine: str) -> list[Finding]:
             f"group-commit · {engine} · {calls:,} enqueues", run.size(7, 3), together, one_by_one
         )
     return [
-        Finding(
+        Result(
             measure="group-commit",
             engine=engine,
-            what=f"{calls:,} concurrent enqueues vs one by one",
+            description=f"{calls:,} concurrent enqueues vs one by one",
             figures=f"{rate(median(fast))} vs {rate(median(slow))}",
             value=paired_ratio(fast, slow),
             unit="×",
@@ -47,8 +47,8 @@ async def group_commit(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("batch-claim", "sqlite", "slatedb")
-async def batch_claim(run: Run, engine: str) -> list[Finding]:
-    """Claim and ack in batches of 100."""
+async def batch_claim(run: Run, engine: str) -> list[Result]:
+    """Claim and ack in batches of 100, against one at a time."""
     batches, singles = run.size(30, 10), run.size(300, 100)
     async with Broker(run.url(engine)) as broker:
 
@@ -62,10 +62,10 @@ async def batch_claim(run: Run, engine: str) -> list[Finding]:
 
         fast, slow = await run.in_turn(f"batch-claim · {engine}", run.size(9, 5), in_batches, one_by_one)
     return [
-        Finding(
+        Result(
             measure="batch-claim",
             engine=engine,
-            what=f"claim+ack in batches of {BATCH} vs one by one",
+            description=f"claim+ack in batches of {BATCH} vs one by one",
             figures=f"{rate(median(fast))} vs {rate(median(slow))}",
             value=paired_ratio(fast, slow),
             unit="×",
@@ -75,8 +75,8 @@ async def batch_claim(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("memory-vs-sqlite", "memory")
-async def memory_vs_sqlite(run: Run, engine: str) -> list[Finding]:
-    """The memory engine is no slower than SQLite."""
+async def memory_vs_sqlite(run: Run, engine: str) -> list[Result]:
+    """The memory engine against SQLite, in batches."""
     jobs = run.size(5000, 2000)
     async with Broker(run.url("memory")) as memory, Broker(run.url("sqlite")) as sqlite:
 
@@ -87,16 +87,16 @@ async def memory_vs_sqlite(run: Run, engine: str) -> list[Finding]:
 
             return jobs / await timed(all_of_it())
 
-        ours, theirs = await run.in_turn(
+        on_memory, on_sqlite = await run.in_turn(
             "memory-vs-sqlite", run.size(9, 5), lambda: cycle(memory), lambda: cycle(sqlite)
         )
     return [
-        Finding(
+        Result(
             measure="memory-vs-sqlite",
             engine=engine,
-            what="enqueue+claim+ack in batches, memory vs SQLite",
-            figures=f"{rate(median(ours))} vs {rate(median(theirs))}",
-            value=paired_ratio(ours, theirs),
+            description="enqueue+claim+ack in batches, memory vs SQLite",
+            figures=f"{rate(median(on_memory))} vs {rate(median(on_sqlite))}",
+            value=paired_ratio(on_memory, on_sqlite),
             unit="×",
             at_least=1,
         )

@@ -1,30 +1,29 @@
-"""What a busy queue's dead rows cost: time, while a foreign snapshot keeps them all, and space."""
+"""The cost of a busy queue's dead rows: time while another transaction prevents their removal, and space."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.findings import Finding, rate
 from benchmarks.fleet import BACKLOG
-from benchmarks.processes import ask, python
+from benchmarks.processes import run_child, start_child
+from benchmarks.results import Result, rate
 from benchmarks.run import Run, measure
 from benchmarks.server import connection
 
 _FLEET = "benchmarks.fleet"
 
 _FASTEST = 25_000
-"""Jobs per second that the backlog must last for; a faster worker is measured until it runs out."""
+"""The backlog lasts for this many jobs per second. A faster worker is measured until the backlog ends."""
 
 _GROWTH = 3.0
-"""Tables that are never cleaned up grow with the number of jobs: to ten times their size between the first
-100,000 and 1,000,000. Those that are hold what dies between two visits of autovacuum and during one, however
-many jobs there were; how much that is when the first size is taken is chance, hence the room."""
+"""Without vacuum, tables would grow tenfold between the first 100,000 jobs and 1,000,000. With it, they hold
+the rows that die between and during two vacuums. That amount varies, hence the margin."""
 
 
 @asynccontextmanager
 async def _snapshot(url: str) -> AsyncIterator[None]:
-    """A foreign transaction that sees the database as it is now, and forbids to remove what it sees."""
+    """Hold a transaction open whose snapshot prevents the removal of dead rows."""
     async with connection(url) as database:
         await database.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await database.execute("SELECT count(*) FROM pg_class")
@@ -33,16 +32,16 @@ async def _snapshot(url: str) -> AsyncIterator[None]:
 
 
 @measure("foreign-snapshot", "postgres")
-async def foreign_snapshot(run: Run, engine: str) -> list[Finding]:
-    """A worker while a foreign transaction stays open."""
-    run.close_sides()
+async def foreign_snapshot(run: Run, engine: str) -> list[Result]:
+    """Throughput of a worker while another transaction holds a snapshot open."""
+    run.close_stores()
     seconds = run.size(60, 10)
     trend = {}
 
     async def drain(*, under_snapshot: bool) -> float:
         with run.server.database() as url:
-            ask(_FLEET, "fill", url, seconds * _FASTEST)
-            with python(_FLEET, "drain-for", url, seconds) as worker:
+            run_child(_FLEET, "fill", url, seconds * _FASTEST)
+            with start_child(_FLEET, "drain-for", url, seconds) as worker:
                 worker.wait_until_ready()
                 if under_snapshot:
                     async with _snapshot(url):
@@ -54,7 +53,7 @@ async def foreign_snapshot(run: Run, engine: str) -> list[Finding]:
         trend[under_snapshot] = found["last"] / found["first"]
         return found["rate"]
 
-    with run.screen.stage(f"foreign-snapshot · {engine} · {seconds} s each", 3) as advance:
+    with run.progress.stage(f"foreign-snapshot · {engine} · {seconds} s each", 3) as advance:
         before = await drain(under_snapshot=False)
         advance(1)
         under = await drain(under_snapshot=True)
@@ -63,19 +62,19 @@ async def foreign_snapshot(run: Run, engine: str) -> list[Finding]:
         advance(1)
     without = (before + after) / 2
     return [
-        Finding(
+        Result(
             measure="foreign-snapshot",
             engine=engine,
-            what=f"a {seconds} s drain while a foreign snapshot is open vs without",
+            description=f"a {seconds} s drain with a foreign snapshot vs without",
             figures=f"{rate(under)} vs {rate(before)} before and {rate(after)} after",
             value=under / without,
             unit="×",
             at_least=0.5,
         ),
-        Finding(
+        Result(
             measure="foreign-snapshot",
             engine=engine,
-            what="its last sixth vs its first, the snapshot open",
+            description="last sixth vs first sixth, with the snapshot open",
             figures=f"{trend[False]:.2f}× without",
             value=trend[True],
             unit="×",
@@ -84,20 +83,20 @@ async def foreign_snapshot(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("bloat", "postgres")
-async def bloat(run: Run, engine: str) -> list[Finding]:
-    """The size of tables and indexes while jobs pass through a steady backlog."""
-    run.close_sides()
+async def bloat(run: Run, engine: str) -> list[Result]:
+    """Size of tables and indexes while jobs pass through a steady backlog."""
+    run.close_stores()
     jobs, first = run.size(1_000_000, 300_000), run.size(100_000, 50_000)
     with (
         run.server.database() as url,
-        run.screen.stage(f"bloat · {engine} · {jobs:,} jobs through a backlog of {BACKLOG:,}", 1),
+        run.progress.stage(f"bloat · {engine} · {jobs:,} jobs through a backlog of {BACKLOG:,}", 1),
     ):
-        found = ask(_FLEET, "churn", url, jobs, first)
+        found = run_child(_FLEET, "churn", url, jobs, first)
     return [
-        Finding(
+        Result(
             measure="bloat",
             engine=engine,
-            what=f"tables and indexes after {jobs:,} jobs vs after {first:,}",
+            description=f"tables and indexes after {jobs:,} jobs vs after {first:,}",
             figures=f"{found['all']:.1f} MiB vs {found['first']:.1f} MiB, {rate(found['rate'])}",
             value=found["all"] / found["first"],
             unit="×",

@@ -1,4 +1,4 @@
-// BullMQ's rate on no-op jobs: node bullmq.mjs SOCKET JOBS. From the first handler's start to the last's.
+// BullMQ's rate on no-op jobs: node bullmq.mjs SOCKET JOBS. Measured from the first start of a handler to the last.
 import { Queue, Worker } from "bullmq";
 
 const [path, count] = [process.argv[2], Number(process.argv[3])];

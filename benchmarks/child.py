@@ -1,7 +1,7 @@
-"""What the processes that a measure starts have in common: when handlers started, and how to answer.
+"""The child's end of a measure's processes: start times of handlers, and the answer.
 
-A child prints its answer as the last line, in JSON. One that is asked to ``hold`` says when it is ready,
-and goes on when it is told to, so that what it needs to start up is not part of what is measured.
+A child prints its answer as the last line, in JSON. ``wait_for_go`` reports that the child is ready and waits
+for the parent, so that the start-up is not measured.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ Kind = Callable[..., Coroutine[Any, Any, Answer]]
 READY = "ready"
 
 WARM_UP = 20
-"""How many calls or jobs go before those that count."""
+"""How many calls or jobs are not counted at the start."""
 
 starts: list[float] = []
-"""When each handler started. The clock is the machine's: the times of two processes can be compared."""
+"""The start of each handler, by a clock that all processes of the machine share."""
 
 waits: list[float] = []
-"""How long each job waited for its start."""
+"""The time from the enqueue of each job to its start."""
 
 
-async def hold() -> None:
+async def wait_for_go() -> None:
     print(READY, flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Look now and then: to be told by the handlers would cost each of them."""
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll the condition. An event set by the handlers would add cost to each of them."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
-def drained(jobs: int) -> Answer:
-    """The rate from the first handler's start to the last's."""
+def drain_rate(jobs: int) -> Answer:
+    """Return the rate from the first start of a handler to the last."""
     if len(starts) != jobs:
         raise RuntimeError(f"{len(starts)} of {jobs} jobs ran")
     return {"rate": (jobs - 1) / (max(starts) - min(starts))}
 
 
-def waited(stamp: float) -> None:
-    """Note how long ago a job was asked for."""
+def record_wait(stamp: float) -> None:
+    """Record the time since a job was enqueued."""
     waits.append(time.perf_counter() - stamp)
 
 
 def median_wait() -> Answer:
-    """Without the first jobs, which found the worker starting up."""
+    """Return the median wait without the first jobs, which met a starting worker."""
     return {"p50": median(waits[WARM_UP:])}
 
 
 async def one_by_one(calls: int, call: Callable[[int], Coroutine[Any, Any, object]]) -> Answer:
-    """Calls per second, each awaited before the next is made."""
+    """Return calls per second, each awaited before the next."""
     for number in range(WARM_UP):
         await call(number)
     start = time.perf_counter()
@@ -69,10 +69,10 @@ async def one_by_one(calls: int, call: Callable[[int], Coroutine[Any, Any, objec
     return {"rate": calls / (time.perf_counter() - start)}
 
 
-async def now_and_then(calls: int, call: Callable[[float], Coroutine[Any, Any, object]]) -> Answer:
-    """Calls with the time at which each is made, far enough apart for a worker to fall idle between them.
+async def call_at_intervals(calls: int, call: Callable[[float], Coroutine[Any, Any, object]]) -> Answer:
+    """Call with the current time, at intervals in which a worker becomes idle.
 
-    The pauses differ, so that they never keep step with anything that looks at fixed intervals.
+    The intervals vary, so that they never align with a poll at fixed intervals.
     """
     for number in range(calls):
         await asyncio.sleep(0.02 + 0.037 * number % 0.02)
@@ -81,7 +81,7 @@ async def now_and_then(calls: int, call: Callable[[float], Coroutine[Any, Any, o
 
 
 def run(kinds: Mapping[str, Kind], arguments: list[str]) -> None:
-    """Answer ``KIND STORE NUMBER [OPTION ...]``, on uvloop where it is installed."""
+    """Run ``KIND STORE NUMBER [OPTION ...]`` and print its answer. Uses uvloop if installed."""
     kind, store, number, *options = arguments
     factory = import_module("uvloop").new_event_loop if find_spec("uvloop") else None
     with asyncio.Runner(loop_factory=factory) as runner:

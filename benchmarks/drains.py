@@ -1,7 +1,7 @@
-"""No-op jobs drained by one worker process: ``python -m benchmarks.drains KIND STORE JOBS [TASK]``.
+"""One worker process drains no-op jobs: ``python -m benchmarks.drains KIND STORE JOBS [TASK]``.
 
-Prints a line of JSON. Each kind gets a process of its own, so that nothing of one slows down another.
-The rate is from the first handler's start to the last's, as for the peers.
+Prints a line of JSON. Each kind runs in its own process, so that none slows down another. The rate is
+measured from the first start of a handler to the last, as for the peers.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from statistics import harmonic_mean
 from threading import Event
 from typing import Any
 
-from benchmarks.child import drained, starts
+from benchmarks.child import drain_rate, starts
 from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.worker.garbage import collect_less_often
 
 TRACED = 0.01
-"""The share of traces that are sampled, as in busy systems: a recorded span costs more than a job."""
+"""The share of sampled traces, as in busy systems. A recorded span costs more than a no-op job."""
 
 TURN = 1000
-"""Jobs that one of two apps drains before the other has its turn."""
+"""Jobs that one of two apps drains per turn."""
 
 
-def note(number: int) -> None:
+def record_start(number: int) -> None:
     starts.append(time.perf_counter())
 
 
-async def note_async(number: int) -> None:
+async def record_start_async(number: int) -> None:
     starts.append(time.perf_counter())
 
 
 def make_app(url: str) -> App:
-    """Results are not kept, as with the peers."""
+    """Return an app that retains no finished jobs, like the peers."""
     app = App(url, config=BrokerConfig(retention=Retention(done=0)))
-    app.task(name="coroutine")(note_async)
-    app.task(name="thread")(note)
+    app.task(name="coroutine")(record_start_async)
+    app.task(name="thread")(record_start)
     return app
 
 
@@ -51,32 +51,31 @@ async def drain(url: str, jobs: int, task: str) -> dict[str, float]:
         await _fill(app, jobs, task)
         starts.clear()
         await Worker(app).run_until_idle()
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
-async def observed(url: str, jobs: int, task: str) -> dict[str, float]:
-    """Two apps take turns, one of them measured by Prometheus and traced by OpenTelemetry's SDK.
+async def drain_observed(url: str, jobs: int, task: str) -> dict[str, float]:
+    """Two apps take turns, one of them with Prometheus metrics and OpenTelemetry traces.
 
-    The turns are short, many and in one process, so that both have the same machine: what it can do changes
-    by more than is to be measured, and within seconds. Few turns have a trace that is recorded, so it is
-    the time of all of them that is compared.
+    The turns are short, many and in one process, because the speed of a machine changes within seconds by
+    more than the difference to measure. Few turns record a trace, so the total times are compared.
     """
-    plain, seen = make_app(f"{url}.plain"), _observe(make_app(f"{url}.seen"))
-    rates: dict[App, list[float]] = {plain: [], seen: []}
+    plain, observed = make_app(f"{url}.plain"), _observe(make_app(f"{url}.observed"))
+    rates: dict[App, list[float]] = {plain: [], observed: []}
     for turn in range(jobs // TURN):
-        for app in (plain, seen) if turn % 2 else (seen, plain):
+        for app in (plain, observed) if turn % 2 else (observed, plain):
             async with app:
-                await _fill(app, TURN, task, batch=50)  # each call is a trace of its own, sampled or not
+                await _fill(app, TURN, task, batch=50)  # each call is one trace, sampled or not
                 starts.clear()
                 gc.collect()
                 await Worker(app).run_until_idle()
             if turn:  # the first warms up
-                rates[app].append(drained(TURN)["rate"])
-    return {"plain": harmonic_mean(rates[plain]), "seen": harmonic_mean(rates[seen])}
+                rates[app].append(drain_rate(TURN)["rate"])
+    return {"plain": harmonic_mean(rates[plain]), "observed": harmonic_mean(rates[observed])}
 
 
 def _observe(app: App) -> App:
-    """Metrics, and traces of which a share of ``TRACED`` is recorded."""
+    """Add metrics, and traces of which the share ``TRACED`` is recorded."""
     import_module("dayjob.metrics").measure(app)
     sdk = import_module("opentelemetry.sdk.trace")
     export = import_module("opentelemetry.sdk.trace.export")
@@ -89,7 +88,7 @@ def _observe(app: App) -> App:
 
 
 async def memory_growth(url: str, jobs: int, task: str) -> dict[str, float]:
-    """How many MiB the process grew between a tenth of the jobs and all of them."""
+    """Return the growth of the process in MiB between a tenth of the jobs and all of them."""
     async with make_app(url) as app:
         sizes = []
         for some in (jobs // 10, jobs - jobs // 10):
@@ -101,7 +100,7 @@ async def memory_growth(url: str, jobs: int, task: str) -> dict[str, float]:
 
 
 async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
-    """From the call of ``aenqueue`` to the handler's start, on an idle worker in the same process."""
+    """Measure from the call of ``aenqueue`` to the handler's start, on an idle worker in the same process."""
     async with make_app(url) as app:
         worker = Worker(app)
         running = asyncio.ensure_future(worker.run())
@@ -120,7 +119,7 @@ async def latency(url: str, jobs: int, task: str) -> dict[str, float]:
 
 
 def huey(path: str, jobs: int, task: str) -> dict[str, float]:
-    """Huey's SQLite storage: one thread, polling every 10 ms; it deletes a job before it runs it."""
+    """Drain Huey's SQLite storage: one thread, a poll every 10 ms; jobs are deleted before they run."""
     queue = import_module("huey").SqliteHuey("bench", results=False, filename=path)
     done = Event()
 
@@ -136,7 +135,7 @@ def huey(path: str, jobs: int, task: str) -> dict[str, float]:
     consumer.start()
     done.wait(300)
     consumer.stop(graceful=True)
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
 async def _fill(app: App, jobs: int, task: str, batch: int = 1000) -> None:
@@ -153,7 +152,7 @@ KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]
     "drain": drain,
     "growth": memory_growth,
     "latency": latency,
-    "observed": observed,
+    "observed": drain_observed,
 }
 
 

@@ -1,7 +1,6 @@
-"""A worker with everything that it does for the fleet, and one without:
-``python -m benchmarks.duty_drains KIND URL JOBS``.
+"""A worker with and without registry and duties: ``python -m benchmarks.duty_drains KIND URL JOBS``.
 
-Without: not on the roster, no beats and renewals, no duties, and so no schedules.
+Without: no entry in the worker registry, no heartbeat, no renewals, no duties, and so no schedules.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks.child import Answer, Kind, drained, run, starts, until
+from benchmarks.child import Answer, Kind, drain_rate, run, starts, wait_until
 from benchmarks.fleet import _fill, make_app, working
-from dayjob import Broker, Recurring
+from dayjob import Recurring
+from dayjob.broker.session import Session
 from dayjob.worker import worker
 from dayjob.worker.garbage import collect_less_often
 from dayjob.worker.registration import Registration
@@ -40,8 +40,10 @@ def _switch_off() -> None:
         (worker, "Heartbeat", _NoHeartbeat),
         (Registration, "join", nothing),
         (Registration, "leave", nothing),
-        (Broker, "start_duties", lambda self: None),
+        (Session, "start_duties", lambda self: None),
     ):
+        if not hasattr(owner, name):
+            raise RuntimeError(f"{owner} has no {name} to switch off")
         setattr(owner, name, value)
 
 
@@ -49,12 +51,12 @@ async def with_all(url: str, jobs: int) -> Answer:
     async with make_app(url) as app:
         await _fill(app, jobs)
         for number in range(SCHEDULES):
-            recurring = Recurring(f"schedule {number}", every=1, task="note", args={"number": number})
+            recurring = Recurring(f"schedule {number}", every=1, task="noop", args={"number": number})
             await app.broker.schedule(recurring)
         async with working(app):
-            await until(lambda: len(starts) >= jobs)
+            await wait_until(lambda: len(starts) >= jobs)
     del starts[jobs:]
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
 async def without(url: str, jobs: int) -> Answer:
@@ -62,8 +64,8 @@ async def without(url: str, jobs: int) -> Answer:
     async with make_app(url) as app:
         await _fill(app, jobs)
         async with working(app):
-            await until(lambda: len(starts) >= jobs)
-    return drained(jobs)
+            await wait_until(lambda: len(starts) >= jobs)
+    return drain_rate(jobs)
 
 
 KINDS: dict[str, Kind] = {"with": with_all, "without": without}

@@ -1,7 +1,7 @@
-"""dayjob on a server, with producers and workers in several processes:
+"""dayjob's producers and workers as child processes of a measure:
 ``python -m benchmarks.fleet KIND URL NUMBER [OPTION]``.
 
-Results are not kept, as with the peers.
+Finished jobs are not retained, like those of the peers.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager
 from benchmarks.child import (
     Answer,
     Kind,
-    drained,
-    hold,
+    call_at_intervals,
+    drain_rate,
     median_wait,
-    now_and_then,
     one_by_one,
+    record_wait,
     run,
     starts,
-    until,
-    waited,
+    wait_for_go,
+    wait_until,
     waits,
 )
 from benchmarks.server import connection
@@ -38,27 +38,27 @@ _SIZE = """
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
     WHERE c.relkind = 'r' AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
-"""MiB of all tables with their indexes."""
+"""Selects the MiB of all tables with their indexes."""
 
 
-async def note(number: int) -> None:
+async def record_start(number: int) -> None:
     starts.append(time.perf_counter())
 
 
-async def note_wait(stamp: float) -> None:
-    waited(stamp)
+async def record_job_wait(stamp: float) -> None:
+    record_wait(stamp)
 
 
-def make_app(url: str, note: Callable[[int], Awaitable[None]] = note) -> App:
+def make_app(url: str, handler: Callable[[int], Awaitable[None]] = record_start) -> App:
     app = App(url, config=BrokerConfig(retention=Retention(done=0)))
-    app.task(name="note")(note)
-    app.task(name="note_wait")(note_wait)
+    app.task(name="noop")(handler)
+    app.task(name="wait")(record_job_wait)
     return app
 
 
 async def _fill(app: App, jobs: int, batch: int = _BATCH) -> None:
     for start in range(0, jobs, batch):
-        await app.tasks["note"].aenqueue_many([(number,) for number in range(min(batch, jobs - start))])
+        await app.tasks["noop"].aenqueue_many([(number,) for number in range(min(batch, jobs - start))])
 
 
 async def fill(url: str, jobs: int) -> Answer:
@@ -69,7 +69,7 @@ async def fill(url: str, jobs: int) -> Answer:
 
 @asynccontextmanager
 async def working(app: App, concurrency: int = 100) -> AsyncIterator[None]:
-    """A worker that runs as ``dayjob worker`` does, until the context ends."""
+    """Run a worker, as ``dayjob worker`` does, until the context ends."""
     worker = Worker(app, concurrency=concurrency)
     running = asyncio.ensure_future(worker.run())
     yield
@@ -78,24 +78,21 @@ async def working(app: App, concurrency: int = 100) -> AsyncIterator[None]:
 
 
 async def drain(url: str, jobs: int, concurrency: str) -> Answer:
-    """One worker on a backlog."""
+    """Drain a backlog with one worker."""
     async with make_app(url) as app:
         await _fill(app, jobs)
         async with working(app, int(concurrency)):
-            await until(lambda: len(starts) >= jobs)
-    return drained(jobs)
+            await wait_until(lambda: len(starts) >= jobs)
+    return drain_rate(jobs)
 
 
 async def drain_for(url: str, seconds: int) -> Answer:
-    """One worker on a large backlog for so long: the rate, and those of the first and last sixths.
-
-    If the backlog does not last that long, until it ran out.
-    """
+    """Drain a large backlog for some seconds, or until it ends. Return the rates of all and of two sixths."""
     async with make_app(url) as app:
         await app.broker.stats("default")
-        await hold()
+        await wait_for_go()
         async with working(app):
-            await until(lambda: bool(starts))
+            await wait_until(lambda: bool(starts))
             ran = -1
             end = starts[0] + seconds
             while time.perf_counter() < end and len(starts) > ran:
@@ -111,7 +108,7 @@ async def drain_for(url: str, seconds: int) -> Answer:
 
 
 async def churn(url: str, jobs: int, first: str) -> Answer:
-    """A worker and a producer that keeps the backlog: MiB after the first jobs and after all."""
+    """Run a worker and a producer at a steady backlog. Return the MiB after the first jobs and after all."""
     sizes = []
     async with make_app(url) as app, connection(url) as database:
         await _fill(app, BACKLOG)
@@ -129,15 +126,15 @@ async def churn(url: str, jobs: int, first: str) -> Answer:
 
 
 async def enqueue(url: str, calls: int) -> Answer:
-    """One producer that awaits each enqueue."""
+    """Run one producer that awaits each enqueue."""
     async with make_app(url) as app:
-        return await one_by_one(calls, lambda number: app.tasks["note"].aenqueue(number))
+        return await one_by_one(calls, lambda number: app.tasks["noop"].aenqueue(number))
 
 
 async def producers(url: str, calls: int, count: str) -> Answer:
-    """Several of them in this process: their rate together."""
+    """Run several producers in this process. Return their total rate."""
     async with make_app(url) as app:
-        task = app.tasks["note"]
+        task = app.tasks["noop"]
 
         async def producer() -> None:
             for number in range(calls):
@@ -150,19 +147,19 @@ async def producers(url: str, calls: int, count: str) -> Answer:
 
 
 async def listen(url: str, jobs: int) -> Answer:
-    """An idle worker: how long each job waited from the moment it was asked for to its start."""
+    """Run an idle worker. Return the median time from enqueue to start."""
     async with make_app(url) as app, working(app):
-        await hold()
-        await until(lambda: len(waits) >= jobs)
+        await wait_for_go()
+        await wait_until(lambda: len(waits) >= jobs)
     return median_wait()
 
 
 async def call(url: str, jobs: int) -> Answer:
-    """A producer that adds a job now and then."""
+    """Run a producer that enqueues a job at intervals."""
     async with make_app(url) as app:
         await app.broker.stats("default")
-        await hold()
-        return await now_and_then(jobs, app.tasks["note_wait"].aenqueue)
+        await wait_for_go()
+        return await call_at_intervals(jobs, app.tasks["wait"].aenqueue)
 
 
 KINDS: dict[str, Kind] = {

@@ -1,4 +1,4 @@
-"""The object-storage engine: against a straightforward port, on a slow bucket, and what it asks of one."""
+"""The object-storage engine: against a simple port, on a slow bucket, and its requests to a bucket."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import slatedb_port
-from benchmarks.findings import Finding, millis, paired_ratio, percentile, rate
-from benchmarks.processes import ask
+from benchmarks.processes import run_child
+from benchmarks.results import Result, millis, paired_ratio, percentile, rate
 from benchmarks.run import Run, measure
-from benchmarks.side import Side, Store
+from benchmarks.store_process import Store, StoreProcess
 from benchmarks.workloads import PAYLOAD, QUEUE, enqueue, fill, timed
 from dayjob import Broker, BrokerConfig, NewJob, Settlement
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
@@ -26,13 +26,15 @@ _REMOTE_FLUSH = 100
 
 
 @measure("port-drain", "slatedb")
-async def port_drain(run: Run, engine: str) -> list[Finding]:
-    """One worker process, against a port that does one transaction per operation."""
+async def port_drain(run: Run, engine: str) -> list[Result]:
+    """One worker process against a port with one transaction per operation."""
     jobs = run.size(10_000, 3000)
     port_jobs = jobs // 5
 
     async def ours() -> float:
-        return float(ask("benchmarks.drains", "drain", f"{run.url(engine)}?flush_ms={_FLUSH}", jobs)["rate"])
+        return float(
+            run_child("benchmarks.drains", "drain", f"{run.url(engine)}?flush_ms={_FLUSH}", jobs)["rate"]
+        )
 
     async def theirs() -> float:
         port = await slatedb_port.Port.open(run.url(engine).removeprefix("file://"), _FLUSH)
@@ -43,10 +45,10 @@ async def port_drain(run: Run, engine: str) -> list[Finding]:
 
     fast, slow = await run.in_turn(f"port-drain · {engine}", run.size(5, 3), ours, theirs)
     return [
-        Finding(
+        Result(
             measure="port-drain",
             engine=engine,
-            what="a worker on no-op tasks vs one transaction per operation",
+            description="a worker on no-op tasks vs one transaction per operation",
             figures=f"{rate(median(fast))} vs {rate(median(slow))}",
             value=paired_ratio(fast, slow),
             unit="×",
@@ -56,8 +58,8 @@ async def port_drain(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("batch-enqueue", "slatedb")
-async def batch_enqueue(run: Run, engine: str) -> list[Finding]:
-    """Enqueues in batches, against the same one by one."""
+async def batch_enqueue(run: Run, engine: str) -> list[Result]:
+    """Batched enqueues against single ones."""
     jobs, singles = run.size(20_000, 5000), run.size(200, 100)
     async with Broker(f"{run.url(engine)}?flush_ms={_FLUSH}") as broker:
 
@@ -73,10 +75,10 @@ async def batch_enqueue(run: Run, engine: str) -> list[Finding]:
 
         fast, slow = await run.in_turn(f"batch-enqueue · {engine}", run.size(5, 3), in_batches, one_by_one)
     return [
-        Finding(
+        Result(
             measure="batch-enqueue",
             engine=engine,
-            what="enqueue_many of 1,000 vs one by one",
+            description="enqueue_many of 1,000 vs one by one",
             figures=f"{rate(median(fast))} vs {rate(median(slow))}",
             value=paired_ratio(fast, slow),
             unit="×",
@@ -86,48 +88,48 @@ async def batch_enqueue(run: Run, engine: str) -> list[Finding]:
 
 
 def _resident() -> float:
-    """MiB."""
+    """Return the resident memory in MiB."""
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
 
 
 async def _open(store: Store) -> tuple[float, float, float]:
-    """Open the store anew: seconds, seconds of CPU, and MiB resident at the end."""
+    """Open the store. Return seconds, seconds of CPU, and resident MiB."""
     start, used = time.perf_counter(), time.process_time()
-    await store.use(keep=False)
+    await store.use(retain=False)
     return time.perf_counter() - start, time.process_time() - used, _resident()
 
 
 @measure("open", "slatedb")
-async def opening(run: Run, engine: str) -> list[Finding]:
-    """Opening a large backlog, and the memory that it takes."""
+async def opening(run: Run, engine: str) -> list[Result]:
+    """Time and memory to open a large backlog."""
     many = run.size(1_000_000, 100_000)
     url = run.url(engine)
-    filler = Side(url)
-    with run.screen.stage(f"filling · {engine} · {many:,} pending", many) as advance:
-        filler.ask_for_long(advance, fill, many, 0, "")
+    filler = StoreProcess(url)
+    with run.progress.stage(f"filling · {engine} · {many:,} pending", many) as advance:
+        filler.run_with_progress(advance, fill, many, 0, "")
     filler.close()
-    side = Side(url)
-    with run.screen.stage(f"open · {engine}", 1):
-        took, used, resident = side.ask(_open)
-    side.close()
+    opener = StoreProcess(url)
+    with run.progress.stage(f"open · {engine}", 1):
+        took, used, resident = opener.run(_open)
+    opener.close()
     return [
-        Finding(
-            measure="open", engine=engine, what=f"opening {many:,} pending jobs",
+        Result(
+            measure="open", engine=engine, description=f"opening {many:,} pending jobs",
             figures=f"{used:.1f} s of CPU", value=took * 1000, unit="ms", at_most=15_000,
         ),
-        Finding(
-            measure="open", engine=engine, what=f"resident with {many:,} pending jobs",
+        Result(
+            measure="open", engine=engine, description=f"resident with {many:,} pending jobs",
             figures="after opening", value=resident, unit="MiB", at_most=1024,
         ),
     ]  # fmt: skip
 
 
-# On S3, as moto plays it.
+# On S3, simulated by moto.
 
 
 @asynccontextmanager
 async def _bucket(latency: float) -> AsyncIterator[Proxy]:
-    """A bucket behind a proxy that delays each request."""
+    """Run a bucket behind a proxy that delays each request."""
     os.environ.update(CREDENTIALS)
     server = Server()
     try:
@@ -140,7 +142,7 @@ async def _bucket(latency: float) -> AsyncIterator[Proxy]:
 
 
 async def _produce(broker: Broker, per_second: int, seconds: float) -> int:
-    """Enqueue at a steady pace, in single calls that share commits; how many."""
+    """Enqueue at a steady rate in single calls, which share commits. Return the number of jobs."""
     calls: list[asyncio.Task[object]] = []
     start = time.perf_counter()
     total = int(per_second * seconds)
@@ -155,7 +157,7 @@ async def _produce(broker: Broker, per_second: int, seconds: float) -> int:
 
 
 async def _consume(broker: Broker, jobs: int) -> list[float]:
-    """Claim and settle so many jobs, several batches at once; the seconds from each enqueue to its ack."""
+    """Claim and settle the jobs, several batches at once. Return the seconds from each enqueue to its ack."""
     waits: list[float] = []
 
     async def work() -> None:
@@ -170,14 +172,14 @@ async def _consume(broker: Broker, jobs: int) -> list[float]:
 
 
 @measure("remote", "slatedb")
-async def remote(run: Run, engine: str) -> list[Finding]:
-    """A bucket that takes 50 ms for each request: how much, and how long from enqueue to ack."""
+async def remote(run: Run, engine: str) -> list[Result]:
+    """Throughput and latency on a bucket with 50 ms per request."""
     seconds, pace = run.size(10, 4), 600
     async with _bucket(_LATENCY) as proxy:
         url = f"s3://{BUCKET}/remote?endpoint={proxy.endpoint}&flush_ms={_REMOTE_FLUSH}"
         async with Broker(url, config=BrokerConfig()) as broker:
             proxy.took.clear()
-            with run.screen.stage(f"remote · {engine} · {pace}/s", 1):
+            with run.progress.stage(f"remote · {engine} · {pace}/s", 1):
                 start = time.perf_counter()
                 _, waits = await asyncio.gather(
                     _produce(broker, pace, seconds), _consume(broker, int(pace * seconds))
@@ -185,12 +187,12 @@ async def remote(run: Run, engine: str) -> list[Finding]:
                 took = time.perf_counter() - start
     request = median(proxy.took)
     return [
-        Finding(
-            measure="remote", engine=engine, what="enqueued, claimed and acked at 50 ms a request",
-            figures=f"{pace}/s offered for {seconds} s", value=len(waits) / took, unit="/s", at_least=500,
+        Result(
+            measure="remote", engine=engine, description="enqueued, claimed and acked at 50 ms per request",
+            figures=f"{pace}/s enqueued for {seconds} s", value=len(waits) / took, unit="/s", at_least=500,
         ),
-        Finding(
-            measure="remote", engine=engine, what="enqueue to ack, p50; wanted: 4 flushes and a request",
+        Result(
+            measure="remote", engine=engine, description="enqueue to ack, p50; bound: 4 flushes + a request",
             figures=f"p99 {millis(percentile(waits, 99))}, a PUT {millis(request)}",
             value=median(waits) * 1000, unit="ms", at_most=4 * _REMOTE_FLUSH + request * 1000,
         ),
@@ -198,9 +200,9 @@ async def remote(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("requests", "slatedb")
-async def requests(run: Run, engine: str) -> list[Finding]:
-    """Requests to the bucket for 1,000 jobs, at a steady pace."""
-    findings = []
+async def requests(run: Run, engine: str) -> list[Result]:
+    """Requests to the bucket per 1,000 jobs, at a steady rate."""
+    results = []
     for pace in (100, 1000):
         seconds = run.size(20, 5)
         async with _bucket(0) as proxy:
@@ -208,17 +210,17 @@ async def requests(run: Run, engine: str) -> list[Finding]:
             async with Broker(url) as broker:
                 await broker.enqueue_many([NewJob("other")])
                 proxy.requests.clear()
-                with run.screen.stage(f"requests · {engine} · {pace}/s", 1):
+                with run.progress.stage(f"requests · {engine} · {pace}/s", 1):
                     total, _ = await asyncio.gather(
                         _produce(broker, pace, seconds), _consume(broker, int(pace * seconds))
                     )
-                asked = dict(proxy.requests)
-        findings += [
-            Finding(
-                measure="requests", engine=engine, what=f"{method}s for 1,000 jobs at {pace}/s",
-                figures=f"{asked.get(method, 0):,} for {total:,}",
-                value=asked.get(method, 0) * 1000 / total, unit="",
+                counts = dict(proxy.requests)
+        results += [
+            Result(
+                measure="requests", engine=engine, description=f"{method}s for 1,000 jobs at {pace}/s",
+                figures=f"{counts.get(method, 0):,} for {total:,}",
+                value=counts.get(method, 0) * 1000 / total, unit="",
             )
             for method in ("PUT", "GET")
         ]  # fmt: skip
-    return findings
+    return results

@@ -1,4 +1,4 @@
-"""The PostgreSQL engine next to its peers on the same server, and what processes and producers gain there."""
+"""The PostgreSQL engine against its peers on the same server, and the gain of concurrent producers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from statistics import median
 
-from benchmarks.findings import Finding, millis, paired_ratio, rate
 from benchmarks.peers import graphile
-from benchmarks.processes import ask, python
+from benchmarks.processes import run_child, start_child
+from benchmarks.results import Result, millis, paired_ratio, rate
 from benchmarks.run import Run, measure
 
 _FLEET = "benchmarks.fleet"
@@ -19,15 +19,15 @@ _PROCRASTINATE = "benchmarks.peers.procrastinate"
 _CONCURRENCIES = (100, 500, 1000, 2000)
 _BATCH_SIZES = (100, 500, 1000, 2000)
 _LOCAL_QUEUES = (500, 2000)
-"""What decides how many jobs are claimed at once, for us, PgQueuer and graphile-worker: each gets its best.
+"""The options that set the claim size of dayjob, PgQueuer and graphile-worker. Each runs with its best.
 
-Our default is the first; PgQueuer's default of 10 drains a third as fast; 500 is graphile-worker's advice.
+dayjob's default is the first. PgQueuer's default of 10 drains a third as fast. graphile-worker advises 500.
 """
 
 _PROCRASTINATE_CONCURRENCY = 10
-"""It fetches jobs one by one, so that more of them only wait for each other."""
+"""It fetches jobs one by one, so a higher concurrency only adds contention."""
 
-Turn = Callable[[], Awaitable[float]]
+Variant = Callable[[], Awaitable[float]]
 
 
 def _need(*packages: str) -> None:
@@ -38,30 +38,30 @@ def _need(*packages: str) -> None:
             )
 
 
-def _rate(run: Run, module: str, kind: str, *arguments: object) -> Turn:
-    """A side that has a process of its own tell a rate, on a new database each time."""
+def _rate(run: Run, module: str, kind: str, *arguments: object) -> Variant:
+    """Return a variant that measures a rate in its own process, on a new database each time."""
 
     async def turn() -> float:
         with run.server.database() as url:
-            return ask(module, kind, url, *arguments)["rate"]
+            return run_child(module, kind, url, *arguments)["rate"]
 
     return turn
 
 
 @measure("peer-drain", "postgres")
-async def peer_drain(run: Run, engine: str) -> list[Finding]:
-    """One worker process on no-op tasks, against Procrastinate, PgQueuer and graphile-worker."""
+async def peer_drain(run: Run, engine: str) -> list[Result]:
+    """Throughput of one worker on no-op tasks, against Procrastinate, PgQueuer and graphile-worker."""
     _need("pgqueuer", "procrastinate")
-    run.close_sides()
+    run.close_stores()
     jobs, few = run.size(50_000, 10_000), run.size(20_000, 5000)
 
-    def ours(jobs: int, concurrency: int) -> Turn:
+    def ours(jobs: int, concurrency: int) -> Variant:
         return _rate(run, _FLEET, "drain", jobs, concurrency)
 
-    def pgqueuer(jobs: int, batch: int) -> Turn:
+    def pgqueuer(jobs: int, batch: int) -> Variant:
         return _rate(run, _PGQUEUER, "drain", jobs, batch)
 
-    concurrency, speeds = await _best(run, "our concurrency", ours, few, _CONCURRENCIES)
+    concurrency, speeds = await _best(run, "dayjob's concurrency", ours, few, _CONCURRENCIES)
     batch, _ = await _best(run, "PgQueuer's batch size", pgqueuer, few, _BATCH_SIZES)
     procrastinate = _rate(run, _PROCRASTINATE, "drain", run.size(1500, 300), _PROCRASTINATE_CONCURRENCY)
     peers = {
@@ -71,10 +71,10 @@ async def peer_drain(run: Run, engine: str) -> list[Finding]:
     try:
         node = graphile.install(run.folder("graphile"))
     except graphile.Missing as reason:
-        run.screen.say(f"peer-drain · {engine} · without graphile-worker: {reason}")
+        run.progress.print(f"peer-drain · {engine} · without graphile-worker: {reason}")
     else:
 
-        def graphile_worker(jobs: int, size: int) -> Turn:
+        def graphile_worker(jobs: int, size: int) -> Variant:
             async def turn() -> float:
                 with run.server.database() as url:
                     return node.drain(url, jobs, size)["rate"]
@@ -90,11 +90,11 @@ async def peer_drain(run: Run, engine: str) -> list[Finding]:
         ours(jobs, concurrency),
         *(turn for _, turn in peers.values()),
     )
-    findings = [
-        Finding(
+    results = [
+        Result(
             measure="peer-drain",
             engine=engine,
-            what=f"no-op tasks, concurrency {concurrency:,}, vs {name}",
+            description=f"no-op tasks, concurrency {concurrency:,}, vs {name}",
             figures=f"{rate(median(found))} vs {rate(median(other))}",
             value=paired_ratio(found, other),
             unit="×",
@@ -103,32 +103,32 @@ async def peer_drain(run: Run, engine: str) -> list[Finding]:
         for (name, (wanted, _)), other in zip(peers.items(), others, strict=True)
     ]
     default = _CONCURRENCIES[0]
-    by_default = Finding(
+    by_default = Result(
         measure="peer-drain",
         engine=engine,
-        what=f"no-op tasks, the default concurrency of {default} vs {concurrency:,}",
+        description=f"no-op tasks, the default concurrency of {default} vs {concurrency:,}",
         figures=f"{rate(speeds[default])} vs {rate(speeds[concurrency])} at best",
         value=speeds[default] / speeds[concurrency],
         unit="×",
     )
-    return [*findings, by_default]
+    return [*results, by_default]
 
 
 async def _best(
-    run: Run, what: str, make: Callable[[int, int], Turn], jobs: int, options: Sequence[int]
+    run: Run, option_name: str, make: Callable[[int, int], Variant], jobs: int, options: Sequence[int]
 ) -> tuple[int, dict[int, float]]:
-    """The option that drains fastest, and how fast each of them is at best: noise only slows down."""
+    """Return the fastest option, and the best rate of each. Noise only slows down, so the best counts."""
     turns = [make(jobs, option) for option in options]
-    found = await run.in_turn(f"peer-drain · choosing {what}", run.size(2, 1), *turns)
+    found = await run.in_turn(f"peer-drain · choosing {option_name}", run.size(2, 1), *turns)
     speeds = {option: max(rates) for option, rates in zip(options, found, strict=True)}
     return max(speeds, key=speeds.__getitem__), speeds
 
 
 @measure("peer-enqueue", "postgres")
-async def peer_enqueue(run: Run, engine: str) -> list[Finding]:
-    """Single awaited enqueues from one producer, against Procrastinate's."""
+async def peer_enqueue(run: Run, engine: str) -> list[Result]:
+    """Awaited single enqueues of one producer, against Procrastinate."""
     _need("procrastinate")
-    run.close_sides()
+    run.close_stores()
     calls = run.size(1000, 300)
     ours, theirs = await run.in_turn(
         f"peer-enqueue · {engine} · {calls:,} calls",
@@ -137,10 +137,10 @@ async def peer_enqueue(run: Run, engine: str) -> list[Finding]:
         _rate(run, _PROCRASTINATE, "enqueue", calls),
     )
     return [
-        Finding(
+        Result(
             measure="peer-enqueue",
             engine=engine,
-            what=f"awaited enqueues, one producer, vs Procrastinate {version('procrastinate')}",
+            description=f"awaited enqueues, one producer, vs Procrastinate {version('procrastinate')}",
             figures=f"{rate(median(ours))} vs {rate(median(theirs))}",
             value=paired_ratio(ours, theirs),
             unit="×",
@@ -150,9 +150,9 @@ async def peer_enqueue(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("producers", "postgres")
-async def producers(run: Run, engine: str) -> list[Finding]:
-    """A hundred producers in one process share commits."""
-    run.close_sides()
+async def producers(run: Run, engine: str) -> list[Result]:
+    """A hundred producers in one process, which share commits, against one."""
+    run.close_stores()
     calls, count = run.size(1000, 300), 100
     together, alone = await run.in_turn(
         f"producers · {engine}",
@@ -161,10 +161,10 @@ async def producers(run: Run, engine: str) -> list[Finding]:
         _rate(run, _FLEET, "enqueue", calls),
     )
     return [
-        Finding(
+        Result(
             measure="producers",
             engine=engine,
-            what=f"awaited enqueues, {count} producers in one process vs one",
+            description=f"awaited enqueues, {count} producers in one process vs one",
             figures=f"{rate(median(together))} vs {rate(median(alone))}",
             value=paired_ratio(together, alone),
             unit="×",
@@ -174,20 +174,20 @@ async def producers(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("peer-latency", "postgres")
-async def peer_latency(run: Run, engine: str) -> list[Finding]:
-    """From enqueue to start on an idle worker in another process, against PgQueuer."""
+async def peer_latency(run: Run, engine: str) -> list[Result]:
+    """Latency from enqueue to start on an idle worker in another process, against PgQueuer."""
     _need("pgqueuer")
-    run.close_sides()
+    run.close_stores()
     jobs = run.size(100, 50)
 
-    def wait(module: str) -> Turn:
+    def wait(module: str) -> Variant:
         async def turn() -> float:
             with (
                 run.server.database() as url,
-                python(module, "listen", url, jobs) as worker,
+                start_child(module, "listen", url, jobs) as worker,
             ):
                 worker.wait_until_ready()
-                with python(module, "call", url, jobs) as producer:
+                with start_child(module, "call", url, jobs) as producer:
                     producer.wait_until_ready()
                     worker.go()
                     producer.go()
@@ -200,10 +200,10 @@ async def peer_latency(run: Run, engine: str) -> list[Finding]:
         f"peer-latency · {engine} · {jobs} jobs", run.size(5, 3), wait(_FLEET), wait(_PGQUEUER)
     )
     return [
-        Finding(
+        Result(
             measure="peer-latency",
             engine=engine,
-            what=f"enqueue to start, another process, p50, vs PgQueuer {version('pgqueuer')}",
+            description=f"enqueue to start, another process, p50, vs PgQueuer {version('pgqueuer')}",
             figures=f"{millis(median(ours))} vs {millis(median(theirs))}",
             value=paired_ratio(ours, theirs),
             unit="×",

@@ -1,4 +1,4 @@
-"""The parent's end of the processes that a measure starts; see ``child`` for theirs."""
+"""The parent's end of the child processes of a measure; see ``child`` for the other end."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Self
 
 from benchmarks.child import READY, Answer
 
-_PATIENCE = 900
-"""Seconds after which an answer is no longer expected."""
+_TIMEOUT = 900
+"""Seconds for the answer of a child."""
 
 
-def ask(module: str, *arguments: object) -> Answer:
-    """What a process of its own measured: ``python -m MODULE ARGUMENTS``."""
-    return ask_command([sys.executable, "-m", module, *map(str, arguments)])
+def run_child(module: str, *arguments: object) -> Answer:
+    """Run ``python -m MODULE ARGUMENTS`` and return its answer."""
+    return run_command([sys.executable, "-m", module, *map(str, arguments)])
 
 
-def ask_command(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Answer:
+def run_command(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Answer:
     with Child(command, environment) as child:
         return child.answer()
 
 
-def python(module: str, *arguments: object) -> Child:
-    """A process that holds until it is told to go."""
+def start_child(module: str, *arguments: object) -> Child:
+    """Start a process that waits for ``go``."""
     return Child([sys.executable, "-m", module, *map(str, arguments)])
 
 
 class Child:
-    """A running process, which ends at the latest when the context does."""
+    """A running process. The end of its context kills it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -45,22 +45,22 @@ class Child:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait for it to hold."""
+        """Wait until the process waits for ``go``."""
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != READY:
             self.answer()
-            raise RuntimeError("the process went on before it was told to")
+            raise RuntimeError("the process did not wait for go")
 
     def go(self) -> None:
-        self.tell("go")
+        self.send("go")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
-    def hear(self) -> Answer:
-        """The answer to what it was told, by a process that then goes on."""
+    def receive(self) -> Answer:
+        """Return the answer to a line that was sent. The process continues."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -70,7 +70,7 @@ class Child:
         return found
 
     def answer(self) -> Answer:
-        output, errors = self._process.communicate(timeout=_PATIENCE)
+        output, errors = self._process.communicate(timeout=_TIMEOUT)
         if self._process.returncode:
             raise RuntimeError(errors)
         found: Answer = json.loads(output.splitlines()[-1])

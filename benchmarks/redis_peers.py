@@ -1,7 +1,7 @@
 """The peers on Redis, and latency across processes: ``python -m benchmarks.redis_peers KIND URL COUNT``.
 
-Prints a line of JSON. A rate is from the first handler's start to the last's. A latency is from just before
-the enqueue, in a producer process of its own, to the handler's start in this one, which is idle otherwise.
+Prints a line of JSON. A rate is measured from the first start of a handler to the last. A latency is measured
+from just before the enqueue, in a separate producer process, to the handler's start in this idle one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dayjob import App, BrokerConfig, Retention, Worker
 
 starts: list[float] = []
 waits: list[float] = []
-noted = asyncio.Event()
+started = asyncio.Event()
 
 WARM_UP = 20
 
 
 def dramatiq(url: str, jobs: int) -> dict[str, float]:
-    """Threads, as many as its own default; acknowledged after the run."""
+    """Drain with Dramatiq's default number of threads; it acknowledges after the run."""
     module: Any = import_module("dramatiq")
     broker = import_module("dramatiq.brokers.redis").RedisBroker(url=url)
     done = Event()
@@ -53,14 +53,14 @@ def _taskiq(url: str, handler: Callable[[float], Awaitable[None]]) -> tuple[Any,
     return broker, broker.task(task_name="noop")(handler)
 
 
-def _leave(found: dict[str, float]) -> NoReturn:
-    """Print what was found and end, without waiting for a receiver that may not stop while it is busy."""
+def _exit(found: dict[str, float]) -> NoReturn:
+    """Print the answer and exit, without waiting for a receiver that may not stop while it is busy."""
     print(json.dumps(found), flush=True)
     os._exit(0)
 
 
 async def taskiq(url: str, jobs: int) -> None:
-    """The stream broker, with its receiver in this process; acknowledged after the run."""
+    """Drain with the stream broker and its receiver in this process; it acknowledges after the run."""
     done = asyncio.Event()
 
     async def job(number: float) -> None:
@@ -75,7 +75,7 @@ async def taskiq(url: str, jobs: int) -> None:
     receiving = asyncio.ensure_future(_receive(broker))
     async with asyncio.timeout(120):
         await asyncio.wait({receiving, asyncio.ensure_future(done.wait())}, return_when="FIRST_COMPLETED")
-    _leave({"rate": _rate(jobs)})
+    _exit({"rate": _rate(jobs)})
 
 
 async def _receive(broker: Any) -> None:
@@ -86,31 +86,31 @@ async def _receive(broker: Any) -> None:
 # Latency.
 
 
-async def note_wait(stamp: float) -> None:
+async def record_wait(stamp: float) -> None:
     waits.append(time.perf_counter() - stamp)
-    noted.set()
+    started.set()
 
 
 async def taskiq_latency(url: str, samples: int) -> None:
-    broker, _ = _taskiq(url, note_wait)
+    broker, _ = _taskiq(url, record_wait)
     await broker.startup()
     receiving = asyncio.ensure_future(_receive(broker))
-    found = await _wait_for("taskiq-producer", url, samples)
+    found = await _measure_latency("taskiq-producer", url, samples)
     receiving.cancel()
-    _leave(found)
+    _exit(found)
 
 
 async def taskiq_producer(url: str, _: int) -> None:
-    broker, task = _taskiq(url, note_wait)
+    broker, task = _taskiq(url, record_wait)
     await broker.startup()
-    while await _asked():
+    while await _requested():
         await task.kiq(time.perf_counter())
     await broker.shutdown()
 
 
 def _app(url: str) -> App:
     app = App(url, config=BrokerConfig(retention=Retention(done=0)))
-    app.task(name="noop")(note_wait)
+    app.task(name="noop")(record_wait)
     return app
 
 
@@ -118,7 +118,7 @@ async def dayjob_latency(url: str, samples: int) -> dict[str, float]:
     async with _app(url) as app:
         worker = Worker(app)
         running = asyncio.ensure_future(worker.run())
-        found = await _wait_for("dayjob-producer", url, samples)
+        found = await _measure_latency("dayjob-producer", url, samples)
         worker.stop()
         await running
     return found
@@ -126,16 +126,16 @@ async def dayjob_latency(url: str, samples: int) -> dict[str, float]:
 
 async def dayjob_producer(url: str, _: int) -> None:
     async with _app(url) as app:
-        while await _asked():
+        while await _requested():
             await app.tasks["noop"].aenqueue(time.perf_counter())
 
 
-async def _asked() -> bool:
+async def _requested() -> bool:
     return bool(await asyncio.to_thread(sys.stdin.buffer.readline))
 
 
-async def _wait_for(kind: str, url: str, samples: int) -> dict[str, float]:
-    """Ask a producer for one job after the other; how long each took to start."""
+async def _measure_latency(kind: str, url: str, samples: int) -> dict[str, float]:
+    """Request one job after the other from a producer. Return the median time to its start."""
     producer = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.redis_peers", kind, url, "0", stdin=subprocess.PIPE
     )
@@ -143,8 +143,8 @@ async def _wait_for(kind: str, url: str, samples: int) -> dict[str, float]:
     for _ in range(samples + WARM_UP):
         producer.stdin.write(b"\n")
         async with asyncio.timeout(30):
-            await noted.wait()
-        noted.clear()
+            await started.wait()
+        started.clear()
         await asyncio.sleep(0.01)
     producer.stdin.close()
     await producer.wait()

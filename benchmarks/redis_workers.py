@@ -1,4 +1,4 @@
-"""What a worker gets done on Redis, next to its peers on the same server in the same run."""
+"""The Redis engine against its peers on the same server in the same run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.findings import Finding, millis, paired_ratio, rate
-from benchmarks.processes import ask
+from benchmarks.processes import run_child
+from benchmarks.results import Result, millis, paired_ratio, rate
 from benchmarks.run import Run, measure
 from dayjob import Broker, BrokerConfig, NewJob
 from tests.support.servers.redis import client
@@ -19,24 +19,24 @@ from tests.support.servers.redis import client
 _PEERS = "benchmarks.redis_peers"
 
 PYTHON_PEERS = ("dramatiq", "taskiq")
-"""Those that acknowledge after the run."""
+"""The peers that acknowledge a job after its run."""
 
 
 @measure("redis-drain", "redis")
-async def redis_drain(run: Run, engine: str) -> list[Finding]:
-    """One worker process on no-op tasks, against Dramatiq, TaskIQ's stream broker and BullMQ."""
+async def redis_drain(run: Run, engine: str) -> list[Result]:
+    """Throughput of one worker on no-op tasks, against Dramatiq, TaskIQ's stream broker and BullMQ."""
     if any(find_spec(peer) is None for peer in PYTHON_PEERS):
         raise SystemExit("redis-drain compares with Dramatiq and TaskIQ: run  make bench")
     jobs = run.size(20_000, 4000)
 
     async def ours() -> float:
-        return ask("benchmarks.drains", "drain", run.url(engine), jobs, "coroutine")["rate"]
+        return run_child("benchmarks.drains", "drain", run.url(engine), jobs, "coroutine")["rate"]
 
     def peer(name: str) -> Callable[[], Awaitable[float]]:
         async def drain() -> float:
             with client(run.redis().url) as connection:
                 connection.flushall()
-            return ask(_PEERS, name, run.redis().url, jobs // 4)["rate"]
+            return run_child(_PEERS, name, run.redis().url, jobs // 4)["rate"]
 
         return drain
 
@@ -47,23 +47,23 @@ async def redis_drain(run: Run, engine: str) -> list[Finding]:
         )
     names = [*PYTHON_PEERS, *(["bullmq"] if bullmq else [])]
     best = max(range(len(PYTHON_PEERS)), key=lambda index: median(peers[index]))
-    wanted = {names[best]: 5.0, "bullmq": 1.2}
+    bounds = {names[best]: 5.0, "bullmq": 1.2}
     return [
-        Finding(
+        Result(
             measure="redis-drain",
             engine=engine,
-            what=f"no-op coroutine tasks vs {name}",
+            description=f"no-op coroutine tasks vs {name}",
             figures=f"{rate(median(found))} vs {rate(median(theirs))}",
             value=paired_ratio(found, theirs),
             unit="×",
-            at_least=wanted.get(name),
+            at_least=bounds.get(name),
         )
         for name, theirs in zip(names, peers, strict=True)
     ]
 
 
 def _bullmq(run: Run, folder: Path, jobs: int) -> Callable[[], Awaitable[float]] | None:
-    """BullMQ's drain, where there is node and npm can get it."""
+    """Return the variant for BullMQ, or None without node or the npm package."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
@@ -89,22 +89,22 @@ def _node(*command: str) -> float:
 
 
 @measure("redis-latency", "redis")
-async def redis_latency(run: Run, engine: str) -> list[Finding]:
-    """From an enqueue in another process to the start on an idle worker, against TaskIQ."""
+async def redis_latency(run: Run, engine: str) -> list[Result]:
+    """Latency from an enqueue in another process to the start on an idle worker, against TaskIQ."""
     samples = run.size(100, 50)
 
     async def ours() -> float:
-        return ask(_PEERS, "dayjob-latency", run.url(engine), samples)["p50"]
+        return run_child(_PEERS, "dayjob-latency", run.url(engine), samples)["p50"]
 
     async def theirs() -> float:
-        return ask(_PEERS, "taskiq-latency", run.redis().url, samples)["p50"]
+        return run_child(_PEERS, "taskiq-latency", run.redis().url, samples)["p50"]
 
     found, peer = await run.in_turn("redis-latency", run.size(15, 5), ours, theirs)
     return [
-        Finding(
+        Result(
             measure="redis-latency",
             engine=engine,
-            what="enqueue to start from another process, p50 vs TaskIQ's",
+            description="enqueue to start from another process, p50 vs TaskIQ's",
             figures=f"{millis(median(found))} vs {millis(median(peer))}",
             value=paired_ratio(found, peer),
             unit="×",
@@ -114,8 +114,8 @@ async def redis_latency(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("redis-memory", "redis")
-async def redis_memory(run: Run, engine: str) -> list[Finding]:
-    """The server's memory per pending no-op job."""
+async def redis_memory(run: Run, engine: str) -> list[Result]:
+    """Server memory per pending no-op job."""
     jobs = run.size(100_000, 20_000)
     with client(run.redis().url) as connection:
         async with Broker(run.url(engine), config=BrokerConfig(duties=False)) as broker:
@@ -124,8 +124,8 @@ async def redis_memory(run: Run, engine: str) -> list[Finding]:
                 await broker.enqueue_many([NewJob("default", b"[]", task="tasks.noop")] * 10_000)
             used = (connection.info("memory")["used_memory"] - before) / jobs
     return [
-        Finding(
-            measure="redis-memory", engine=engine, what=f"bytes per pending job, {jobs:,} jobs",
+        Result(
+            measure="redis-memory", engine=engine, description=f"bytes per pending job, {jobs:,} jobs",
             figures=f"{used:.0f} bytes", value=used, unit="bytes", at_most=600,
         )
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Findings as a table for people, as JSON for machines, and as an entry of the log."""
+"""The results as a table, as JSON, and as an entry of the log."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.findings import Finding
+from benchmarks.results import Result
 
 LOG = Path(__file__).with_name("RESULTS.md")
-COLUMNS = ("measure", "engine", "what", "figures", "result", "wanted", "")
+COLUMNS = ("measure", "engine", "description", "figures", "result", "bound", "")
 _WIDTH = 150
-"""Columns of the table where no terminal limits it."""
+"""The width of the table without a terminal."""
 
 _STYLES = {"pass": "green", "FAIL": "bold red", "ok": "green", "missed": "yellow"}
 
 
-def cells(finding: Finding) -> tuple[str, ...]:
+def cells(result: Result) -> tuple[str, ...]:
     return (
-        finding.measure, finding.engine, finding.what, finding.figures, finding.shown, finding.wanted,
-        finding.verdict,
+        result.measure, result.engine, result.description, result.figures, result.value_text,
+        result.bound_text, result.status,
     )  # fmt: skip
 
 
-def print_table(findings: Sequence[Finding]) -> None:
+def print_table(results: Sequence[Result]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
     table = Table(box=None, pad_edge=False)
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("result", "wanted") else "left")
-    for finding in findings:
-        *plain, verdict = cells(finding)
-        style = _STYLES.get(verdict)
-        table.add_row(*plain, f"[{style}]{verdict}[/]" if style else verdict)
+        table.add_column(column, justify="right" if column in ("result", "bound") else "left")
+    for result in results:
+        *plain, status = cells(result)
+        style = _STYLES.get(status)
+        table.add_row(*plain, f"[{style}]{status}[/]" if style else status)
     console.print(table)
-    failed = [finding for finding in findings if finding.failed]
-    asked = sum(finding.must and finding.passed is not None for finding in findings)
-    if asked:
-        console.print(f"\n{asked - len(failed)} of {asked} figures that must hold do.", highlight=False)
+    failed = [result for result in results if result.failed]
+    required = sum(result.required and result.passed is not None for result in results)
+    if required:
+        console.print(f"\n{required - len(failed)} of {required} required bounds hold.", highlight=False)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A run: when, of what, on what, and what it found."""
+    """One run: date, commit, machine, command and results."""
 
     date: str
     commit: str
     machine: str
     command: str
-    findings: Sequence[Finding]
+    results: Sequence[Result]
 
 
-def new_report(findings: Sequence[Finding], commit: str, command: str, servers: Sequence[str]) -> Report:
+def new_report(results: Sequence[Result], commit: str, command: str, servers: Sequence[str]) -> Report:
     python = f"{platform.python_implementation()} {platform.python_version()}"
     machine = ", ".join([f"{os.cpu_count()} cores", python, f"SQLite {sqlite3.sqlite_version}", *servers])
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Report(date, commit, machine, command, findings)
+    return Report(date, commit, machine, command, results)
 
 
 def to_json(report: Report) -> bytes:
     plain = msgspec.to_builtins(report)
-    for row, finding in zip(plain["findings"], report.findings, strict=True):
-        row["passed"] = finding.passed
+    for row, result in zip(plain["results"], report.results, strict=True):
+        row["passed"] = result.passed
     return msgspec.json.format(msgspec.json.encode(plain)) + b"\n"
 
 
@@ -79,14 +79,14 @@ def append_to_log(report: Report) -> None:
         f"{report.machine}; `{report.command}`\n",
         "| " + " | ".join(COLUMNS) + " |",
         "|" + " --- |" * len(COLUMNS),
-        *("| " + " | ".join(cells(finding)) + " |" for finding in report.findings),
+        *("| " + " | ".join(cells(result)) + " |" for result in report.results),
     ]
     with LOG.open("a", encoding="utf-8") as log:
         log.write("\n".join(lines) + "\n")
 
 
 def current_commit() -> str:
-    """The commit that is checked out, and whether the package differs from it."""
+    """Return the checked-out commit, marked if the package differs from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
         return f"{commit} with changes" if _git("status", "--porcelain", "--", "src") else commit

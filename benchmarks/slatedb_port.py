@@ -1,7 +1,7 @@
-"""A straightforward queue on SlateDB, to measure ours against: one transaction for each operation.
+"""A simple queue on SlateDB as the reference: one transaction for each operation.
 
-Rows as anybody would lay them out first: the job, and an entry in the queue's order. A claim scans for the
-first entry, an ack checks that the claim is current. Each waits until its own commit is durable, as ours do.
+It has the obvious rows: the job, and an entry in the order of the queue. A claim scans for the first entry,
+an ack checks that the claim is current. Each waits until its commit is durable, as dayjob does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Port:
 
     def __init__(self, database: uniffi.Db) -> None:
         self._database = database
-        self._claiming = asyncio.Lock()
-        """Two claims at once would want the same first job, and one of them would fail and try again."""
+        self._claim_lock = asyncio.Lock()
+        """Two concurrent claims would conflict on the first job, and one would be retried."""
 
     @classmethod
     async def open(cls, path: str, flush_ms: int) -> Port:
@@ -48,7 +48,7 @@ class Port:
         return key
 
     async def claim(self) -> tuple[bytes, int, bytes] | None:
-        async with self._claiming:
+        async with self._claim_lock:
             transaction = await self._begin()
             first = await (await transaction.scan_prefix(b"pending", _ALL)).next()
             if first is None:
@@ -74,7 +74,7 @@ class Port:
 
 
 async def drain(port: Port, concurrency: int) -> int:
-    """Claim and ack until nothing is left, so many at once; how many jobs there were."""
+    """Claim and ack with this concurrency until the queue is empty. Return the number of jobs."""
 
     async def work() -> int:
         done = 0

@@ -1,19 +1,19 @@
-"""Absolute figures of this machine at this moment: for orientation, not for comparing runs."""
+"""Absolute figures of this machine, for orientation. Do not compare them across runs."""
 
 from __future__ import annotations
 
 import time
 from statistics import median
 
-from benchmarks.findings import Finding, millis, percentile, rate
+from benchmarks.results import Result, millis, percentile, rate
 from benchmarks.run import ENGINES, Run, measure
 from benchmarks.workloads import BATCH, PAYLOAD, QUEUE, ack_all, enqueue, timed
 from dayjob import Broker, Job
 
 
 @measure("rates", *ENGINES)
-async def rates(run: Run, engine: str) -> list[Finding]:
-    """Jobs per second in batches, verb by verb."""
+async def rates(run: Run, engine: str) -> list[Result]:
+    """Jobs per second in batches, by verb."""
     jobs = run.size(10_000, 3000)
     async with Broker(run.url(engine)) as broker:
         claimed: list[list[Job]] = []
@@ -39,10 +39,10 @@ async def rates(run: Run, engine: str) -> list[Finding]:
         }
         speeds = await run.in_turn(f"rates · {engine}", run.size(7, 3), *verbs.values())
     return [
-        Finding(
+        Result(
             measure="rates",
             engine=engine,
-            what=f"{verb}, best",
+            description=f"{verb}, best",
             figures=f"median {rate(median(speed))}",
             value=max(speed),
             unit="/s",
@@ -52,12 +52,12 @@ async def rates(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("latency", *ENGINES)
-async def latency(run: Run, engine: str) -> list[Finding]:
-    """How long one call takes that shares its commit with nobody."""
+async def latency(run: Run, engine: str) -> list[Result]:
+    """Latency of one call with its own commit."""
     calls = run.size(500, 100)
     took: dict[str, list[float]] = {"enqueue": [], "claim": [], "ack": []}
     async with Broker(run.url(engine)) as broker:
-        with run.screen.stage(f"latency · {engine}", calls) as advance:
+        with run.progress.stage(f"latency · {engine}", calls) as advance:
             for _ in range(calls):
                 took["enqueue"].append(await timed(broker.enqueue(QUEUE, PAYLOAD)))
                 start = time.perf_counter()
@@ -66,10 +66,10 @@ async def latency(run: Run, engine: str) -> list[Finding]:
                 took["ack"].append(await timed(broker.ack(job)))
                 advance(1)
     return [
-        Finding(
+        Result(
             measure="latency",
             engine=engine,
-            what=f"one {verb}, p50",
+            description=f"one {verb}, p50",
             figures=f"p99 {millis(percentile(seconds, 99))}",
             value=median(seconds) * 1000,
             unit="ms",

@@ -1,4 +1,4 @@
-"""What a worker gets done, next to a peer in the same run."""
+"""Throughput, latency and memory of one worker process."""
 
 from __future__ import annotations
 
@@ -6,63 +6,63 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from statistics import median
 
-from benchmarks.findings import Finding, millis, paired_ratio, rate
-from benchmarks.processes import ask
+from benchmarks.processes import run_child
+from benchmarks.results import Result, millis, paired_ratio, rate
 from benchmarks.run import Run, measure
 
 _DRAINS = "benchmarks.drains"
 
-WANTED = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "coroutine"): 10.0}
-"""How many times Huey's rate must be reached."""
+BOUNDS = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "coroutine"): 10.0}
+"""The required ratio to Huey's rate, by engine and task."""
 
 
 @measure("worker-drain", "sqlite", "memory")
-async def worker_drain(run: Run, engine: str) -> list[Finding]:
-    """One worker process on no-op tasks, against Huey on SQLite."""
+async def worker_drain(run: Run, engine: str) -> list[Result]:
+    """Throughput of one worker on no-op tasks, against Huey on SQLite."""
     if find_spec("huey") is None:
         raise SystemExit("worker-drain compares with Huey: run  make bench, or  pip install huey")
     jobs = run.size(20_000, 4000)
-    kinds = [task for known, task in WANTED if known == engine]
+    kinds = [task for known, task in BOUNDS if known == engine]
 
     def ours(task: str) -> Callable[[], Awaitable[float]]:
         async def drain() -> float:
-            return ask(_DRAINS, "drain", run.url(engine), jobs, task)["rate"]
+            return run_child(_DRAINS, "drain", run.url(engine), jobs, task)["rate"]
 
         return drain
 
     async def theirs() -> float:
-        return ask(_DRAINS, "huey", run.file("huey"), jobs // 4)["rate"]
+        return run_child(_DRAINS, "huey", run.file("huey"), jobs // 4)["rate"]
 
     *rates, peer = await run.in_turn(
         f"worker-drain · {engine}", run.size(5, 3), *(ours(task) for task in kinds), theirs
     )
     return [
-        Finding(
+        Result(
             measure="worker-drain",
             engine=engine,
-            what=f"no-op {task} tasks vs Huey on SQLite",
+            description=f"no-op {task} tasks vs Huey on SQLite",
             figures=f"{rate(median(found))} vs {rate(median(peer))}",
             value=paired_ratio(found, peer),
             unit="×",
-            at_least=WANTED[engine, task],
+            at_least=BOUNDS[engine, task],
         )
         for task, found in zip(kinds, rates, strict=True)
     ]
 
 
 @measure("worker-observed", "sqlite")
-async def worker_observed(run: Run, engine: str) -> list[Finding]:
-    """What metrics and tracing cost a worker."""
-    with run.screen.stage(f"worker-observed · {engine}", 1) as advance:
-        found = ask(_DRAINS, "observed", run.url(engine), run.size(150_000, 30_000))
+async def worker_observed(run: Run, engine: str) -> list[Result]:
+    """Throughput of a worker with metrics and tracing, against one without."""
+    with run.progress.stage(f"worker-observed · {engine}", 1) as advance:
+        found = run_child(_DRAINS, "observed", run.url(engine), run.size(150_000, 30_000))
         advance(1)
     return [
-        Finding(
+        Result(
             measure="worker-observed",
             engine=engine,
-            what="no-op jobs with metrics and 1 % of traces vs without",
-            figures=f"{rate(found['seen'])} vs {rate(found['plain'])}",
-            value=found["seen"] / found["plain"],
+            description="no-op jobs with metrics and 1 % of traces vs without",
+            figures=f"{rate(found['observed'])} vs {rate(found['plain'])}",
+            value=found["observed"] / found["plain"],
             unit="×",
             at_least=0.85,
         )
@@ -70,19 +70,19 @@ async def worker_observed(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("worker-latency", "sqlite", "memory")
-async def worker_latency(run: Run, engine: str) -> list[Finding]:
-    """From enqueue to start on an idle worker in the same process."""
+async def worker_latency(run: Run, engine: str) -> list[Result]:
+    """Latency from enqueue to start on an idle worker in the same process."""
     jobs = run.size(200, 60)
-    found = ask(_DRAINS, "latency", run.url(engine), jobs)
+    found = run_child(_DRAINS, "latency", run.url(engine), jobs)
     if engine == "memory":
         value, most = found["p50"] * 1000, 1.0
     else:
         value, most = found["p50"] / found["commit"], 2.0
     return [
-        Finding(
+        Result(
             measure="worker-latency",
             engine=engine,
-            what="enqueue to start, same process" + ("" if engine == "memory" else ", in enqueues"),
+            description="enqueue to start, same process" + ("" if engine == "memory" else ", in enqueues"),
             figures=f"p50 {millis(found['p50'])}, one enqueue {millis(found['commit'])}",
             value=value,
             unit="ms" if engine == "memory" else "×",
@@ -92,13 +92,14 @@ async def worker_latency(run: Run, engine: str) -> list[Finding]:
 
 
 @measure("worker-memory", "sqlite")
-async def worker_memory(run: Run, engine: str) -> list[Finding]:
-    """How much a worker grows over 100,000 jobs."""
+async def worker_memory(run: Run, engine: str) -> list[Result]:
+    """Memory growth of a worker over 100,000 jobs."""
     jobs = run.size(100_000, 20_000)
-    grown = ask(_DRAINS, "growth", run.url(engine), jobs)["mib"]
+    grown = run_child(_DRAINS, "growth", run.url(engine), jobs)["mib"]
     return [
-        Finding(
-            measure="worker-memory", engine=engine, what=f"MiB grown after the first tenth of {jobs:,} jobs",
+        Result(
+            measure="worker-memory", engine=engine,
+            description=f"growth after the first tenth of {jobs:,} jobs",
             figures=f"{grown:.1f} MiB", value=grown, unit="MiB", at_most=20,
         )
     ]  # fmt: skip

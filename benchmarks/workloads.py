@@ -1,11 +1,11 @@
-"""The pieces of work that measures time, each on an open broker."""
+"""The timed pieces of work, each on an open broker."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
 
-from benchmarks.side import Store
+from benchmarks.store_process import Store
 from dayjob import Broker, Job, NewJob, Settlement
 
 QUEUE = "work"
@@ -15,7 +15,7 @@ FILL = 10_000
 
 
 async def timed(work: Awaitable[object]) -> float:
-    """How many seconds it takes."""
+    """Return the seconds that the work takes."""
     start = time.perf_counter()
     await work
     return time.perf_counter() - start
@@ -28,7 +28,7 @@ async def enqueue(broker: Broker, jobs: int, batch: int = 1000) -> None:
 
 
 async def drain(broker: Broker, batches: int, batch: int = BATCH) -> float:
-    """Claim and ack in batches; the longest of these calls in seconds."""
+    """Claim and ack in batches. Return the longest of these calls in seconds."""
     longest = 0.0
     for _ in range(batches):
         start = time.perf_counter()
@@ -42,7 +42,7 @@ async def drain(broker: Broker, batches: int, batch: int = BATCH) -> float:
 async def ack_all(broker: Broker, jobs: list[Job], expected: int) -> None:
     results = await broker.settle_many([Settlement.ack(job) for job in jobs])
     if len(results) != expected or not all(result.applied for result in results):
-        raise RuntimeError(f"{expected} claims to settle, {len(results)} were settled: the store ran dry")
+        raise RuntimeError(f"settled {len(results)} claims, expected {expected}: the store ran out of jobs")
 
 
 async def drain_one_by_one(broker: Broker, jobs: int) -> None:
@@ -51,12 +51,12 @@ async def drain_one_by_one(broker: Broker, jobs: int) -> None:
         await broker.ack(job)
 
 
-# On a side of its own.
+# In the process of a store.
 
 
 async def fill(store: Store, pending: int, done: int, options: str) -> None:
-    """Bring a queue to that many pending and kept done jobs, with a hundred small queues beside it."""
-    broker = await store.use(keep=True, options=options)
+    """Fill a queue with pending and retained done jobs, and add a hundred small queues."""
+    broker = await store.use(retain=True, options=options)
     await broker.enqueue_many([NewJob(f"other {number}") for number in range(100)])
     await _in_steps(store, done, lambda some: _finish(broker, some))
     await _in_steps(store, pending, lambda some: enqueue(broker, some, FILL))
@@ -74,9 +74,9 @@ async def _finish(broker: Broker, jobs: int) -> None:
     await drain(broker, 1, jobs)
 
 
-async def drain_and_refill(store: Store, batches: int, keep: bool) -> tuple[float, float]:
-    """Drain some batches and put as many jobs back: jobs drained per second, the longest call in seconds."""
-    broker = await store.use(keep=keep)
+async def drain_and_refill(store: Store, batches: int, retain: bool) -> tuple[float, float]:
+    """Drain and refill some batches. Return jobs drained per second, and the longest call in seconds."""
+    broker = await store.use(retain=retain)
     start = time.perf_counter()
     longest = await drain(broker, batches)
     took = time.perf_counter() - start
@@ -85,20 +85,20 @@ async def drain_and_refill(store: Store, batches: int, keep: bool) -> tuple[floa
 
 
 async def time_stats(store: Store, calls: int, every_queue: bool) -> list[float]:
-    """The seconds that each of so many calls took."""
-    broker = await store.use(keep=False)
+    """Return the seconds of each call."""
+    broker = await store.use(retain=False)
     return [await timed(broker.all_stats() if every_queue else broker.stats(QUEUE)) for _ in range(calls)]
 
 
 async def enqueue_stamped(store: Store, queue: str) -> None:
-    """Enqueue a job that carries the time at which it was asked for."""
-    broker = await store.use(keep=False)
+    """Enqueue a job with the current time as its payload."""
+    broker = await store.use(retain=False)
     await broker.enqueue(queue, str(time.perf_counter_ns()).encode())
 
 
 async def wait_idly(store: Store, seconds: float) -> float:
-    """The share of a core that the process uses while it waits for a job that does not come."""
-    broker = await store.use(keep=False)
+    """Return the share of a core that the process uses while a claim waits without a job."""
+    broker = await store.use(retain=False)
     await broker.claim("idle", wait=0.2)
     start, used = time.perf_counter(), time.process_time()
     await broker.claim("idle", wait=seconds)

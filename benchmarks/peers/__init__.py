@@ -1,1 +1,1 @@
-"""Other job queues, each used as its documentation advises for throughput, in processes of their own."""
+"""Other job queues, configured for throughput as their documentation recommends, in separate processes."""

@@ -1,6 +1,6 @@
-// graphile-worker with its batching on, as its performance page sets it: node graphile.cjs URL JOBS SIZE,
-// where SIZE is that of its local queue: how many jobs it fetches at once.
-// Prints the rate from the first handler's start to the last's as JSON.
+// graphile-worker with batching, set as on its performance page: node graphile.cjs URL JOBS SIZE.
+// SIZE is the size of its local queue: how many jobs it fetches at once.
+// Prints the rate from the first start of a handler to the last, as JSON.
 
 const { performance } = require("node:perf_hooks");
 const { Logger, makeWorkerUtils, run } = require("graphile-worker");
@@ -26,7 +26,7 @@ async function fill() {
   for (let start = 0; start < jobs; start += 1000) {
     const some = Math.min(1000, jobs - start);
     await utils.addJobs(
-      Array.from({ length: some }, (_, n) => ({ identifier: "note", payload: { number: start + n } })),
+      Array.from({ length: some }, (_, n) => ({ identifier: "noop", payload: { number: start + n } })),
     );
   }
   await utils.release();
@@ -37,11 +37,11 @@ async function drain() {
   let started = 0;
   let allStarted;
   const done = new Promise((resolve) => (allStarted = resolve));
-  const note = async () => {
+  const noop = async () => {
     starts[started++] = performance.now();
     if (started === jobs) allStarted();
   };
-  const runner = await run({ preset, logger, noHandleSignals: true, taskList: { note } });
+  const runner = await run({ preset, logger, noHandleSignals: true, taskList: { noop } });
   await done;
   await runner.stop();
   return ((jobs - 1) * 1000) / (starts[jobs - 1] - starts[0]);

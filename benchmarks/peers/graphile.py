@@ -1,4 +1,4 @@
-"""graphile-worker, the fastest peer, where node and npm are installed."""
+"""graphile-worker, the fastest peer. Needs node and npm."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.child import Answer
-from benchmarks.processes import ask_command
+from benchmarks.processes import run_command
 
 _HERE = Path(__file__).parent
 _MODULES = "node_modules"
 
 
 class Missing(Exception):
-    """It can't be installed here; the message says why."""
+    """graphile-worker cannot be installed; the message has the reason."""
 
 
 class Graphile:
-    """It, installed into a folder."""
+    """graphile-worker, installed in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,11 +31,11 @@ class Graphile:
 
     def drain(self, url: str, jobs: int, size: int) -> Answer:
         environment = {"NODE_PATH": str(self._folder / _MODULES), "NO_LOG_SUCCESS": "1"}
-        return ask_command(["node", str(_HERE / "graphile.cjs"), url, str(jobs), str(size)], environment)
+        return run_command(["node", str(_HERE / "graphile.cjs"), url, str(jobs), str(size)], environment)
 
 
 def install(folder: Path) -> Graphile:
-    """Have npm fetch it into the folder."""
+    """Install it into the folder with npm."""
     if not shutil.which("node") or not shutil.which("npm"):
         raise Missing("it needs node and npm, which are not installed")
     folder.mkdir()

@@ -1,6 +1,6 @@
 """PgQueuer: ``python -m benchmarks.peers.pgqueuer KIND URL JOBS [BATCH]``.
 
-On asyncpg, which its documentation prefers, with a pool, so that its claims don't wait for its log.
+Runs on asyncpg, as its documentation recommends, with a pool, so that claims do not wait for its log.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 from benchmarks.child import (
     Answer,
-    drained,
-    hold,
+    call_at_intervals,
+    drain_rate,
     median_wait,
-    now_and_then,
+    record_wait,
     run,
     starts,
-    until,
-    waited,
+    wait_for_go,
+    wait_until,
     waits,
 )
 
 
 @asynccontextmanager
 async def _opened(url: str) -> AsyncIterator[tuple[Any, Any]]:
-    """The worker and the producer, over one pool."""
+    """Open the worker and the producer over one pool."""
     async with import_module("asyncpg").create_pool(url, min_size=4, max_size=4) as pool:
         worker = import_module("pgqueuer").PgQueuer.from_asyncpg_pool(pool)
         yield worker, worker.qm.queries
@@ -40,39 +40,39 @@ async def drain(url: str, jobs: int, batch: str) -> Answer:
     async with _opened(url) as (worker, queries):
         await queries.install()
 
-        async def note(job: object) -> None:
+        async def record_start(job: object) -> None:
             starts.append(time.perf_counter())
 
-        worker.entrypoint("note")(note)
+        worker.entrypoint("noop")(record_start)
         for start in range(0, jobs, 1000):
             some = range(start, min(start + 1000, jobs))
-            await queries.enqueue(["note"] * len(some), [b"%d" % number for number in some], [0] * len(some))
+            await queries.enqueue(["noop"] * len(some), [b"%d" % number for number in some], [0] * len(some))
         await worker.qm.run(batch_size=int(batch), mode=types.QueueExecutionMode.drain)
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
 async def listen(url: str, jobs: int) -> Answer:
-    """An idle worker: how long each job waited from the moment it was asked for to its start."""
+    """Run an idle worker. Return the median time from enqueue to start."""
     async with _opened(url) as (worker, queries):
         await queries.install()
 
-        async def note_wait(job: Any) -> None:
-            waited(float(job.payload))
+        async def record_job_wait(job: Any) -> None:
+            record_wait(float(job.payload))
 
-        worker.entrypoint("note_wait")(note_wait)
+        worker.entrypoint("wait")(record_job_wait)
         running = asyncio.ensure_future(worker.qm.run())
-        await hold()
-        await until(lambda: len(waits) >= jobs)
+        await wait_for_go()
+        await wait_until(lambda: len(waits) >= jobs)
         worker.shutdown.set()
         await running
     return median_wait()
 
 
 async def call(url: str, jobs: int) -> Answer:
-    """A producer that adds a job now and then."""
+    """Run a producer that enqueues a job at intervals."""
     async with _opened(url) as (_, queries):
-        await hold()
-        return await now_and_then(jobs, lambda stamp: queries.enqueue("note_wait", repr(stamp).encode()))
+        await wait_for_go()
+        return await call_at_intervals(jobs, lambda stamp: queries.enqueue("wait", repr(stamp).encode()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Procrastinate: ``python -m benchmarks.peers.procrastinate KIND URL JOBS [CONCURRENCY]``.
 
-Jobs are deleted when they end, so that nothing is kept, as on our side. It fetches and ends jobs one by one.
+Finished jobs are deleted, as in dayjob's runs. It fetches and finishes jobs one by one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from benchmarks.child import Answer, drained, one_by_one, run, starts
+from benchmarks.child import Answer, drain_rate, one_by_one, run, starts
 
 
 def _app(url: str, connections: int) -> tuple[Any, Any]:
@@ -18,14 +18,14 @@ def _app(url: str, connections: int) -> tuple[Any, Any]:
     connector = package.PsycopgConnector(conninfo=url, min_size=connections, max_size=connections)
     app = package.App(connector=connector)
 
-    async def note(number: int) -> None:
+    async def record_start(number: int) -> None:
         starts.append(time.perf_counter())
 
-    return app, app.task(name="note")(note)
+    return app, app.task(name="noop")(record_start)
 
 
 async def drain(url: str, jobs: int, concurrency: str) -> Answer:
-    """A worker that runs so many jobs at once, with a connection for each and one to listen."""
+    """Run a worker with this concurrency, a connection per job, and one to listen."""
     app, task = _app(url, int(concurrency) + 1)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
@@ -35,11 +35,11 @@ async def drain(url: str, jobs: int, concurrency: str) -> Answer:
         await app.run_worker_async(
             concurrency=int(concurrency), wait=False, delete_jobs="always", install_signal_handlers=False
         )
-    return drained(jobs)
+    return drain_rate(jobs)
 
 
 async def enqueue(url: str, jobs: int) -> Answer:
-    """One producer that awaits each ``defer_async``."""
+    """Run one producer that awaits each ``defer_async``."""
     app, task = _app(url, 1)
     async with app.open_async():
         await app.schema_manager.apply_schema_async()

@@ -1,4 +1,4 @@
-"""A caller that is cancelled while it claims strands no job: what it would have got is given back at once."""
+"""A caller that is cancelled while it claims strands no job: its jobs are released at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(claim: Claim, broker: Broker) -> asyncio.Task[list[Job]]:
 
 
 async def given_back(broker: Broker, id: str) -> None:
-    """The job is claimable again without any time having passed, and as if nothing had been."""
+    """The job is claimable again at once, and the lost run does not count."""
     await turns()
     [job] = await broker.claim("q")
     assert (job.id, job.attempts, job.last_error) == (id, 1, None)
@@ -37,25 +37,27 @@ async def cancelled(task: asyncio.Task[list[Job]]) -> None:
 
 
 @each_claim
-async def test_cancelled_before_its_batch_left_it_asks_for_nothing(broker: Broker, claim: Claim) -> None:
+async def test_a_claim_cancelled_before_its_batch_leaves_is_not_sent(broker: Broker, claim: Claim) -> None:
     stage = Stage(broker, "claim")
     stage.before = Gate()
-    ahead = asyncio.create_task(broker.claim("other"))
+    first = asyncio.create_task(broker.claim("other"))
     await stage.before.reached()
     claiming = start(claim, broker)
     await turns()
     claiming.cancel()
     await cancelled(claiming)
     stage.before.open()
-    assert await ahead == []
+    assert await first == []
     await turns()
     assert stage.sizes == [1]
 
 
 @each_claim
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_cancelled_while_the_engine_is_at_it(broker: Broker, claim: Claim, when: str) -> None:
-    """Before or after the commit: the broker can't know which."""
+async def test_a_claim_cancelled_during_the_commit_is_released(
+    broker: Broker, claim: Claim, when: str
+) -> None:
+    """Before or after the commit: the broker can't distinguish the two."""
     enqueued = await broker.enqueue("q")
     stage = Stage(broker, "claim")
     gate = Gate()
@@ -69,7 +71,9 @@ async def test_cancelled_while_the_engine_is_at_it(broker: Broker, claim: Claim,
 
 
 @each_claim
-async def test_cancelled_when_the_answer_is_on_its_way_to_the_caller(broker: Broker, claim: Claim) -> None:
+async def test_a_claim_cancelled_just_before_its_caller_resumes_is_released(
+    broker: Broker, claim: Claim
+) -> None:
     enqueued = await broker.enqueue("q")
     stage = Stage(broker, "claim")
     claiming = start(claim, broker)
@@ -79,7 +83,7 @@ async def test_cancelled_when_the_answer_is_on_its_way_to_the_caller(broker: Bro
     await given_back(broker, enqueued.id)
 
 
-async def test_others_of_the_same_batch_keep_what_they_got(broker: Broker) -> None:
+async def test_the_other_claims_of_the_batch_keep_their_jobs(broker: Broker) -> None:
     ids = [(await broker.enqueue("q")).id for _ in range(3)]
     stage = Stage(broker, "claim")
     stage.after = Gate()
@@ -97,7 +101,7 @@ async def test_others_of_the_same_batch_keep_what_they_got(broker: Broker) -> No
     await broker.ack(third)
 
 
-async def test_a_waiting_claim_is_woken_by_what_another_gives_back(broker: Broker) -> None:
+async def test_a_released_job_wakes_a_waiting_claim(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     stage = Stage(broker, "claim")
     stage.after = Gate()
@@ -112,7 +116,7 @@ async def test_a_waiting_claim_is_woken_by_what_another_gives_back(broker: Broke
     assert (job.id, job.attempts) == (enqueued.id, 1)
 
 
-async def test_a_timeout_around_a_claim_is_a_cancel(broker: Broker) -> None:
+async def test_a_timeout_around_a_claim_releases_its_job(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     stage = Stage(broker, "claim")
     stage.after = Gate()

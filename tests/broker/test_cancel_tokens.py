@@ -1,4 +1,4 @@
-"""A cancel request reaches the token of its claim, however the two cross."""
+"""A cancel request reaches the token of its claim, in whichever order the two arrive."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ async def fired(job: Job) -> None:
     assert job.cancel_requested
 
 
-@pytest.mark.parametrize("looked", [True, False], ids=["looked before", "not looked yet"])
+@pytest.mark.parametrize("checked", [True, False], ids=["checked before", "not checked yet"])
 async def test_a_cancel_between_the_claims_commit_and_its_return_is_not_lost(
-    broker: Broker, looked: bool
+    broker: Broker, checked: bool
 ) -> None:
-    """The look that the cancel calls for may be over before the broker knows of the claim."""
+    """The check after the cancel signal may end before the broker holds the claim."""
     enqueued = await broker.enqueue("q")
     claim = Stage(broker, "claim")
     claim.after = Gate()
     claiming = asyncio.create_task(broker.claim("q"))
     await claim.after.reached()
     assert await broker.cancel(enqueued.id) is CancelOutcome.REQUESTED
-    if looked:
+    if checked:
         await turns()
     claim.after.open()
     [job] = await claiming
     await fired(job)
 
 
-async def test_the_same_with_other_claims_at_hand(broker: Broker) -> None:
+async def test_a_cancel_before_the_claims_return_fires_only_that_claims_token(broker: Broker) -> None:
     await broker.enqueue("held")
     [held] = await broker.claim("held")
     enqueued = await broker.enqueue("q")
@@ -54,7 +54,7 @@ async def test_the_same_with_other_claims_at_hand(broker: Broker) -> None:
     assert not held.cancel_token.cancelled
 
 
-async def test_the_same_for_a_waiting_claim_that_is_served_by_the_enqueue(broker: Broker) -> None:
+async def test_a_cancel_before_a_local_handoff_returns_is_not_lost(broker: Broker) -> None:
     both = Stage(broker, "insert_and_claim")
     both.after = Gate()
     claiming = asyncio.create_task(broker.claim("q", wait=60))
@@ -70,7 +70,7 @@ async def test_the_same_for_a_waiting_claim_that_is_served_by_the_enqueue(broker
     await fired(job)
 
 
-async def test_the_same_through_another_broker(clock: ManualClock) -> None:
+async def test_a_cancel_by_another_broker_before_the_claims_return_is_not_lost(clock: ManualClock) -> None:
     config = BrokerConfig(duties=False)
     async with (
         Broker("memory://tokens", config=config, clock=clock) as broker,
@@ -88,17 +88,17 @@ async def test_the_same_through_another_broker(clock: ManualClock) -> None:
         await fired(job)
 
 
-async def test_a_look_that_fails_is_repeated(
+async def test_a_check_that_fails_is_repeated(
     broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueued = await broker.enqueue("q")
-    find_requests = broker._claims._find_requests
-    failures = [EngineUnavailable("no answer")] * 2
+    cancel_requests = broker._engine.cancel_requests
+    failures = [EngineUnavailable("no reply")] * 2
 
     async def flaky() -> Iterable[tuple[bytes, int]]:
         if failures:
             raise failures.pop()
-        return await find_requests()
+        return await cancel_requests()
 
     claim = Stage(broker, "claim")
     claim.after = Gate()
@@ -106,7 +106,7 @@ async def test_a_look_that_fails_is_repeated(
     await claim.after.reached()
     await broker.cancel(enqueued.id)
     await turns()
-    monkeypatch.setattr(broker._claims, "_find_requests", flaky)
+    monkeypatch.setattr(broker._engine, "cancel_requests", flaky)
     claim.after.open()
     [job] = await claiming
     for _ in range(5):
@@ -116,7 +116,7 @@ async def test_a_look_that_fails_is_repeated(
     assert failures == []
 
 
-async def test_a_token_asked_for_after_the_request_has_fired(broker: Broker) -> None:
+async def test_a_token_that_is_made_after_the_request_has_fired(broker: Broker) -> None:
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     await broker.cancel(job.id)
@@ -130,7 +130,7 @@ async def test_a_request_found_by_a_renewal_fires_the_token(
     async def blind() -> Iterable[tuple[bytes, int]]:
         return []
 
-    monkeypatch.setattr(broker._claims, "_find_requests", blind)
+    monkeypatch.setattr(broker._engine, "cancel_requests", blind)
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     await broker.cancel(job.id)
@@ -140,19 +140,19 @@ async def test_a_request_found_by_a_renewal_fires_the_token(
     await fired(job)
 
 
-async def test_nobody_looks_for_requests_while_there_are_none(
+async def test_cancel_requests_are_not_read_while_there_are_none(
     broker: Broker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
+    reads = 0
 
     async def counted() -> Iterable[tuple[bytes, int]]:
-        nonlocal looks
-        looks += 1
+        nonlocal reads
+        reads += 1
         return []
 
     await broker.claim("other")
-    await turns()  # With its first claim the broker begins to watch.
-    monkeypatch.setattr(broker._claims, "_find_requests", counted)
+    await turns()  # The first claim starts the watch.
+    monkeypatch.setattr(broker._engine, "cancel_requests", counted)
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     await broker.enqueue("q")
@@ -160,4 +160,4 @@ async def test_nobody_looks_for_requests_while_there_are_none(
         clock.advance(60)
         await turns()
     await broker.ack(job)
-    assert looks == 0
+    assert reads == 0

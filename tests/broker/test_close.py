@@ -1,4 +1,4 @@
-"""Close stores what was submitted, and lets nobody wait for what will not come."""
+"""Close stores what was submitted and ends every wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUIET = BrokerConfig(duties=False)
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """A storage in memory that belongs to the test."""
+    """A storage in memory of this test."""
     return f"memory://{tmp_path.name}"
 
 
@@ -33,8 +33,8 @@ async def shared(url: str, clock: ManualClock, other: Broker) -> Broker:
     return await Broker(url, config=QUIET, clock=clock).open()
 
 
-async def test_what_was_submitted_is_stored(shared: Broker, other: Broker) -> None:
-    """Also what waits behind a batch that is under way."""
+async def test_submitted_jobs_are_stored(shared: Broker, other: Broker) -> None:
+    """Also those that wait behind a batch under way."""
     insert = Stage(shared, "insert")
     insert.before = Gate()
     first = asyncio.create_task(shared.enqueue("q"))
@@ -52,7 +52,7 @@ async def test_what_was_submitted_is_stored(shared: Broker, other: Broker) -> No
     assert [job.id for job in await other.jobs("q")] == [answer.id for answer in answers]
 
 
-async def test_settlements_are_stored_too(shared: Broker, other: Broker) -> None:
+async def test_submitted_settlements_are_stored(shared: Broker, other: Broker) -> None:
     for _ in range(3):
         await other.enqueue("q")
     jobs = await shared.claim("q", limit=3)
@@ -69,7 +69,7 @@ async def test_settlements_are_stored_too(shared: Broker, other: Broker) -> None
     assert (await other.stats("q")).done == 3
 
 
-async def test_claims_that_nobody_will_get_are_given_back_first(shared: Broker, other: Broker) -> None:
+async def test_claims_of_cancelled_callers_are_released_first(shared: Broker, other: Broker) -> None:
     enqueued = await other.enqueue("q")
     claim, settle = Stage(shared, "claim"), Stage(shared, "settle")
     claim.after, settle.before = Gate(), Gate()
@@ -105,7 +105,7 @@ async def test_calls_during_a_close_are_refused(shared: Broker, other: Broker) -
     assert insert.sizes == [1]
 
 
-async def test_waiting_claims_do_not_wait_for_the_flush(shared: Broker, other: Broker) -> None:
+async def test_waiting_claims_end_before_the_flush(shared: Broker, other: Broker) -> None:
     enqueued = await other.enqueue("elsewhere")
     waiting: list[asyncio.Task[object]] = [
         asyncio.create_task(shared.claim("q", wait=60)),
@@ -127,7 +127,7 @@ async def test_waiting_claims_do_not_wait_for_the_flush(shared: Broker, other: B
 
 
 @pytest.mark.parametrize("jobs", [0, 1])
-async def test_a_waiting_claim_that_is_at_the_engine_ends_as_well(
+async def test_a_waiting_claim_inside_the_engine_ends_after_its_reply(
     shared: Broker, other: Broker, jobs: int
 ) -> None:
     """With the job, if there was one: it is running."""
@@ -150,7 +150,7 @@ async def test_a_waiting_claim_that_is_at_the_engine_ends_as_well(
     assert len(claim.calls) == 1
 
 
-async def test_a_waiting_claim_that_is_being_served_gets_its_job(shared: Broker, other: Broker) -> None:
+async def test_a_waiting_claim_with_a_handoff_under_way_gets_its_job(shared: Broker, other: Broker) -> None:
     both = Stage(shared, "insert_and_claim")
     both.after = Gate()
     claiming = asyncio.create_task(shared.claim("q", wait=60))
@@ -168,12 +168,12 @@ async def test_a_waiting_claim_that_is_being_served_gets_its_job(shared: Broker,
     await other.ack(job)
 
 
-async def test_an_outage_during_the_flush_reaches_the_caller_and_not_the_closer(
+async def test_an_outage_during_the_flush_fails_the_caller_and_not_the_close(
     shared: Broker, other: Broker
 ) -> None:
     insert = Stage(shared, "insert")
     insert.before = Gate()
-    insert.failures.append(EngineUnavailable("no answer"))
+    insert.failures.append(EngineUnavailable("no reply"))
     storing = asyncio.create_task(shared.enqueue("q"))
     await insert.before.reached()
     closing = asyncio.create_task(shared.close())
@@ -203,14 +203,14 @@ async def test_a_close_that_was_cancelled_can_be_repeated(shared: Broker, other:
     await shared.close()
 
 
-async def test_several_may_close_at_once(shared: Broker, other: Broker) -> None:
+async def test_concurrent_closes_close_the_engine_once(shared: Broker, other: Broker) -> None:
     stage = Stage(shared, "close")
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(shared.close() for _ in range(5)))
     assert len(stage.calls) == 1
 
 
-async def test_closed_it_can_be_opened_again(shared: Broker, other: Broker) -> None:
+async def test_a_closed_broker_can_be_opened_again(shared: Broker, other: Broker) -> None:
     for _ in range(3):
         await shared.close()
         await shared.open()

@@ -1,17 +1,22 @@
-"""When each duty does its work: promote at the next due time, reap and sweep at their intervals."""
+"""When each duty runs: promote at the next due time, reap and sweep at their intervals."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
-from dayjob.broker.core import CHORE_BATCH
+from dayjob.broker.storage import Storage
 from dayjob.duties import Promote, Reap, Service, Sweep
+from dayjob.duties.short_commits import MAX_BATCH
+from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns
+
+RETENTION = RetentionByQueue(RetentionTimes())
 
 DUTIES = ("promote", "next_due", "reap", "sweep")
 
@@ -23,9 +28,9 @@ def observed(clock: ManualClock) -> ObservedClock:
 
 @pytest.fixture
 async def promoting(broker: Broker, observed: ObservedClock) -> AsyncIterator[Stage]:
-    """The promote duty at work, at intervals of a minute at most; its calls of the engine."""
+    """Run the promote duty at intervals of a minute at most. Yield its calls of the engine."""
     stage = Stage(broker, "promote")
-    service = Service(Promote(broker, 60), broker._engine.signals, observed)
+    service = Service(Promote(broker._session.storage, RETENTION, 60), broker._engine.signals, observed)
     service.start()
     assert await observed.next_wait() == 60
     yield stage
@@ -43,7 +48,7 @@ async def running(broker: Broker) -> Job:
     return job
 
 
-async def test_promote_leaves_the_engine_alone_while_nothing_is_due(
+async def test_promote_does_not_call_the_engine_while_nothing_is_due(
     broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
 ) -> None:
     await broker.enqueue("q")
@@ -97,7 +102,7 @@ async def test_a_later_arrival_changes_nothing(
 async def test_promote_sleeps_no_longer_than_its_interval(
     broker: Broker, observed: ObservedClock, promoting: Stage
 ) -> None:
-    """Where signals may go missing, a job from elsewhere waits for one interval at most."""
+    """Where a signal may be lost, a job of another process waits for one interval at most."""
     await broker.enqueue("q", delay=1000)
     assert await observed.next_wait() == 60
 
@@ -120,7 +125,7 @@ async def by_expiry(broker: Broker, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("arrival", [by_nack, by_snooze, by_reschedule, by_expiry])
-async def test_whatever_falls_due_wakes_promote(
+async def test_every_change_with_a_due_time_wakes_promote(
     broker: Broker,
     clock: ManualClock,
     observed: ObservedClock,
@@ -134,7 +139,7 @@ async def test_whatever_falls_due_wakes_promote(
     assert len(promoting.calls) == 1
 
 
-async def test_more_jobs_than_a_commit_takes_are_promoted_at_once(
+async def test_more_due_jobs_than_one_batch_are_promoted_in_one_run(
     broker: Broker, clock: ManualClock, observed: ObservedClock, promoting: Stage
 ) -> None:
     for _ in range(2500):
@@ -143,50 +148,38 @@ async def test_more_jobs_than_a_commit_takes_are_promoted_at_once(
     while promoting.calls == [] or observed.unseen:
         await observed.next_wait()
     assert (await broker.stats("q")).pending == 2500
-    assert all(call[0] <= CHORE_BATCH for call in promoting.calls)
+    assert all(call[0] <= MAX_BATCH for call in promoting.calls)
     assert len(promoting.calls) >= 3
 
 
-class Chores:
-    """A broker as the duties see it, with nothing to do."""
+class IdleEngine:
+    """An engine without work for the duties."""
 
-    async def promote(self) -> int:
+    timeout = 0.0
+
+    def __init__(self, *, knows_orphans: bool = False) -> None:
+        self.capabilities = Capabilities(
+            persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=knows_orphans
+        )
+
+    async def reap(self, *_: Any, token: Token) -> int:
         return 0
 
-    async def next_due(self) -> int | None:
-        return None
-
-    async def reap(self) -> int:
+    async def sweep(self, *_: Any, token: Token) -> int:
         return 0
 
-    async def reclaim(self, *, trusting: bool) -> int:
-        return 0
 
-    async def recur(self) -> int:
-        return 0
-
-    async def sample(self) -> int:
-        return 0
-
-    async def sweep(self) -> int:
-        return 0
-
-    async def lead(self) -> float:
-        return 0
-
-    @property
-    def leads(self) -> bool:
-        return True
-
-    async def check_cancels(self) -> None:
-        pass
+def idle_storage(*, knows_orphans: bool = False) -> Storage:
+    engine: Any = IdleEngine(knows_orphans=knows_orphans)
+    return Storage(engine)
 
 
-async def test_reap_looks_for_orphans_more_often_than_for_leases() -> None:
-    assert await Reap(Chores(), 5, knows_orphans=False).run_once() == 5
-    assert await Reap(Chores(), 5, knows_orphans=True).run_once() == 1
-    assert await Reap(Chores(), 0.2, knows_orphans=True).run_once() == 0.2
-    assert await Sweep(Chores(), 60).run_once() == 60
+async def test_reap_runs_more_often_where_the_engine_knows_orphans() -> None:
+    plain, orphans = idle_storage(), idle_storage(knows_orphans=True)
+    assert await Reap(plain, RETENTION, 5).run_once() == 5
+    assert await Reap(orphans, RETENTION, 5).run_once() == 1
+    assert await Reap(orphans, RETENTION, 0.2).run_once() == 0.2
+    assert await Sweep(plain, 60).run_once() == 60
 
 
 async def test_reap_and_sweep_run_at_once_and_then_at_their_intervals(clock: ManualClock) -> None:
@@ -210,12 +203,12 @@ async def test_reap_and_sweep_run_at_once_and_then_at_their_intervals(clock: Man
     assert (len(reap.calls), len(sweep.calls)) == (13, 2)
 
 
-async def test_a_duty_goes_on_after_an_outage_and_the_others_do_not_notice(
+async def test_an_outage_of_one_duty_delays_no_other(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker("memory://", config=BrokerConfig(reap_interval=5, sweep_interval=5), clock=clock)
     reap, sweep = Stage(broker, "reap"), Stage(broker, "sweep")
-    reap.failures.extend([EngineUnavailable("no answer")] * 2)
+    reap.failures.extend([EngineUnavailable("no reply")] * 2)
     async with broker:
         await turns()
         assert (len(reap.calls), len(sweep.calls)) == (1, 1)
@@ -242,8 +235,8 @@ async def test_without_duties_none_runs(clock: ManualClock) -> None:
     assert [stage.calls for stage in stages] == [[]] * len(stages)
 
 
-async def test_without_duties_a_claim_still_learns_of_its_cancel(broker: Broker) -> None:
-    """That is not done for others, but for the claims of this very broker."""
+async def test_without_duties_a_held_claim_still_gets_its_cancel_request(broker: Broker) -> None:
+    """The watch serves the claims of this broker, not the fleet."""
     job = await running(broker)
     await broker.cancel(job.id)
     await turns()

@@ -1,4 +1,4 @@
-"""The loop that a duty runs in: started and stopped at will, woken by signals, slowed down by failures."""
+"""The loop that runs a duty: start and stop, signals, back-off after failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.staging import Gate, ObservedClock, turns
 
 
 class Scripted:
-    """A duty that does as its script says, and then wants to be run every minute."""
+    """A duty that follows its script, and then runs every minute."""
 
     name = "scripted"
     topics: tuple[Topic, ...] = (DUE,)
@@ -46,7 +46,7 @@ def observed(clock: ManualClock) -> ObservedClock:
     return ObservedClock(clock)
 
 
-async def test_started_twice_it_runs_once(
+async def test_a_service_started_twice_runs_its_duty_once(
     signals: Signals, clock: ManualClock, observed: ObservedClock
 ) -> None:
     duty = Scripted()
@@ -62,7 +62,7 @@ async def test_started_twice_it_runs_once(
     await service.stop()
 
 
-async def test_it_may_be_stopped_before_it_started_and_twice(
+async def test_a_service_can_be_stopped_before_its_start_and_twice(
     signals: Signals, clock: ManualClock, observed: ObservedClock
 ) -> None:
     duty = Scripted()
@@ -79,10 +79,10 @@ async def test_it_may_be_stopped_before_it_started_and_twice(
     signals.publish([DUE])
     await turns()
     assert duty.runs == 1
-    assert not signals.topics, "nobody listens any more"
+    assert not signals.topics, "it no longer listens"
 
 
-async def test_stopped_it_can_be_started_again(signals: Signals, observed: ObservedClock) -> None:
+async def test_a_stopped_service_can_be_started_again(signals: Signals, observed: ObservedClock) -> None:
     duty = Scripted()
     service = Service(duty, signals, observed)
     for runs in (1, 2, 3):
@@ -92,7 +92,7 @@ async def test_stopped_it_can_be_started_again(signals: Signals, observed: Obser
         await service.stop()
 
 
-async def test_stopping_ends_a_run_that_is_under_way(signals: Signals, observed: ObservedClock) -> None:
+async def test_a_stop_ends_the_run_under_way(signals: Signals, observed: ObservedClock) -> None:
     gate = Gate()
     service = Service(Scripted(gate), signals, observed)
     service.start()
@@ -104,7 +104,7 @@ async def test_stopping_ends_a_run_that_is_under_way(signals: Signals, observed:
 async def test_a_failure_is_followed_by_a_growing_pause(
     signals: Signals, clock: ManualClock, observed: ObservedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = [ValueError("a bug"), *[EngineUnavailable("no answer")] * 7]
+    failures = [ValueError("a bug"), *[EngineUnavailable("no reply")] * 7]
     service = Service(Scripted(*failures, 30.0, OSError("again")), signals, observed)
     service.start()
     pauses = []
@@ -121,7 +121,7 @@ async def test_a_failure_is_followed_by_a_growing_pause(
     assert logged[0].exc_info is not None
 
 
-async def test_it_does_not_run_again_before_the_pause_is_over(
+async def test_a_signal_does_not_cut_the_pause_after_a_failure_short(
     signals: Signals, clock: ManualClock, observed: ObservedClock
 ) -> None:
     duty = Scripted(ValueError("a bug"))
@@ -131,7 +131,7 @@ async def test_it_does_not_run_again_before_the_pause_is_over(
     clock.advance(0.05)
     signals.publish([DUE])
     await turns()
-    assert duty.runs == 1, "not even when it is called for"
+    assert duty.runs == 1, "not even after its signal"
     clock.advance(0.05)
     await observed.next_wait()
     assert duty.runs == 2
@@ -139,7 +139,7 @@ async def test_it_does_not_run_again_before_the_pause_is_over(
 
 
 @pytest.mark.parametrize("error", [Closed("not open"), EngineFenced("taken over")], ids=["closed", "fenced"])
-async def test_without_an_engine_it_ends_quietly(
+async def test_a_closed_or_fenced_engine_ends_the_loop_without_an_error(
     signals: Signals, observed: ObservedClock, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     duty = Scripted(error)
@@ -156,7 +156,9 @@ async def test_without_an_engine_it_ends_quietly(
     await service.stop()
 
 
-async def test_a_signal_calls_for_it_before_its_time(signals: Signals, observed: ObservedClock) -> None:
+async def test_a_signal_runs_the_duty_before_its_delay_is_over(
+    signals: Signals, observed: ObservedClock
+) -> None:
     duty = Scripted()
     service = Service(duty, signals, observed)
     service.start()

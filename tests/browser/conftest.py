@@ -1,6 +1,6 @@
-"""A Chromium, a worker with its dashboard to look at, and a page that notes what went wrong in it.
+"""A Chromium, a worker with a dashboard, and a page that fails the test on console errors.
 
-Without Playwright or a Chromium these tests are skipped, and say so; ``make test-browser`` gets both.
+Without Playwright or a Chromium these tests are skipped with a reason. ``make test-browser`` installs both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JOBS = """
     import asyncio, socket
     from pathlib import Path
 
-    socket.gethostname = lambda: "app-1"  # what pictures show is the same everywhere
+    socket.gethostname = lambda: "app-1"  # the same host name in every screenshot
 
     from dayjob import App, BrokerConfig, Context, Retention, Retry
 
@@ -48,7 +48,7 @@ JOBS = """
 
     @app.task(name="shop.import_row", queue="import", retry=Retry.fixed(attempts=2, delay=0.1))
     async def import_row(row: int, password: str) -> str:
-        if not Path("mended").exists():
+        if not Path("repaired").exists():
             raise ValueError(f"row {row} has no price")
         return f"row {row} is in"
 
@@ -70,7 +70,7 @@ LOADING = """
     import linecache
     from pathlib import Path
 
-    name = "/srv/shop/jobs.py"  # what tracebacks in pictures show
+    name = "/srv/shop/jobs.py"  # the path in the tracebacks of screenshots
     source = Path(__file__).with_name("jobs.txt").read_text()
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"))
@@ -84,7 +84,7 @@ def _executable() -> str | None:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """One for a module: while it lives, its event loop is this thread's, which other tests need."""
+    """Start one Chromium per module. Its event loop occupies this thread, which other modules need."""
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
@@ -100,7 +100,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Site:
-    """A folder with an app, a worker on it, and the address of its dashboard."""
+    """A folder with an app, its worker, and the address of its dashboard."""
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.folder = folder
@@ -116,18 +116,18 @@ class Site:
     def address_of(self, command: Command) -> str:
         found: list[str] = []
 
-        def told() -> bool:
+        def printed() -> bool:
             found[:] = re.findall(r"is on (http://[\d.]+:\d+)/", command.output())
             return bool(found)
 
-        eventually(told, "an address", command.output)
+        eventually(printed, "an address", command.output)
         return found[0]
 
     def enqueue(self, task: str, queue: str, payload: bytes, **options: Any) -> str:
         return self.ask(lambda broker: broker.enqueue(queue, payload, task=task, **options)).id
 
     def ask(self, question: Callable[[Broker], Awaitable[Answer]]) -> Answer:
-        """Ask the store, in a thread without an event loop."""
+        """Run a broker call in a thread without an event loop."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(with_broker, self.url, question).result()
 
@@ -135,7 +135,7 @@ class Site:
         stats = self.ask(lambda broker: broker.all_stats())
         return sum(getattr(each, state) for each in stats.values())
 
-    def has(self, state: str, count: int) -> None:
+    def wait_for(self, state: str, count: int) -> None:
         """Wait until the store has that many jobs in the state."""
         eventually(lambda: self.total(state) == count, f"{count} {state}", self.worker.output)
 
@@ -146,30 +146,30 @@ def site(chromium: Browser, tmp_path: Path) -> Iterator[Site]:
         yield Site(tmp_path, start)
 
 
-class Complaints(list[str]):
-    """What a page's console says that it should not."""
+class ConsoleErrors(list[str]):
+    """The errors and warnings of a page's console."""
 
     def listen(self, page: Page) -> None:
-        page.on("console", lambda said: self._said(said.type, said.text))
+        page.on("console", lambda message: self._add(message.type, message.text))
         page.on("pageerror", lambda error: self.append(f"page error: {error}"))
 
-    def _said(self, kind: str, text: str) -> None:
+    def _add(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.append(f"{kind}: {text}")
 
 
 @pytest.fixture
-def complaints() -> Complaints:
-    return Complaints()
+def console_errors() -> ConsoleErrors:
+    return ConsoleErrors()
 
 
 @pytest.fixture
-def page(chromium: Browser, complaints: Complaints) -> Iterator[Page]:
-    """A page of a desktop; what its console complains of fails the test."""
+def page(chromium: Browser, console_errors: ConsoleErrors) -> Iterator[Page]:
+    """Open a desktop page. Errors on its console fail the test."""
     context = chromium.new_context(viewport=DESKTOP)
     context.set_default_timeout(20_000)
     page = context.new_page()
-    complaints.listen(page)
+    console_errors.listen(page)
     yield page
     context.close()
-    assert complaints == []
+    assert console_errors == []

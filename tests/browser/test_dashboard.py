@@ -1,4 +1,4 @@
-"""The dashboard as a person uses it, in a real browser."""
+"""The dashboard in a real browser."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import DESKTOP, PHONE, Complaints, Site
+from tests.browser.conftest import DESKTOP, PHONE, ConsoleErrors, Site
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
-TOKEN = "a token that nobody guesses"
+TOKEN = "a token that is hard to guess"
 
 
 def shows(page: Page, selector: str, text: str) -> None:
-    """Wait until an element that is seen has the text."""
+    """Wait until a visible element has the text."""
     page.locator(selector, has_text=text).locator("visible=true").first.wait_for()
 
 
@@ -45,26 +45,26 @@ def test_the_overview_is_live_while_jobs_run(site: Site, page: Page) -> None:
         site.enqueue("shop.send_email", "email", b'{"to": "user %d"}' % number)
     shows(page, '[data-value="total-done"]', "30")
     shows(page, "tbody th", "email")
-    page.locator("#chart-throughput title", has_text="30 done").wait_for(state="attached")
+    page.locator("#chart-throughput title", has_text="30 completed").wait_for(state="attached")
     assert page.evaluate("window.isTheSamePage") is True
 
 
-def test_a_dead_job_is_found_read_requeued_and_done(site: Site, page: Page) -> None:
+def test_a_dead_job_is_found_and_requeued_and_then_done(site: Site, page: Page) -> None:
     for row in range(3):
         site.enqueue("shop.import_row", "import", b'{"row": %d, "password": "hunter2"}' % row)
-    site.has("dead", 3)
+    site.wait_for("dead", 3)
     page.goto(site.address)
     page.get_by_role("navigation", name="Pages").get_by_role("link", name="Jobs").click()
     page.get_by_label("Search").fill("row 1 has no price")
-    press(page, "Show")
+    press(page, "Filter")
     assert page.locator("tbody tr").count() == 1
     page.locator("tbody th a").click()
     shows(page, "h1 .state", "dead")
     shows(page, "pre", "ValueError: row 1 has no price")
     assert "hunter2" not in page.content()
-    (site.folder / "mended").touch()
+    (site.folder / "repaired").touch()
     press(page, "Requeue")
-    shows(page, ".said", "The job is pending again")
+    shows(page, ".flash", "Job requeued")
     shows(page, "h1 .state", "done")
     shows(page, "pre", "row 1 is in")
     assert site.total("dead") == 2
@@ -73,28 +73,28 @@ def test_a_dead_job_is_found_read_requeued_and_done(site: Site, page: Page) -> N
 def test_dead_letters_are_requeued_and_purged_by_error(site: Site, page: Page) -> None:
     for row in range(4):
         site.enqueue("shop.import_row", "import", b'{"row": %d, "password": ""}' % row)
-    site.has("dead", 4)
-    (site.folder / "mended").touch()
+    site.wait_for("dead", 4)
+    (site.folder / "repaired").touch()
     page.goto(f"{site.address}/dead")
     assert page.locator("tbody tr").count() == 4
     page.get_by_role("link", name="By error").click()
     shows(page, "tbody tr", "ValueError: row … has no price")
     page.locator("tbody").get_by_role("button", name="Requeue").click()
-    shows(page, ".said", "4 dead jobs are pending again")
-    site.has("done", 4)
-    (site.folder / "mended").unlink()
+    shows(page, ".flash", "Dead jobs requeued: 4.")
+    site.wait_for("done", 4)
+    (site.folder / "repaired").unlink()
     site.enqueue("shop.import_row", "import", b'{"row": 9, "password": ""}')
-    site.has("dead", 1)
+    site.wait_for("dead", 1)
     page.goto(f"{site.address}/dead")
     page.locator("summary", has_text="Purge all").click()
     press(page, "Purge all")
-    shows(page, ".said", "1 dead jobs are removed")
+    shows(page, ".flash", "Dead jobs purged: 1.")
     assert site.total("dead") == 0
 
 
 def test_a_running_job_shows_its_progress_and_is_cancelled(site: Site, page: Page) -> None:
     id = site.enqueue("shop.resize", "images", b'{"images": 2000}')
-    site.has("running", 1)
+    site.wait_for("running", 1)
     page.goto(f"{site.address}/jobs/{id}")
     shows(page, 'label[for="progress"]', "image 1")
     before = page.locator("progress").get_attribute("value")
@@ -102,14 +102,14 @@ def test_a_running_job_shows_its_progress_and_is_cancelled(site: Site, page: Pag
         "was => document.getElementById('progress').value > Number(was) + 0.001", arg=before
     )
     press(page, "Cancel")
-    shows(page, ".said", "asked to stop")
+    shows(page, ".flash", "Cancel requested")
     shows(page, "h1 .state", "cancelled")
     assert site.total("running") == 0
 
 
 def test_a_queue_is_paused_and_resumed(site: Site, page: Page) -> None:
     site.enqueue("shop.send_email", "email", b'{"to": "ada"}')
-    site.has("done", 1)
+    site.wait_for("done", 1)
     page.goto(site.address)
     page.get_by_role("button", name="Pause queue email").click()
     shows(page, "tbody tr", "paused")
@@ -126,7 +126,7 @@ def test_a_schedule_is_triggered_paused_and_resumed(site: Site, page: Page) -> N
     page.goto(f"{site.address}/schedules")
     shows(page, "tbody tr", "0 3 * * * Europe/Berlin")
     page.get_by_role("button", name="Trigger shop.report now").click()
-    shows(page, ".said", "The recurring job is enqueued")
+    shows(page, ".flash", "Job enqueued from its schedule")
     shows(page, "h1 .state", "done")
     shows(page, "pre", "all is well")
     page.goto(f"{site.address}/schedules")
@@ -136,7 +136,7 @@ def test_a_schedule_is_triggered_paused_and_resumed(site: Site, page: Page) -> N
     page.get_by_role("button", name="Pause shop.report").wait_for()
 
 
-def test_workers_show_what_they_run(site: Site, page: Page) -> None:
+def test_workers_show_their_running_jobs(site: Site, page: Page) -> None:
     page.goto(f"{site.address}/workers")
     shows(page, "tbody tr", "app-1")
     site.enqueue("shop.resize", "images", b'{"images": 2000}')
@@ -145,15 +145,15 @@ def test_workers_show_what_they_run(site: Site, page: Page) -> None:
 
 
 @pytest.fixture
-def guarded(site: Site) -> str:
-    """The address of a dashboard that asks for a token."""
+def protected(site: Site) -> str:
+    """Return the address of a dashboard with a token."""
     command = site.start(site.url, "--port", "0", "--token", TOKEN, command="dashboard")
     return site.address_of(command)
 
 
-def test_one_logs_in_with_the_token_and_out_again(guarded: str, page: Page) -> None:
-    page.goto(f"{guarded}/schedules")
-    assert page.url == f"{guarded}/login?next=%2Fschedules"
+def test_login_with_the_token_and_logout(protected: str, page: Page) -> None:
+    page.goto(f"{protected}/schedules")
+    assert page.url == f"{protected}/login?next=%2Fschedules"
     assert page.locator(":focus").get_attribute("name") == "token"
     page.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
@@ -165,25 +165,25 @@ def test_one_logs_in_with_the_token_and_out_again(guarded: str, page: Page) -> N
     page.reload()
     shows(page, "h1", "Schedules")
     press(page, "Log out")
-    shows(page, ".said", "You are logged out.")
-    page.goto(guarded)
+    shows(page, ".flash", "Logged out.")
+    page.goto(protected)
     shows(page, "h1", "Log in")
 
 
-def test_a_wrong_token_is_refused(guarded: str, page: Page, complaints: Complaints) -> None:
-    page.goto(guarded)
+def test_a_wrong_token_is_refused(protected: str, page: Page, console_errors: ConsoleErrors) -> None:
+    page.goto(protected)
     page.get_by_label("Token").fill("wrong")
     press(page, "Log in")
-    shows(page, '[role="alert"]', "This is not the token.")
-    page.goto(f"{guarded}/jobs")
+    shows(page, '[role="alert"]', "Wrong token.")
+    page.goto(f"{protected}/jobs")
     shows(page, "h1", "Log in")
-    assert all("status of 401" in complaint for complaint in complaints)
-    complaints.clear()
+    assert all("status of 401" in error for error in console_errors)
+    console_errors.clear()
 
 
 @contextmanager
 def evil_site(target: str, fields: str) -> Iterator[str]:
-    """A page of another site that sends a form to ours."""
+    """Serve a page of another site with a form that posts to the dashboard."""
     text = f'<form method="post" action="{target}">{fields}<button>Win a prize</button></form>'
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -205,7 +205,9 @@ def evil_site(target: str, fields: str) -> Iterator[str]:
             serving.join()
 
 
-def test_a_form_of_another_site_does_nothing(site: Site, page: Page, complaints: Complaints) -> None:
+def test_a_form_of_another_site_changes_nothing(
+    site: Site, page: Page, console_errors: ConsoleErrors
+) -> None:
     site.enqueue("shop.send_email", "email", b'{"to": "ada"}')
     page.goto(site.address)
     shows(page, "tbody th", "email")
@@ -216,16 +218,16 @@ def test_a_form_of_another_site_does_nothing(site: Site, page: Page, complaints:
         press(page, "Win a prize")
         shows(page, "h1", "403")
     assert site.ask(lambda broker: broker.paused()) == set()
-    assert all("status of 403" in complaint for complaint in complaints)
-    complaints.clear()
+    assert all("status of 403" in error for error in console_errors)
+    console_errors.clear()
 
 
-def test_everything_is_reached_with_the_keyboard(site: Site, page: Page) -> None:
+def test_the_dashboard_works_with_the_keyboard(site: Site, page: Page) -> None:
     site.enqueue("shop.send_email", "email", b'{"to": "ada"}')
-    site.has("done", 1)
+    site.wait_for("done", 1)
     page.goto(site.address)
     page.keyboard.press("Tab")
-    assert page.locator(":focus").inner_text() == "Skip to the content"
+    assert page.locator(":focus").inner_text() == "Skip to content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     for _ in range(60):
@@ -238,11 +240,11 @@ def test_everything_is_reached_with_the_keyboard(site: Site, page: Page) -> None
     shows(page, "tbody tr", "paused")
 
 
-def test_without_javascript_lists_are_read_and_forms_work(site: Site, chromium: Browser) -> None:
+def test_pages_and_forms_work_without_javascript(site: Site, chromium: Browser) -> None:
     for row in range(2):
         site.enqueue("shop.import_row", "import", b'{"row": %d, "password": ""}' % row)
-    site.has("dead", 2)
-    (site.folder / "mended").touch()
+    site.wait_for("dead", 2)
+    (site.folder / "repaired").touch()
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     for path in ("/", "/jobs", "/dead", "/schedules", "/workers"):
@@ -250,28 +252,28 @@ def test_without_javascript_lists_are_read_and_forms_work(site: Site, chromium: 
         assert page.locator("tbody tr").count() >= 1
     page.goto(f"{site.address}/dead")
     page.locator("tbody").get_by_role("button", name="Requeue").first.click()
-    shows(page, ".said", "The job is pending again")
-    site.has("dead", 1)
+    shows(page, ".flash", "Job requeued")
+    site.wait_for("dead", 1)
     page.goto(f"{site.address}/dead")
     page.locator("summary", has_text="Purge all").click()
     page.get_by_role("button", name="Purge all").click()
-    shows(page, ".said", "1 dead jobs are removed")
+    shows(page, ".flash", "Dead jobs purged: 1.")
     context.close()
 
 
-def test_the_page_says_when_it_is_not_live(site: Site, page: Page, complaints: Complaints) -> None:
+def test_a_lost_connection_is_shown(site: Site, page: Page, console_errors: ConsoleErrors) -> None:
     page.goto(site.address)
     shows(page, "#live", "live")
     site.worker.kill()
-    shows(page, "#live.off", "not live")
-    assert all("ERR_CONNECTION_REFUSED" in each or "ERR_INCOMPLETE" in each for each in complaints), (
-        complaints
+    shows(page, "#live.off", "disconnected")
+    assert all("ERR_CONNECTION_REFUSED" in each or "ERR_INCOMPLETE" in each for each in console_errors), (
+        console_errors
     )
-    complaints.clear()
+    console_errors.clear()
 
 
 def fill(site: Site) -> tuple[str, str]:
-    """A store with something of everything; a dead job and a running one."""
+    """Fill the store with jobs in every state. Return a dead job and a running one."""
     for number in range(40):
         site.enqueue("shop.send_email", "email", b'{"to": "user%d@example.com"}' % number, tenant="acme")
     dead = [
@@ -280,18 +282,18 @@ def fill(site: Site) -> tuple[str, str]:
         )
         for row in range(6)
     ]
-    site.has("dead", 6)
-    site.has("done", 40)
+    site.wait_for("dead", 6)
+    site.wait_for("done", 40)
     running = site.enqueue("shop.resize", "images", b'{"images": 300}')
     site.enqueue("shop.send_email", "email", b'{"to": "later@example.com"}', delay=3600)
     site.enqueue("shop.send_email", "newsletter", b'{"to": "all@example.com"}')
     site.ask(lambda broker: broker.pause("newsletter"))
-    site.has("running", 1)
+    site.wait_for("running", 1)
     return dead[-1], running
 
 
 def test_every_page_fits_a_desktop_and_a_phone(site: Site, chromium: Browser, tmp_path: Path) -> None:
-    """Takes the pictures of the documentation, when asked to by DAYJOB_TEST_SCREENSHOTS."""
+    """Also takes the screenshots for the documentation, into DAYJOB_TEST_SCREENSHOTS."""
     folder = Path(os.environ.get("DAYJOB_TEST_SCREENSHOTS") or tmp_path)
     dead, running = fill(site)
     pages = {
@@ -304,22 +306,22 @@ def test_every_page_fits_a_desktop_and_a_phone(site: Site, chromium: Browser, tm
         "schedules": "/schedules",
         "workers": "/workers",
     }
-    guarded = site.start("sqlite:///jobs.db", "--port", "0", "--token", TOKEN, command="dashboard")
-    login = site.address_of(guarded) + "/login"
-    complaints = Complaints()
+    protected = site.start("sqlite:///jobs.db", "--port", "0", "--token", TOKEN, command="dashboard")
+    login = site.address_of(protected) + "/login"
+    console_errors = ConsoleErrors()
     for name, size, scheme in (("desktop", DESKTOP, "light"), ("phone", PHONE, "dark")):
         context = chromium.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)
         page = context.new_page()
-        complaints.listen(page)
-        for what, address in {
-            **{key: site.address + path for key, path in pages.items()},
+        console_errors.listen(page)
+        for key, address in {
+            **{page_name: site.address + path for page_name, path in pages.items()},
             "login": login,
         }.items():
             page.goto(address)
             page.wait_for_function("document.fonts.status === 'loaded'")
             if page.locator("#live").count():
                 shows(page, "#live", "live")
-            page.screenshot(path=folder / f"dashboard-{what}-{name}.png")
-            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], (what, name)
+            page.screenshot(path=folder / f"dashboard-{key}-{name}.png")
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], (key, name)
         context.close()
-    assert complaints == []
+    assert console_errors == []

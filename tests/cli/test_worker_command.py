@@ -273,7 +273,7 @@ def test_every_option_has_a_help_text() -> None:
 
 @pytest.mark.parametrize("supervised", [False, True], ids=["alone", "supervised"])
 def test_an_unavailable_storage_exits_with_3(project: Project, supervised: bool) -> None:
-    project.write("locked.py", JOBS.replace("jobs.db", "locked.db?busy_timeout=0.1"))
+    project.write("locked.py", JOBS.replace("jobs.db", "locked.db?timeout=0.1"))
     holder = sqlite3.connect(project.folder / "locked.db", isolation_level=None)
     try:
         holder.execute("BEGIN EXCLUSIVE")

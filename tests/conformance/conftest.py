@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
+from dayjob.engines.base import Engine
 from dayjob.runtime.clock import Clock
 from tests.support.arrange import OpenBroker
 from tests.support.engines import ENGINES, EngineUnderTest
@@ -58,3 +59,9 @@ async def open_broker(url: str, clock: WatchedClock) -> AsyncIterator[OpenBroker
 async def broker(open_broker: OpenBroker) -> Broker:
     """An open broker with the default configuration, but no duties."""
     return await open_broker()
+
+
+@pytest.fixture
+def raw_engine(broker: Broker) -> Engine:
+    """The engine of the broker, for verbs that the broker does not expose."""
+    return broker._engine

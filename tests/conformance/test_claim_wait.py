@@ -12,7 +12,7 @@ from tests.support.arrange import OpenBroker, claim_one, dead, running, state
 from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, within
 
 Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
-Scene = Callable[[Broker, WatchedClock], Awaitable[Wake]]
+WakeUp = Callable[[Broker, WatchedClock], Awaitable[Wake]]
 
 
 async def by_enqueue(broker: Broker, clock: WatchedClock) -> Wake:
@@ -76,19 +76,19 @@ async def by_resume(broker: Broker, clock: WatchedClock) -> Wake:
     return lambda other, _: other.resume("q")
 
 
-SCENES: list[Scene] = [
+WAKE_UPS: list[WakeUp] = [
     by_enqueue, by_enqueue_many, by_follow_up, by_promote, by_nack, by_release, by_reap, by_requeue,
     by_requeue_dead, by_rerun, by_reschedule, by_resume,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("through", ["the same broker", "another broker"])
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize("wake_up", WAKE_UPS, ids=lambda wake_up: wake_up.__name__)
 async def test_a_waiting_claim_is_woken_by_every_way_to_become_claimable(
-    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, scene: Scene, through: str
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, wake_up: WakeUp, through: str
 ) -> None:
     other = broker if through == "the same broker" else await open_broker()
-    wake = await scene(broker, clock)
+    wake = await wake_up(broker, clock)
     waiting = asyncio.create_task(broker.claim(["first", "q"], wait=LONG))
     await clock.until_waiting()
     assert not waiting.done()

@@ -80,7 +80,7 @@ async def test_a_schedule_no_longer_declared_is_removed_after_a_grace_time(
     with caplog.at_level(logging.INFO, "dayjob.schedules"):
         await pass_by(broker, clock, 10)
     assert await ids(broker) == ["kept", "mine"]
-    assert "schedule 'dropped' is removed: the code of app 'app' no longer names it" in caplog.text
+    assert "schedule 'dropped' is removed: the code of app 'app' no longer declares it" in caplog.text
 
 
 async def test_no_schedule_is_removed_while_old_and_new_workers_run(
@@ -253,7 +253,7 @@ async def test_an_undecodable_schedule_affects_no_other_and_is_kept(
         await broker.recur()
     assert await ids(broker) == ["well"]
     assert len(await broker.jobs()) == 3
-    assert caplog.text.count("schedule 'bad' can't be read") == 1
+    assert caplog.text.count("schedule 'bad' can't be decoded") == 1
     assert not await broker.pause_schedule("bad")
     assert not await broker.resume_schedule("bad")
     _, documents = await broker._engine.documents(KIND, clock.now())

@@ -22,9 +22,9 @@ async def the(broker: Broker, id: str) -> Job:
 
 async def test_purge_removes_the_selected_dead_jobs_only(broker: Broker) -> None:
     ids = await make_dead(broker, "q", 4)
-    told: list[int] = []
-    assert await broker.purge_many(ids[1:3], told=told.append) == 2
-    assert told == [2]
+    progress: list[int] = []
+    assert await broker.purge_many(ids[1:3], on_progress=progress.append) == 2
+    assert progress == [2]
     assert [job.id for job in await broker.dead_jobs("q")] == [ids[0], ids[3]]
     assert [job.id for job in await broker.latest_dead()] == [ids[3], ids[0]]
     assert (await broker.stats("q")).dead == 2
@@ -47,8 +47,8 @@ async def test_purge_leaves_jobs_that_are_not_dead(broker: Broker) -> None:
 async def test_requeue_takes_the_selected_dead_jobs_only(broker: Broker) -> None:
     ids = await make_dead(broker, "q", 4)
     waiting = (await broker.enqueue("other")).id
-    told: list[int] = []
-    assert await broker.requeue_many([*ids[1:3], waiting, UNKNOWN, "no id"], told=told.append) == 2
-    assert told == [2]
+    progress: list[int] = []
+    assert await broker.requeue_many([*ids[1:3], waiting, UNKNOWN, "no id"], on_progress=progress.append) == 2
+    assert progress == [2]
     assert [job.id for job in await broker.dead_jobs("q")] == [ids[0], ids[3]]
     assert [(await the(broker, id)).state for id in ids[1:3]] == [JobState.PENDING] * 2

@@ -132,7 +132,7 @@ async def test_a_heartbeat_after_the_removal_returns_none(broker: Broker, silent
 
 
 async def test_a_heartbeat_between_mark_and_removal_returns_none(broker: Broker, silent: Member) -> None:
-    await broker._worker_registry.mark_dead(True)
+    await broker._session.worker_registry.mark_dead(True)
     assert await broker.beat(silent, 2) is None
     assert await names(broker) == []
     assert await broker.reclaim() == 2
@@ -141,10 +141,10 @@ async def test_a_heartbeat_between_mark_and_removal_returns_none(broker: Broker,
 async def test_after_a_crash_between_mark_and_removal_another_broker_reclaims(
     broker: Broker, open_broker: OpenBroker, silent: Member, clock: WatchedClock
 ) -> None:
-    await broker._worker_registry.mark_dead(True)
+    await broker._session.worker_registry.mark_dead(True)
     assert (await documents(broker, clock), await names(broker)) == ([silent.id], [])
     other = await open_broker()
-    assert await other.reclaim(trusting=False) == 2
+    assert await other.reclaim(trust_silence=False) == 2
     assert await documents(broker, clock) == []
 
 
@@ -180,7 +180,7 @@ async def test_a_heartbeat_just_before_the_mark_wins(
 async def test_silence_during_an_outage_does_not_declare_a_worker_dead(
     broker: Broker, silent: Member
 ) -> None:
-    assert await broker.reclaim(trusting=False) == 0
+    assert await broker.reclaim(trust_silence=False) == 0
     assert await broker.beat(silent, 2) is not None
 
 
@@ -213,7 +213,7 @@ async def test_a_process_that_died_on_this_machine_is_declared_dead_at_once(brok
     await broker.register(MEMBER)
     await broker.enqueue("q")
     job = await claim_one(broker, worker="gone")
-    assert await broker.reclaim(trusting=False) == 1
+    assert await broker.reclaim(trust_silence=False) == 1
     assert (await record(broker, job.id)).state is JobState.PENDING
     assert await names(broker) == ["w-1"]
 
@@ -264,7 +264,7 @@ async def test_an_undecodable_document_is_ignored_and_removed(
     await broker.register(MEMBER)
     await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, b"\xc1")], now=clock.now())
     assert await names(broker) == ["w-1"]
-    assert "worker 'bad' can't be read" in caplog.text
+    assert "worker 'bad' can't be decoded" in caplog.text
     assert await documents(broker, clock) == ["w-1"]
 
 

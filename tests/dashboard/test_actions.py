@@ -137,8 +137,8 @@ async def test_a_long_bulk_operation_continues_after_the_response_and_shows_its_
     proceed = asyncio.Event()
     purge = broker.purge_dead
 
-    async def slow(queue: str | None = None, *, told: Any = None) -> int:
-        told(1)
+    async def slow(queue: str | None = None, *, on_progress: Any = None) -> int:
+        on_progress(1)
         await proceed.wait()
         return await purge(queue)
 

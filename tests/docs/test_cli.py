@@ -1,4 +1,4 @@
-"""No command and no option without a word in the docs."""
+"""Every command and every option is documented."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from dayjob.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-ELSEWHERE = {"worker": "worker.md", "demo": "demo.md", "dashboard": "dashboard.md"}
+OWN_PAGES = {"worker": "worker.md", "demo": "demo.md", "dashboard": "dashboard.md"}
 """Commands with a page of their own."""
 
 
@@ -29,9 +29,9 @@ ALL = dict(commands(main))
 
 
 def documented(names: tuple[str, ...]) -> str:
-    """What the docs say of a command."""
-    if names[0] in ELSEWHERE:
-        return (DOCS / ELSEWHERE[names[0]]).read_text()
+    """Return the documentation of a command."""
+    if names[0] in OWN_PAGES:
+        return (DOCS / OWN_PAGES[names[0]]).read_text()
     page = (DOCS / "cli.md").read_text()
     section = re.search(rf"^### `dayjob {names[0]}`\n(.*?)(?=^##|\Z)", page, re.M | re.S)
     assert section is not None, f"docs/cli.md has no section on dayjob {names[0]}"
@@ -55,11 +55,11 @@ def test_every_option_has_a_help_text(names: tuple[str, ...]) -> None:
     assert command.help
     for option in command.params:
         if isinstance(option, click.Option):
-            assert option.help, f"{option.opts[0]} of dayjob {' '.join(names)} says nothing"
+            assert option.help, f"{option.opts[0]} of dayjob {' '.join(names)} has no help text"
 
 
 @pytest.mark.parametrize("names", ALL, ids=" ".join)
-def test_every_command_can_be_asked_for_help(names: tuple[str, ...]) -> None:
+def test_every_command_has_help(names: tuple[str, ...]) -> None:
     result = CliRunner().invoke(main, [*names, "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output

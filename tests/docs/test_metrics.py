@@ -1,4 +1,4 @@
-"""The series that are exposed, the docs' table, and the Grafana dashboard agree."""
+"""The exposed series, the table in the docs, and the Grafana dashboard agree."""
 
 from __future__ import annotations
 

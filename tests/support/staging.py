@@ -1,4 +1,4 @@
-"""Ways to catch a broker between two steps: its engine's verbs held up or failed, its clock's waits seen."""
+"""Control over a broker between two steps: engine verbs that a test holds or fails, and recorded waits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dayjob import Broker
 from dayjob.runtime.clock import Clock
 
 BOUND = 20.0
-"""Real seconds after which what should come is taken to be missing."""
+"""Real seconds after which an expected event counts as missing."""
 
 
 class Gate:
-    """Where whoever passes is held until it is opened; from then on it stays open."""
+    """Holds every task that passes until it is opened. From then on it stays open."""
 
     def __init__(self) -> None:
         self._reached = asyncio.Event()
@@ -26,7 +26,7 @@ class Gate:
         await self._opened.wait()
 
     async def reached(self) -> None:
-        """Return when somebody is held at the gate."""
+        """Return when a task is held at the gate."""
         async with asyncio.timeout(BOUND):
             await self._reached.wait()
 
@@ -35,7 +35,7 @@ class Gate:
 
 
 class Stage:
-    """One verb of a broker's engine, whose calls a test counts, holds up, and fails."""
+    """One verb of a broker's engine. A test counts, holds and fails its calls."""
 
     def __init__(self, broker: Broker, verb: str) -> None:
         self._engine: Any = broker._engine
@@ -46,9 +46,9 @@ class Stage:
         """The next calls fail with these, before they do anything."""
         self.before: Gate | None = None
         self.after: Gate | None = None
-        """Held after the commit, before the broker knows of it."""
+        """Holds after the commit, before the broker gets the reply."""
         self.last: Callable[[], object] | None = None
-        """Called just before the broker gets the answer."""
+        """Called just before the broker gets the reply."""
 
     async def _call(self, *arguments: Any, **named: Any) -> Any:
         self.calls.append(arguments)
@@ -56,21 +56,21 @@ class Stage:
             await self.before.passed()
         if self.failures:
             raise self.failures.popleft()
-        answer = await self._verb(*arguments, **named)
+        reply = await self._verb(*arguments, **named)
         if self.after is not None:
             await self.after.passed()
         if self.last is not None:
             self.last()
-        return answer
+        return reply
 
     @property
     def sizes(self) -> list[int]:
-        """How many items each call had."""
+        """The number of items of each call."""
         return [len(arguments[0]) for arguments in self.calls]
 
 
 class ObservedClock:
-    """Another clock, and a record of who waits on it for how long."""
+    """Another clock, with a record of the waits on it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,18 +87,18 @@ class ObservedClock:
         return await self._clock.wait(event, timeout)
 
     async def next_wait(self) -> float | None:
-        """For how long the next wait, in the order in which they began, was to last."""
+        """Return the timeout of the next wait, in the order in which they began."""
         async with asyncio.timeout(BOUND):
             return await self._waits.get()
 
     @property
     def unseen(self) -> int:
-        """How many waits began that were not asked for yet."""
+        """The number of waits that ``next_wait`` has not returned yet."""
         return self._waits.qsize()
 
 
 async def turns(count: int = 20) -> None:
-    """Let the event loop go round, often enough for whatever was going to happen without waiting."""
+    """Run the event loop often enough for everything that happens without waiting."""
     for _ in range(count):
         turned: asyncio.Future[None] = asyncio.Future()
         asyncio.get_running_loop().call_soon(turned.set_result, None)

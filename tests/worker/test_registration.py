@@ -30,10 +30,10 @@ async def names(broker: Broker) -> list[str]:
 
 async def declare_dead(broker: Broker) -> None:
     """Declare a worker dead, as the leader does after missed heartbeats."""
-    [seen] = (await broker._worker_registry.live())[1]
+    [seen] = (await broker._session.worker_registry.live())[1]
     gone = replace(seen.member, gone=True)
-    assert await broker._worker_registry._write(gone.id, seen.note.value, gone)
-    assert await broker.reclaim(trusting=False) >= 0
+    assert await broker._session.worker_registry._write(gone.id, seen.document.value, gone)
+    assert await broker.reclaim(trust_silence=False) >= 0
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Group commit: concurrent single calls share one trip to the engine.
+"""Group commit: concurrent items share one round trip to the storage.
 
-While one batch is on its way, the calls that arrive form the next. A caller that is cancelled takes
-nobody with it, and an item that fails on its own account fails alone. One that is held up by somebody's
-open transaction is tried by itself for a while, and holds up nobody.
+While one batch is under way, the items that arrive form the next, in their order. A batch is bounded by
+the number of jobs and by their bytes; an item above the limit goes alone. An item that is refused fails
+alone. An item that another client's open transaction locks is tried alone, so that it delays no other.
 """
 
 from __future__ import annotations
@@ -10,50 +10,173 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Generic, TypeVar
 
-from dayjob.engines.base import BATCH, Contended
+from dayjob.engines.base import BATCH, BATCH_BYTES, Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.runtime.clock import SYSTEM
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
+
+Weight = tuple[int, int]
+"""Jobs and bytes."""
 
 _STORAGE_ERRORS = (EngineUnavailable, EngineFenced, Closed)
 
-PATIENCE = 5.0
-"""Seconds for which an item is tried that somebody's open transaction holds up."""
+CONTENDED_FOR = 5.0
+"""Seconds for which a call that is ``Contended`` is tried again."""
 
 _PAUSE = 0.05
 
 
-class Batcher(Generic[Item, Answer]):
-    """Collects the calls of one verb.
+class Batcher(Generic[Item, Reply]):
+    """Commits items in batches, one batch at a time.
 
-    ``weigh`` tells how many jobs an item stands for, to keep a batch within ``BATCH``. ``undelivered``
-    gets the answers whose callers are gone; with it, an item whose caller is gone before the batch
-    leaves is dropped.
+    ``deliver`` gets a batch and its replies, ``fail`` a batch and its error. ``weigh`` returns the weight of
+    an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. With
+    ``drop_abandoned``, an item that is abandoned before its batch leaves is dropped.
     """
 
     def __init__(
         self,
-        commit: Callable[[list[Item]], Awaitable[Sequence[Answer]]],
+        commit: Callable[[list[Item]], Awaitable[Sequence[Reply]]],
+        deliver: Callable[[list[Item], Sequence[Reply]], None],
+        fail: Callable[[list[Item], BaseException], None],
         *,
-        weigh: Callable[[Item], int] = lambda item: 1,
-        undelivered: Callable[[Answer], None] | None = None,
+        weigh: Callable[[Item], Weight],
+        contended_for: float = inf,
+        abandoned: Callable[[Item], bool] = lambda item: False,
+        drop_abandoned: bool = False,
     ) -> None:
         self._commit = commit
+        self._deliver = deliver
+        self._fail = fail
         self._weigh = weigh
-        self._undelivered = undelivered
-        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
-        self._contended: set[asyncio.Task[None]] = set()
+        self._contended_for = contended_for
+        self._abandoned = abandoned
+        self._drop_abandoned = drop_abandoned
+        self._waiting: deque[Item] = deque()
         self._runner: asyncio.Task[None] | None = None
+        self._alone: set[asyncio.Task[None]] = set()
 
-    async def submit(self, item: Item) -> Answer:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+    def put(self, item: Item) -> None:
+        self._waiting.append(item)
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
+
+    def put_alone(self, item: Item) -> None:
+        """Commit the item by itself, now. It may have to wait for locks; no other item waits with it."""
+        task = asyncio.get_running_loop().create_task(self._commit_alone(item))
+        self._alone.add(task)
+        task.add_done_callback(self._alone.discard)
+
+    async def drain(self) -> None:
+        """Wait until every item has been delivered or has failed."""
+        while self._runner is not None or self._alone:
+            await asyncio.wait({*self._alone, *([self._runner] if self._runner is not None else [])})
+
+    def abort(self) -> None:
+        """Stop without the replies to the batches under way."""
+        for task in (*self._alone, self._runner):
+            if task is not None:
+                task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._take()
+                if batch:
+                    await self._commit_batch(batch)
+        finally:
+            self._runner = None
+
+    def _take(self) -> list[Item]:
+        batch: list[Item] = []
+        if len(self._waiting) == 1:
+            item = self._waiting.pop()
+            return [] if self._drop_abandoned and self._abandoned(item) else [item]
+        jobs = size = 0
+        while self._waiting:
+            item = self._waiting[0]
+            more_jobs, more_bytes = self._weigh(item)
+            jobs += more_jobs
+            size += more_bytes
+            if batch and (jobs > BATCH or size > BATCH_BYTES):
+                break
+            self._waiting.popleft()
+            if not (self._drop_abandoned and self._abandoned(item)):
+                batch.append(item)
+        return batch
+
+    async def _commit_batch(self, batch: list[Item]) -> None:
+        try:
+            replies = await self._commit(batch)
+        except Contended:
+            for item in batch:
+                self.put_alone(item)
+        except _STORAGE_ERRORS as error:
+            self._fail(batch, error)
+        except Exception as error:
+            if len(batch) == 1:
+                self._fail(batch, error)
+            else:
+                for item in batch:
+                    await self._commit_batch([item])
+        except BaseException as error:
+            self._fail(batch, error)
+            raise
+        else:
+            self._deliver(batch, replies)
+
+    async def _commit_alone(self, item: Item) -> None:
+        deadline = SYSTEM.elapsed() + self._contended_for
+        while not self._abandoned(item):
+            try:
+                replies = await self._commit([item])
+            except Contended as error:
+                if SYSTEM.elapsed() >= deadline:
+                    return self._fail([item], error)
+                await SYSTEM.wait(asyncio.Event(), _PAUSE)
+            except Exception as error:
+                return self._fail([item], error)
+            else:
+                return self._deliver([item], replies)
+        return None
+
+
+class CallBatcher(Generic[Item, Reply]):
+    """Batches the concurrent calls of one verb. Each call returns or raises for its own item.
+
+    A caller that is cancelled cancels no other call of the batch. ``undelivered`` gets the replies to
+    callers that are gone; with it, a call that is cancelled before its batch leaves is dropped.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[list[Item]], Awaitable[Sequence[Reply]]],
+        *,
+        weigh: Callable[[Item], Weight] = lambda item: (1, 0),
+        undelivered: Callable[[Reply], None] | None = None,
+    ) -> None:
+        self._commit = commit
+        self._undelivered = undelivered
+        self._batcher: Batcher[tuple[Item, asyncio.Future[Reply]], Reply] = Batcher(
+            lambda calls: commit([item for item, _ in calls]),
+            self._deliver,
+            self._fail,
+            weigh=lambda call: weigh(call[0]),
+            contended_for=CONTENDED_FOR,
+            abandoned=lambda call: call[1].done(),
+            drop_abandoned=undelivered is not None,
+        )
+        self.drain = self._batcher.drain
+
+    async def submit(self, item: Item) -> Reply:
+        """Return the reply to the item."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._batcher.put((item, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -62,79 +185,16 @@ class Batcher(Generic[Item, Answer]):
                 self._undelivered(future.result())
             raise
 
-    async def drain(self) -> None:
-        """Wait until everything submitted has been answered."""
-        while self._runner is not None or self._contended:
-            await asyncio.wait({*self._contended, *([self._runner] if self._runner is not None else [])})
+    def _deliver(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
+        for (_, future), reply in zip(calls, replies, strict=True):
+            if not future.done():
+                future.set_result(reply)
+            elif self._undelivered is not None:
+                self._undelivered(reply)
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._take()
-                if batch:
-                    await self._answer(batch)
-        finally:
-            self._runner = None
-
-    def _take(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
-        batch: list[tuple[Item, asyncio.Future[Answer]]] = []
-        weight = 0
-        while self._waiting:
-            item, future = self._waiting[0]
-            weight += self._weigh(item)
-            if batch and weight > BATCH:
-                break
-            self._waiting.popleft()
-            if self._undelivered is None or not future.cancelled():
-                batch.append((item, future))
-        return batch
-
-    async def _answer(self, batch: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
-        try:
-            answers = await self._commit([item for item, _ in batch])
-        except Contended:
-            for one in batch:
-                task = asyncio.get_running_loop().create_task(self._answer_contended(one))
-                self._contended.add(task)
-                task.add_done_callback(self._contended.discard)
-        except _STORAGE_ERRORS as error:
-            for _, future in batch:
-                _fail(future, error)
-        except Exception as error:
-            if len(batch) == 1:
-                _fail(batch[0][1], error)
-            else:
-                for one in batch:
-                    await self._answer([one])
-        except BaseException:
-            for _, future in batch:
+    def _fail(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
+        for _, future in calls:
+            if isinstance(error, asyncio.CancelledError):
                 future.cancel()
-            raise
-        else:
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
-                elif self._undelivered is not None:
-                    self._undelivered(answer)
-
-    async def _answer_contended(self, one: tuple[Item, asyncio.Future[Answer]]) -> None:
-        """Try one item of a batch that was held up, by itself, for a while: others don't wait for it."""
-        item, future = one
-        deadline = SYSTEM.elapsed() + PATIENCE
-        while not future.done():
-            try:
-                (answer,) = await self._commit([item])
-            except Contended as error:
-                if SYSTEM.elapsed() >= deadline:
-                    return _fail(future, error)
-                await SYSTEM.wait(asyncio.Event(), _PAUSE)
-            except Exception as error:
-                return _fail(future, error)
-            else:
-                return None if future.done() else future.set_result(answer)
-        return None
-
-
-def _fail(future: asyncio.Future[Answer], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+            elif not future.done():
+                future.set_exception(error)

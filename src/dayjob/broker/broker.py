@@ -1,38 +1,149 @@
-"""The broker: enqueue, claim, settle, cancel, wait.
+"""The broker: a durable job queue on one storage URL.
 
-It checks what callers pass, shares round trips between concurrent calls, and waits on signals instead
-of polling. What a job goes through is decided by the engine under the rules of the lifecycle.
+It validates the arguments, and leaves the work to its open ``Session``: shared round trips, retries, waits on
+signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import partial
+from math import inf
+from typing import Any, Self
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from dayjob.broker.fleet import Fleet
-from dayjob.broker.operations import check_limit
-from dayjob.engines.base import BATCH, ClaimRequest, Insertion, Progress, Renewal, Renewed, WaitingClaim
+from dayjob.broker.bulk import OnProgress, in_chunks, up_to
+from dayjob.broker.held_claims import HeldClaims
+from dayjob.broker.history import Sample
+from dayjob.broker.policy import Policies
+from dayjob.broker.session import Session, Unit, not_open
+from dayjob.broker.validation import Validator
+from dayjob.broker.worker_registry import Member
+from dayjob.duties.short_commits import MAX_BATCH
+from dayjob.engines.base import (
+    BATCH,
+    Capabilities,
+    ClaimRequest,
+    Diagnostic,
+    JobQuery,
+    Progress,
+    Renewal,
+    Renewed,
+    Reschedule,
+    WaitingClaim,
+)
 from dayjob.engines.caller_connection import is_asynchronous
-from dayjob.errors import LeaseLost
-from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, NewJob, Waited, known_key
-from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.engines.registry import create_engine, without_password
+from dayjob.errors import ConfigError, InvalidState, LeaseLost
+from dayjob.model.config import BrokerConfig, check_priority
+from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
+from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
+from dayjob.model.job import (
+    CancelOutcome,
+    DedupUntil,
+    Enqueued,
+    Job,
+    JobState,
+    NewJob,
+    QueueStats,
+    Waited,
+    known_key,
+)
+from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue
+from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
-from dayjob.runtime.signals import ANY_QUEUE, Topic, job_topic, queue_topic
+from dayjob.model.worker_info import WorkerInfo
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import ANY_QUEUE, queue_topic
+
+_ALL = 2**31 - 1
 
 
-class Broker(Fleet):
+class Broker:
     """A durable job queue on one storage URL.
 
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process
     and the event loop that opened it.
     """
+
+    def __init__(self, url: str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> None:
+        if config is not None and not isinstance(config, BrokerConfig):
+            raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
+        self.config = config or BrokerConfig()
+        self.url = url
+        self._clock = clock
+        self._engine = create_engine(url, clock or SYSTEM)
+        self._shown_url = without_password(url)
+        self._policies = Policies(self.config)
+        self._validator = Validator(self._policies, self.config.max_payload)
+        self._claims = HeldClaims()
+        self._opening = asyncio.Lock()
+        self._opened: Session | None = None
+
+    # Open and closed.
+
+    async def open(self) -> Self:
+        """Connect and start the duties. Opening an open broker does nothing."""
+        async with self._opening:
+            if self._opened is not None:
+                self._opened.check_open()
+                return self
+            await self._engine.open()
+            self._opened = Session(
+                self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock
+            )
+            if self.config.duties:
+                self._opened.start_duties()
+        return self
+
+    async def close(self) -> None:
+        """Stop the duties, store what was submitted, release the storage. Claims stay as they are."""
+        async with self._opening:
+            session = self._opened
+            if session is None:
+                return
+            if session.pid != os.getpid():
+                self._opened = None
+                return
+            if not session.loop.is_closed():
+                session.check_here()
+                await session.flush()
+            try:
+                await self._engine.close()
+            finally:
+                self._opened = None
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def _session(self) -> Session:
+        """Return the open session. Raise ``Closed`` if there is none for this process and event loop."""
+        session = self._opened
+        if session is None:
+            raise not_open(self._shown_url)
+        session.check_open()
+        return session
+
+    @property
+    def is_open(self) -> bool:
+        session = self._opened
+        return session is not None and not session.closing and session.pid == os.getpid()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The engine's capabilities beyond its verbs."""
+        return self._engine.capabilities
+
+    # Enqueue.
 
     async def enqueue(
         self,
@@ -59,18 +170,30 @@ class Broker(Fleet):
         transaction of that database connection and exists when it commits.
         """
         job = NewJob(
-            queue, payload, task, priority, run_at, delay, expires, max_attempts, dedup_key, dedup_until,
-            headers, tenant, kv, id,
-        )  # fmt: skip
+            queue=queue,
+            payload=payload,
+            task=task,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            expires=expires,
+            max_attempts=max_attempts,
+            dedup_key=dedup_key,
+            dedup_until=dedup_until,
+            headers=headers,
+            tenant=tenant,
+            kv=kv,
+            id=id,
+        )
         return await self.enqueue_job(job, connection=connection)
 
     async def enqueue_job(self, job: NewJob, *, connection: Any = None) -> Enqueued:
         """``enqueue`` with the options in a ``NewJob``."""
-        self._check_open()
+        session = self._session
         unit = (self._validator.insertion(job),)
         if connection is not None:
             return (await self._engine.insert_tx(connection, unit, self._now()))[0]
-        return (await self._enqueue(unit))[0]
+        return (await session.enqueue(unit))[0]
 
     def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
@@ -86,20 +209,24 @@ class Broker(Fleet):
         raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Enqueued]:
-        """Store up to 10,000 jobs, all or none; answers in their order."""
-        self._check_open()
+        """Store up to 10,000 jobs, all or none. Return the answers in their order."""
+        session = self._session
         unit = self._unit(jobs)
         if not unit:
             return []
         if connection is not None:
             return await self._engine.insert_tx(connection, unit, self._now())
-        return await self._enqueue(unit)
+        return await session.enqueue(unit)
 
-    def _unit(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
-        """The checked jobs of one atomic batch."""
+    def _unit(self, jobs: Sequence[NewJob]) -> Unit:
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
         return tuple(self._validator.insertion(job) for job in jobs)
+
+    def _now(self) -> int | None:
+        return None if self._clock is None else self._clock.now()
+
+    # Claim.
 
     async def claim(
         self,
@@ -110,24 +237,23 @@ class Broker(Fleet):
         wait: Duration = 0,
         worker: str | None = None,
     ) -> list[Job]:
-        """Take up to ``limit`` jobs (10,000 at most a call) from the queues, in the order given.
+        """Claim up to ``limit`` jobs (10,000 at most a call) from the queues, in the order given.
 
-        With nothing to take, waits up to ``wait`` for the first job, woken when one arrives.
+        If there is none, wait up to ``wait`` for the first job.
         """
-        self._check_open()
+        session = self._session
         names = [queue_or_queues] if isinstance(queue_or_queues, str) else [*dict.fromkeys(queue_or_queues)]
         request = self._claim_request(names, limit, lease, worker)
         seconds = to_micros(wait, "wait") / SECOND
         if request.limit == 0 or not names:
             return []
         if seconds == 0:
-            return await self._claiming.submit(request)
-        topics = [queue_topic(name) for name in names]
+            return await session.claim(request)
 
         async def the_request(waiting: WaitingClaim) -> ClaimRequest:
             return replace(request, waiting=waiting) if len(names) == 1 else request
 
-        return await self._claim_waiting(the_request, topics, seconds)
+        return await session.claim_waiting(the_request, [queue_topic(name) for name in names], seconds)
 
     async def claim_any(
         self,
@@ -137,13 +263,13 @@ class Broker(Fleet):
         wait: Duration = 0,
         worker: str | None = None,
     ) -> list[Job]:
-        """``claim`` from every queue, in name order; also from those that come into being meanwhile."""
-        self._check_open()
+        """``claim`` from every queue, in name order, including queues that are created meanwhile."""
+        session = self._session
 
         async def all_queues(waiting: WaitingClaim) -> ClaimRequest:
             return self._claim_request(await self.queues(), limit, lease, worker)
 
-        return await self._claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
+        return await session.claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
 
     def _claim_request(
         self, names: Sequence[str], limit: int, lease: Duration | None, worker: str | None
@@ -151,45 +277,9 @@ class Broker(Fleet):
         if worker is not None:
             check_name(worker, "worker name", KEY_BYTES)
         leases = tuple((name, self._lease(name, lease)) for name in names)
-        return ClaimRequest(leases, min(check_limit(limit), BATCH), worker)
+        return ClaimRequest(leases, min(_check_limit(limit), BATCH), worker)
 
-    async def _claim_waiting(
-        self,
-        requested: Callable[[WaitingClaim], Awaitable[ClaimRequest]],
-        topics: Sequence[Topic],
-        seconds: float,
-    ) -> list[Job]:
-        """Try, and try again whenever something may have come, until the time is over."""
-        deadline = self._clock.elapsed() + seconds
-        with self._engine.signals.listen(topics) as event, self._seat(event) as waiting:
-            while True:
-                event.clear()
-                request = await requested(waiting)
-                jobs = await self._claiming.submit(request) if request.queues and request.limit else []
-                jobs = waiting.take(jobs, request.limit)
-                left = deadline - self._clock.elapsed()
-                if jobs or left <= 0:
-                    return jobs
-                jobs = await self._offers.wait(request, event, self._clock, left)
-                if jobs := waiting.take(jobs, request.limit):
-                    return jobs
-                self._check_open()
-
-    @contextmanager
-    def _seat(self, event: asyncio.Event) -> Iterator[WaitingClaim]:
-        """Where jobs arrive while the block runs; what comes later, or stays there, is released."""
-
-        def arrived(job: Job) -> None:
-            self._claims.hold([job])
-            event.set()
-
-        waiting = WaitingClaim(arrived, self._give_back)
-        try:
-            yield waiting
-        finally:
-            waiting.close()
-
-    # Settling.
+    # Settle and renew.
 
     async def ack(
         self,
@@ -199,72 +289,72 @@ class Broker(Fleet):
         enqueue: Sequence[NewJob] = (),
         kv: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """Success. Follow-up jobs and kv writes commit with it, or not at all."""
-        await self._settle_one(Settlement.ack(job, result=result, enqueue=enqueue, kv=kv))
+        """Settle as a success. Follow-up jobs and kv writes commit with it, or not at all."""
+        await self._settle(Settlement.ack(job, result=result, enqueue=enqueue, kv=kv))
 
     async def nack(self, job: Job, error: str | BaseException, *, delay: Duration | None = None) -> JobState:
-        """Failure: retried after ``delay`` (or the queue's backoff) or dead; the new state."""
-        return await self._settle_one(Settlement.nack(job, error, delay=delay))
+        """Settle as a failure: retry after ``delay`` (or the queue's backoff), or dead. Return the state."""
+        return await self._settle(Settlement.nack(job, error, delay=delay))
 
     async def dead_letter(self, job: Job, reason: str | BaseException) -> None:
-        """Failure for good, whatever the attempts."""
-        await self._settle_one(Settlement.dead_letter(job, reason))
+        """Settle as a final failure, whatever the attempts."""
+        await self._settle(Settlement.dead_letter(job, reason))
 
     async def release(self, job: Job) -> None:
-        """Give the job back at once, as if this run had not been."""
-        await self._settle_one(Settlement.release(job))
+        """Give the job back at once. This run does not count as an attempt."""
+        await self._settle(Settlement.release(job))
 
     async def snooze(self, job: Job, delay: Duration) -> None:
-        """Give the job back for later, as if this run had not been."""
-        await self._settle_one(Settlement.snooze(job, delay))
+        """Give the job back for later. This run does not count as an attempt."""
+        await self._settle(Settlement.snooze(job, delay))
 
     async def mark_cancelled(self, job: Job) -> None:
-        """End the job as cancelled, because its handler gave up on a cancel request."""
-        await self._settle_one(Settlement.mark_cancelled(job))
+        """Settle as cancelled, because the handler stopped after a cancel request."""
+        await self._settle(Settlement.mark_cancelled(job))
 
     async def settle_many(self, settlements: Sequence[Settlement]) -> list[SettleResult]:
-        """Settle many claims in one commit; those that are lost are reported and harm no other."""
-        self._check_open()
+        """Settle many claims in one commit. A lost claim is reported and affects no other."""
+        session = self._session
         if len(settlements) > BATCH:
             raise ValueError(f"{len(settlements):,} settlements in one batch: pass at most {BATCH:,}")
         ops = tuple([self._validator.settle_op(settlement) for settlement in settlements])
-        states = await self._settling.submit(ops) if ops else []
-        self._claims.let_go([settlement.job for settlement in settlements])
+        states = await session.settle(ops) if ops else []
+        self._claims.drop([settlement.job for settlement in settlements])
         return [SettleResult(op.key, state is not None, state) for op, state in zip(ops, states, strict=True)]
 
-    async def _settle_one(self, settlement: Settlement) -> JobState:
-        self._check_open()
-        state = (await self._settling.submit((self._validator.settle_op(settlement),)))[0]
-        self._claims.let_go([settlement.job])
+    async def _settle(self, settlement: Settlement) -> JobState:
+        session = self._session
+        state = (await session.settle((self._validator.settle_op(settlement),)))[0]
+        self._claims.drop([settlement.job])
         if state is None:
             raise _lost(settlement.job, settlement.transition.value)
         return state
 
     async def renew(self, job: Job, lease: Duration | None = None) -> None:
         """Set the lease to ``lease`` (or the queue's) from now, and ``job.lease_expires_at`` with it."""
-        self._check_open()
-        renewed = await self._renewing.submit(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
+        session = self._session
+        renewed = await session.renew(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
         if renewed.lease_us is None:
-            self._claims.let_go([job])
+            self._claims.drop([job])
             raise _lost(job, "renew")
         job.lease_us = renewed.lease_us
         if renewed.cancel_requested:
-            self._claims.requested(job)
+            self._claims.cancel_requested(job)
 
     async def renew_many(self, jobs: Sequence[Job], lease: Duration | None = None) -> list[Renewed]:
-        """Set new leases for many claims in one commit; a lost one is answered with no lease."""
-        self._check_open()
+        """Set new leases for many claims in one commit. A lost claim gets no lease."""
+        session = self._session
         renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
-        return await self._renew(renewals) if renewals else []
+        return await session.renew_all(renewals) if renewals else []
 
     async def record_progress(self, reports: Sequence[Progress]) -> None:
-        """Store how far runs are; what lost claims report is passed over."""
-        self._check_open()
+        """Store the progress of runs. The reports of lost claims are ignored."""
+        session = self._session
         if reports:
-            await self._write(lambda token: self._engine.record_progress(reports, token=token))
+            await session.storage.write(lambda token: self._engine.record_progress(reports, token=token))
 
     def lease_of(self, queue: str, lease: Duration | None = None) -> float:
-        """How many seconds a claim on the queue lasts."""
+        """Return the seconds that a claim on the queue lasts."""
         return self._lease(queue, lease) / SECOND
 
     def _lease(self, queue: str, lease: Duration | None) -> int:
@@ -276,37 +366,350 @@ class Broker(Fleet):
             raise ValueError("lease=0: a claim needs time to run; pass some seconds")
         return micros
 
-    # From outside the claim.
+    # Cancel, wait, read.
 
     async def cancel(self, id: str) -> CancelOutcome:
-        """End a waiting job, or ask a running one to stop."""
-        self._check_open()
-        key = known_key(id)
-        return CancelOutcome.NOT_FOUND if key is None else await self._cancelling.submit(key)
+        """Cancel a waiting job, or store a cancel request for a running one."""
+        session, key = self._session, known_key(id)
+        return CancelOutcome.NOT_FOUND if key is None else await session.cancel(key)
 
     async def wait(self, id: str, timeout: Duration | None = None) -> Waited:
-        """Wait until the job has finished, in whichever process; ``timeout=None`` waits without end."""
-        self._check_open()
+        """Wait until the job has finished, in whichever process. ``timeout=None`` waits without end."""
+        session, key = self._session, known_key(id)
         seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
+        return Waited("not_found") if key is None else await session.wait(key, seconds)
+
+    async def get(self, id: str) -> Job | None:
+        """Return the full record of a job, or None if there is none (any more)."""
+        session, key = self._session, known_key(id)
+        return None if key is None else await session.get(key)
+
+    async def jobs(
+        self,
+        queue: str | None = None,
+        state: JobState | str | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Job]:
+        """Return jobs in id order, the order of enqueuing. ``after`` is the id of the last one seen."""
+        storage = self._session.storage
+        cursor = None if after is None else known_key(after)
+        if _check_limit(limit) == 0 or (after is not None and cursor is None):
+            return []
+        query = JobQuery(
+            min(limit, _ALL),
+            queue=queue,
+            state=None if state is None else _to_state(state),
+            task=task,
+            after=cursor,
+            newest_first=newest_first,
+        )
+        return await storage.read(lambda: self._engine.find(query))
+
+    async def dead_jobs(
+        self, queue: str | None = None, after: str | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Return dead jobs in id order."""
+        return await self.jobs(queue, JobState.DEAD, after=after, limit=limit)
+
+    async def latest_dead(
+        self, queue: str | None = None, before: Job | None = None, limit: int = 100
+    ) -> list[Job]:
+        """Return dead jobs, the latest failure first. ``before`` is the last one seen."""
+        storage = self._session.storage
+        cursor = None if before is None else (before.finished_us or 0, before.key)
+        limit = min(_check_limit(limit), _ALL)
+        return await storage.read(lambda: self._engine.find_dead(queue, cursor, limit)) if limit else []
+
+    async def stats(self, queue: str) -> QueueStats:
+        """Return the number of jobs of the queue by state; zeros for an unknown queue."""
+        storage = self._session.storage
+        check_queue(queue)
+        return (await storage.read(lambda: self._engine.stats([queue]))).get(queue, QueueStats())
+
+    async def all_stats(self) -> dict[str, QueueStats]:
+        """Return ``stats`` of every queue ever used, by name."""
+        return await self._session.storage.read(lambda: self._engine.stats())
+
+    async def queues(self) -> list[str]:
+        """Return every queue ever used, in name order."""
+        return list(await self.all_stats())
+
+    async def explain(self, id: str) -> Explanation:
+        """Return why a job is not running, or where it is."""
+        session, key = self._session, known_key(id)
+        job = None if key is None else await session.get(key)
+        now, live = await session.worker_registry.live()
+        paused, ahead = False, 0
+        if job is not None and not job.state.finished:
+            pending = job.key
+            paused = job.queue in await self.paused()
+            if job.state is JobState.PENDING:
+                ahead = await session.storage.read(lambda: self._engine.position(pending, COUNTED_AHEAD))
+        return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live]))
+
+    async def history(self, hours: int = 1) -> tuple[int, list[Sample]]:
+        """Return the time now, and the counters of each minute of the last hours in which they changed."""
+        return await self._session.history.read(hours)
+
+    async def first_due(self, stats: Mapping[str, QueueStats], timeout: float = inf) -> dict[str, int]:
+        """Return the due time of the first pending job, for the hundred queues with the most pending jobs.
+
+        After ``timeout`` seconds the rest of the queues is left out.
+        """
+        return await self._session.history.first_due(stats, timeout)
+
+    async def diagnose(self) -> list[Diagnostic]:
+        """Return the findings about the storage that ``dayjob doctor`` shows."""
+        return await self._session.storage.read(lambda: self._engine.diagnose())
+
+    # Change jobs from outside the claim.
+
+    async def requeue(self, id: str) -> bool:
+        """Make a dead job pending, with all its attempts. False if it isn't a dead job."""
+        return await self.requeue_many([id]) == 1
+
+    async def requeue_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
+        """``requeue`` of many. Return how many were dead jobs."""
+        storage = self._session.storage
+
+        async def requeue(keys: Sequence[bytes]) -> int:
+            return sum(
+                await storage.write(lambda token: self._engine.requeue(keys, self._now(), token=token))
+            )
+
+        return await in_chunks(_keys(ids), requeue, on_progress)
+
+    async def purge_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
+        """Remove those of the jobs that are dead. Return their number."""
+        storage = self._session.storage
+        return await in_chunks(
+            _keys(ids),
+            lambda keys: storage.write(lambda token: self._engine.purge(keys, token=token)),
+            on_progress,
+        )
+
+    async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
+        """Requeue the jobs of the queue that are dead now. Return their number."""
+        storage = self._session.storage
+        return await up_to(
+            (await self.stats(queue)).dead,
+            lambda limit: storage.write(
+                lambda token: self._engine.requeue_dead(queue, limit, self._now(), token=token)
+            ),
+            on_progress,
+        )
+
+    async def purge_dead(self, queue: str | None = None, *, on_progress: OnProgress | None = None) -> int:
+        """Remove the jobs that are dead now, of one queue or of all. Return their number."""
+        storage = self._session.storage
+        counted = [await self.stats(queue)] if queue is not None else (await self.all_stats()).values()
+        return await up_to(
+            sum(stats.dead for stats in counted),
+            lambda limit: storage.write(lambda token: self._engine.purge_dead(queue, limit, token=token)),
+            on_progress,
+        )
+
+    async def reschedule(self, id: str, run_at: datetime | None = None, priority: int | None = None) -> bool:
+        """Change the due time or the priority of a waiting job. False if it isn't waiting."""
+        storage = self._session.storage
+        if run_at is None and priority is None:
+            raise ValueError("nothing to change: pass run_at, priority, or both")
+        instant = None if run_at is None else to_instant(run_at, "run_at")
+        if priority is not None:
+            check_priority(priority, "priority")
         key = known_key(id)
         if key is None:
-            return Waited("not_found")
-        deadline = None if seconds is None else self._clock.elapsed() + seconds
-        seen = False
-        with self._engine.signals.listen([job_topic(key)]) as event:
-            while True:
-                event.clear()
-                job = await self._reading.submit(key)
-                if job is None:
-                    return Waited("completed" if seen else "not_found")
-                if job.state.finished:
-                    return Waited("completed", job)
-                seen = True
-                left = None if deadline is None else deadline - self._clock.elapsed()
-                if left is not None and left <= 0:
-                    return Waited("timed_out", job)
-                await self._clock.wait(event, left)
-                self._check_open()
+            return False
+        change = Reschedule(key, instant, priority)
+        return (
+            await storage.write(lambda token: self._engine.reschedule([change], self._now(), token=token))
+        )[0]
+
+    async def rerun(self, id: str) -> Enqueued:
+        """Enqueue a new job like a finished one that is still kept."""
+        job = await self.get(id)
+        if job is None or not job.state.finished:
+            found = "there is no such job (any more)" if job is None else f"it is {job.state.value}"
+            raise InvalidState(
+                f"job {id!r} can't be rerun, because {found}: pass the id of a kept finished job"
+            )
+        new = NewJob(
+            job.queue,
+            job.payload,
+            task=job.task,
+            priority=job.priority,
+            max_attempts=job.max_attempts,
+            headers=job.headers,
+            tenant=job.tenant,
+        )
+        return await self.enqueue_job(new)
+
+    async def sweep_done(self, retention: Duration) -> int:
+        """Remove kept successes that finished that long ago or earlier, whatever their retention."""
+        return await self._sweep_finished(JobState.DONE, retention)
+
+    async def sweep_dead(self, retention: Duration) -> int:
+        """Remove dead jobs that finished that long ago or earlier, whatever their retention."""
+        return await self._sweep_finished(JobState.DEAD, retention)
+
+    async def _sweep_finished(self, state: JobState, retention: Duration) -> int:
+        storage = self._session.storage
+        age = to_micros(retention, "retention")
+        total = 0
+        after: bytes | None = None
+        while True:
+            sweep = partial(self._engine.sweep_finished, state, age, after, MAX_BATCH, self._now())
+            removed, after = await storage.write(sweep)
+            total += removed
+            if after is None:
+                return total
+
+    # Queues and values.
+
+    async def pause(self, queue: str) -> None:
+        """Stop claims from the queue, in all processes. It still accepts jobs."""
+        await self._pause(queue, True)
+
+    async def resume(self, queue: str) -> None:
+        """Allow claims from the queue again."""
+        await self._pause(queue, False)
+
+    async def _pause(self, queue: str, paused: bool) -> None:
+        storage = self._session.storage
+        check_queue(queue)
+        await storage.write(lambda token: self._engine.pause(queue, paused, token=token))
+
+    async def paused(self) -> set[str]:
+        return await self._session.storage.read(lambda: self._engine.paused())
+
+    async def kv_get(self, key: bytes) -> bytes | None:
+        storage = self._session.storage
+        check_kv_key(key)
+        return (await storage.read(lambda: self._engine.kv_get([key])))[0]
+
+    async def kv_put(self, key: bytes, value: bytes) -> None:
+        session = self._session
+        check_kv_key(key)
+        check_kv_value(value)
+        await session.storage.write(lambda token: self._engine.kv_write([(key, value)], token=token))
+
+    async def kv_delete(self, key: bytes) -> None:
+        storage = self._session.storage
+        check_kv_key(key)
+        await storage.write(lambda token: self._engine.kv_write([(key, None)], token=token))
+
+    # Recurring jobs.
+
+    async def schedule(self, recurring: Recurring) -> Schedule:
+        """Store a recurring job, in place of any with the same id. The time of the last run is kept."""
+        return await self._session.schedules.put(recurring)
+
+    async def declare(self, app: str, recurring: Sequence[Recurring]) -> None:
+        """Store the recurring jobs that an app's code declares, in one commit."""
+        await self._session.schedules.declare(app, recurring)
+
+    async def unschedule(self, id: str) -> bool:
+        """Remove a recurring job. False if there is none. Its enqueued jobs stay."""
+        return await self._session.schedules.remove(id)
+
+    async def schedules(self) -> list[Schedule]:
+        """Return all recurring jobs by id, with their last (``last_at``) and next (``next_at``) time."""
+        return await self._session.schedules.all()
+
+    async def trigger(self, id: str) -> Enqueued:
+        """Enqueue a recurring job now, paused or not. Its due times stay as they are."""
+        for schedule in await self.schedules():
+            if schedule.id == id:
+                return await self.enqueue_job(schedule.new_job(None))
+        raise InvalidState(f"there is no schedule {id!r} to trigger: schedules() lists those there are")
+
+    async def pause_schedule(self, id: str) -> bool:
+        """Stop a recurring job until it is resumed. False if there is none."""
+        return await self._session.schedules.pause(id)
+
+    async def resume_schedule(self, id: str) -> bool:
+        """Continue a recurring job, from its next due time on. False if there is none."""
+        return await self._session.schedules.resume(id)
+
+    # Workers.
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return the workers that are alive, on any machine."""
+        _, live = await self._session.worker_registry.live()
+        return [seen.info() for seen in live]
+
+    async def register(self, member: Member) -> Member:
+        """Register a worker. It has to send heartbeats from now on."""
+        return await self._session.worker_registry.join(member)
+
+    async def beat(self, member: Member, running: int) -> Member | None:
+        """Store a heartbeat of the worker. None if it has been declared dead."""
+        return await self._session.worker_registry.beat(member, running)
+
+    async def deregister(self, member: Member) -> None:
+        """Remove a worker from the registry."""
+        await self._session.worker_registry.leave(member)
+
+    # Duties.
+
+    def start_duties(self) -> None:
+        """Run the duties in this process, whatever the configuration, until ``close``."""
+        self._session.start_duties()
+
+    async def stop_duties(self) -> None:
+        if self._opened is not None:
+            await self._opened.stop_duties()
+
+    async def promote(self) -> int:
+        """Make due jobs pending and cancel expired ones. Return how many became pending."""
+        return await self._session.promote.promote()
+
+    async def next_due(self) -> int | None:
+        """Return microseconds until the next job is due or expires; None if there is none."""
+        return await self._session.promote.next_due()
+
+    async def reap(self) -> int:
+        """End expired and orphaned claims, so that their jobs run again or are dead. Return their number."""
+        return await self._session.reap.reap()
+
+    async def reclaim(self, *, trust_silence: bool = True) -> int:
+        """End the claims of dead workers. Return their number.
+
+        Without ``trust_silence``, only a worker whose process is known to be gone counts as dead.
+        """
+        return await self._session.reclaim.reclaim(trust_silence=trust_silence)
+
+    async def reclaim_from(self, workers: Sequence[str]) -> int:
+        """End the claims of the workers with these ids, as if the leases had expired. Return their number."""
+        return await self._session.reclaim.reclaim_from(workers)
+
+    async def recur(self) -> int:
+        """Enqueue the recurring jobs that are due. Return microseconds until the next call is due."""
+        return await self._session.schedules.fire()
+
+    async def sample(self) -> int:
+        """Store the counters for the throughput history. Return microseconds until the next sample is due."""
+        return await self._session.history.sample()
+
+    async def lead(self) -> float:
+        """Renew or seek the lead of the fleet. Return seconds until the next call is due."""
+        return await self._session.lead.run_once()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process does the fleet's duties."""
+        return self._opened is not None and self._opened.election.leads
+
+    async def sweep(self) -> int:
+        """Remove finished jobs whose retention is over. Return their number."""
+        return await self._session.sweep.sweep()
+
+    async def check_cancels(self) -> None:
+        """Fire the cancel tokens of this process's claims that have a cancel request."""
+        await self._session.watch_cancels.run_once()
 
 
 def _lost(job: Job, verb: str) -> LeaseLost:
@@ -314,3 +717,21 @@ def _lost(job: Job, verb: str) -> LeaseLost:
         f"the {verb} of job {job.id} changed nothing: the claim with epoch {job.epoch} is no longer current, "
         "because its lease expired or it was settled before; drop this run's outcome"
     )
+
+
+def _keys(ids: Sequence[str]) -> list[bytes]:
+    return [key for key in map(known_key, dict.fromkeys(ids)) if key is not None]
+
+
+def _check_limit(limit: int) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise ValueError(f"limit={limit!r}: pass a whole number, 0 or more")
+    return limit
+
+
+def _to_state(state: JobState | str) -> JobState:
+    try:
+        return JobState(state)
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in JobState)
+        raise ValueError(f"state={state!r}: pass one of {known}") from None

@@ -1,20 +1,21 @@
-"""The claims that this process holds, and the tokens that tell their holders of a cancel.
+"""The claims that this process holds, and their cancel tokens.
 
-A claim is watched from the moment its commit is known until nobody refers to its ``Job`` any more.
-Cancel requests are read from the store when a signal says that there may be some, so a request made
-in any process reaches the claim; one made while a claim is still on its way back is looked for again.
+A claim is held from the moment the broker has the reply until its ``Job`` is settled or no longer
+referenced. The ``WatchCancels`` duty reads the cancel requests after each ``CANCEL`` signal, so a request
+made in any process fires the token. A request that arrives while the claim's reply is under way is found
+by a second read, which ``checks`` calls for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from weakref import ref
 
 from dayjob.model.job import Job
 from dayjob.runtime.stop_signal import StopSignal
 
 _FEW = 10_000
-"""Up to this many, claims whose holders dropped them without settling are let be."""
+"""Up to this many claims are held before those that are no longer referenced are dropped."""
 
 
 class CancelToken:
@@ -46,25 +47,27 @@ class CancelToken:
 
 
 class HeldClaims:
-    """Which claims are held here. Used on the broker's event loop."""
+    """The claims of one broker. Used on its event loop."""
 
-    def __init__(self, find_requests: Callable[[], Awaitable[Iterable[tuple[bytes, int]]]]) -> None:
-        self._find_requests = find_requests
+    def __init__(self) -> None:
         self._held: dict[bytes, ref[Job]] = {}
-        self._tidy_at = _FEW
+        self._prune_at = _FEW
         self.checks = 0
-        """How many looks for requests have ended; tells whether one ended while a claim was on its way."""
+        """The number of reads of the cancel requests that have ended."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
 
     def hold(self, jobs: Iterable[Job]) -> None:
         held = self._held
         for job in jobs:
             job._tokens = self
             held[job.key] = ref(job)
-        if len(held) > self._tidy_at:
+        if len(held) > self._prune_at:
             self._held = {key: claim for key, claim in held.items() if claim() is not None}
-            self._tidy_at = max(_FEW, 2 * len(self._held))
+            self._prune_at = max(_FEW, 2 * len(self._held))
 
-    def let_go(self, jobs: Iterable[Job]) -> None:
+    def drop(self, jobs: Iterable[Job]) -> None:
         held = self._held
         for job in jobs:
             claim = held.get(job.key)
@@ -78,20 +81,18 @@ class HeldClaims:
                 job._token.fire()
         return job._token
 
-    def requested(self, job: Job) -> None:
+    def cancel_requested(self, job: Job) -> None:
         job.cancel_requested = True
         if job._token is not None:
             job._token.fire()
         if job._watcher is not None:
             job._watcher()
 
-    async def check(self) -> None:
-        """Look for cancel requests and fire the tokens that they are meant for."""
-        if self._held:
-            requests = await self._find_requests()
-            for key, epoch in requests:
-                claim = self._held.get(key)
-                job = None if claim is None else claim()
-                if job is not None and job.epoch == epoch:
-                    self.requested(job)
+    def checked(self, requests: Iterable[tuple[bytes, int]]) -> None:
+        """Fire the tokens of the held claims among those with a cancel request. A read has ended."""
+        for key, epoch in requests:
+            claim = self._held.get(key)
+            job = None if claim is None else claim()
+            if job is not None and job.epoch == epoch:
+                self.cancel_requested(job)
         self.checks += 1

@@ -1,8 +1,8 @@
-"""The throughput of the last day: the counters as they stood each minute, read later as differences.
+"""The throughput of the last day: a sample of the counters each minute, read as differences.
 
-With them goes when the first pending job of each queue was due, which tells how long jobs wait. One note
-holds the samples of an hour. Nothing is written while the counters stand still, and nothing is ever added
-to a settlement.
+A sample also has the due time of the first pending job of each queue, from which the waiting time follows.
+One document holds the samples of an hour. Nothing is written while the counters do not change, and nothing
+is ever added to a settlement.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ KEPT = 24
 """Hours."""
 
 MOST_QUEUES = 500
-"""Queues in a sample; those with the most successes are in it."""
+"""The queues in a sample: those with the most successes."""
 
 MOST_ASKED = 100
-"""For how many queues, those with the most pending jobs, it is asked how long the first of these waits."""
+"""The queues whose first pending job is read: those with the most pending jobs."""
 
 
 class Sample(Struct, frozen=True, array_like=True):
@@ -42,13 +42,13 @@ class Sample(Struct, frozen=True, array_like=True):
     at_us: int
     queues: dict[str, tuple[int, int, int, int, int, int]]
     first_due: dict[str, int] = {}
-    """When the first pending job of a queue was due; it still is the first while the counters stand still."""
+    """The due time of the first pending job by queue. It stays the first while the counters do not change."""
 
     def stats(self, queue: str) -> QueueStats:
         return QueueStats(*self.queues.get(queue, (0, 0, 0, 0, 0, 0)))
 
     def wait_seconds(self, queue: str | None, instant: int) -> float | None:
-        """How long the first pending job of the queue, or of any, has waited; None if nobody asked."""
+        """Return how long the first pending job of the queue, or of any, has waited; None if unknown."""
         due = self.first_due.get(queue) if queue is not None else min(self.first_due.values(), default=None)
         if due is not None:
             return max(instant - due, 0) / SECOND
@@ -61,26 +61,26 @@ _decode = msgspec.msgpack.Decoder(list[Sample]).decode
 
 
 class History:
-    """Takes samples and reads them."""
+    """Stores samples and reads them."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     async def sample(self) -> int:
-        """Note the counters of this minute, unless somebody has; microseconds until the next one."""
+        """Store the counters of this minute, once for all processes. Return microseconds to the next one."""
         now, documents = await self._storage.documents(KIND)
         minute = now - now % MINUTE
-        samples = [sample for note in documents for sample in _read(note)]
+        samples = [sample for document in documents for sample in _read(document)]
         if not samples or samples[-1].at_us < minute:
-            stats = await self._storage.read(self._storage.engine.stats)
+            stats = await self._storage.read(lambda: self._storage.engine.stats())
             queues = _counters(stats)
             if not samples or samples[-1].queues != queues:
                 await self._add(documents, Sample(minute, queues, await self.first_due(stats)))
         return minute + MINUTE - now
 
-    async def first_due(self, stats: Mapping[str, QueueStats], patience: float = inf) -> dict[str, int]:
-        """When the first pending job of each queue was due; after ``patience`` seconds no more are asked."""
-        deadline = SYSTEM.elapsed() + patience
+    async def first_due(self, stats: Mapping[str, QueueStats], timeout: float = inf) -> dict[str, int]:
+        """Return the due time of the first pending job by queue. After ``timeout`` seconds read no more."""
+        deadline = SYSTEM.elapsed() + timeout
         pending = sorted((queue for queue in stats if stats[queue].pending), key=lambda q: -stats[q].pending)
         found: dict[str, int] = {}
         for queue in pending[:MOST_ASKED]:
@@ -93,19 +93,21 @@ class History:
 
     async def _add(self, documents: list[Document], sample: Sample) -> None:
         hour = _name(sample.at_us)
-        this = next((note for note in documents if note.name == hour), None)
+        this = next((document for document in documents if document.name == hour), None)
         samples = [*(_read(this) if this is not None else ()), sample]
         writes = [DocumentWrite(KIND, hour, None if this is None else this.value, _encode(samples))]
         oldest = _name(sample.at_us - KEPT * HOUR)
         writes += [
-            DocumentWrite(KIND, note.name, note.value, None) for note in documents if note.name < oldest
+            DocumentWrite(KIND, document.name, document.value, None)
+            for document in documents
+            if document.name < oldest
         ]
         await self._storage.compare_and_set(writes)
 
     async def read(self, hours: int = KEPT) -> tuple[int, list[Sample]]:
-        """The engine's time, and the samples of the last hours, oldest first, with the one before them."""
+        """Return the engine's time, and the samples of the last hours with the one before, oldest first."""
         now, documents = await self._storage.documents(KIND)
-        samples = [sample for note in documents for sample in _read(note)]
+        samples = [sample for document in documents for sample in _read(document)]
         before = [sample for sample in samples if sample.at_us <= now - hours * HOUR]
         return now, before[-1:] + samples[len(before) :]
 
@@ -123,9 +125,9 @@ def _name(instant: int) -> str:
     return f"{instant // HOUR:012}"
 
 
-def _read(note: Document) -> list[Sample]:
+def _read(document: Document) -> list[Sample]:
     try:
-        return _decode(note.value)
+        return _decode(document.value)
     except msgspec.MsgspecError as error:
-        _log.warning("the history of hour %s can't be read: %s", note.name, error)
+        _log.warning("the history of hour %s can't be decoded: %s", document.name, error)
         return []

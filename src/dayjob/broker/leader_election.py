@@ -1,8 +1,8 @@
-"""Which process does the duties of the fleet: the one that holds a note, written again within its term.
+"""The election of the process that does the duties of the fleet.
 
-Others look when the term is over, when it is given up, or, on the holder's own machine, as soon as its
-process is gone. Two that both believe to lead for a moment do no harm: every duty is safe side by side with
-itself.
+The leader holds a document and renews it within its term. Another process takes it over when the term is
+over, when it is given up, or, on the leader's own machine, as soon as its process is gone. Two leaders for a
+moment do no harm: every duty may run twice at the same time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ TERM = 5.0
 
 RENEWAL = 1.5
 _LOOK = 1.0
-"""Seconds between looks at the holder's process, on its own machine."""
+"""Seconds between checks of the leader's process, on its own machine."""
 
 
 class Holder(Struct, frozen=True):
+    """The process that holds the lead."""
+
     id: str
     machine: str
     pid: int
@@ -47,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(Holder).decode
 
 
 class LeaderElection:
-    """One broker's part in it."""
+    """One broker's part in the election."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         here = this_process()
@@ -57,11 +59,11 @@ class LeaderElection:
         self._until = float("-inf")
         self._sought = False
         self._watched: tuple[bytes, float] = (b"", 0.0)
-        """What another holder noted, and since when it is the same."""
+        """The document of another leader, and the time since when it is unchanged."""
 
     @property
     def alone(self) -> bool:
-        """Whether no other process can have the storage."""
+        """Whether no other process can open the storage."""
         return not self._storage.engine.capabilities.multi_process
 
     @property
@@ -69,33 +71,33 @@ class LeaderElection:
         return self.alone or self._clock.elapsed() < self._until
 
     async def seek(self) -> float:
-        """Renew the lead or try to get it; seconds until that is wanted again."""
-        asked = self._clock.elapsed()
+        """Renew the lead or try to get it. Return seconds until the next call."""
+        started = self._clock.elapsed()
         now, documents = await self._storage.documents(KIND)
-        note = next((note for note in documents if note.name == _NAME), None)
-        holder = None if note is None else _read(note)
-        if note is not None and holder is not None and holder.id != self._me.id:
+        document = next((document for document in documents if document.name == _NAME), None)
+        holder = None if document is None else _read(document)
+        if document is not None and holder is not None and holder.id != self._me.id:
             here = holder.machine == self._me.machine
-            if note.value != self._watched[0]:
-                self._watched = (note.value, asked)
-            # Whichever is sooner: the engine's clock may have been put back since it was written.
-            left = TERM - max((now - note.written_us) / SECOND, asked - self._watched[1])
+            if document.value != self._watched[0]:
+                self._watched = (document.value, started)
+            # The engine's clock may have been set back since the write. The shorter time counts.
+            left = TERM - max((now - document.written_us) / SECOND, started - self._watched[1])
             if left > 0 and not (here and is_gone(holder.pid, holder.started)):
                 self._step_down()
                 return min(left, _LOOK) if here else left
         mine = replace(self._me, renewed=self._me.renewed + 1)
-        write = DocumentWrite(KIND, _NAME, None if note is None else note.value, _encode(mine))
+        write = DocumentWrite(KIND, _NAME, None if document is None else document.value, _encode(mine))
         self._sought = True
         if not await self._storage.compare_and_set([write]):
             self._step_down()
             return 0.0
         if not self.leads:
-            _log.info("this process does the duties now")
-        self._me, self._until = mine, asked + TERM
+            _log.info("this process leads: it does the duties of the fleet")
+        self._me, self._until = mine, started + TERM
         return RENEWAL
 
     async def give_up(self) -> None:
-        """Let others lead at once."""
+        """Let another process lead at once."""
         self._step_down()
         if self._sought:
             self._sought = False
@@ -103,15 +105,15 @@ class LeaderElection:
                 while not await self._remove():
                     pass
             except DayjobError as error:
-                _log.info("the lead could not be given up, and ends with its term: %s", error)
+                _log.info("the lead can't be given up and ends with its term: %s", error)
 
     async def _remove(self) -> bool:
-        """Remove our note; false if a renewal that was under way came in between."""
+        """Remove the document of this process. False if a renewal under way came in between."""
         _, documents = await self._storage.documents(KIND)
-        for note in documents:
-            holder = _read(note)
+        for document in documents:
+            holder = _read(document)
             if holder is not None and holder.id == self._me.id:
-                write = DocumentWrite(KIND, note.name, note.value, None)
+                write = DocumentWrite(KIND, document.name, document.value, None)
                 return await self._storage.compare_and_set([write], announce=True)
         return True
 
@@ -119,8 +121,8 @@ class LeaderElection:
         self._until = float("-inf")
 
 
-def _read(note: Document) -> Holder | None:
+def _read(document: Document) -> Holder | None:
     try:
-        return _decode(note.value)
+        return _decode(document.value)
     except msgspec.MsgspecError:
         return None

@@ -1,4 +1,4 @@
-"""What the configuration means for each queue, worked out once."""
+"""The settings of each queue, computed once from the configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Policy(Struct, frozen=True):
 
 
 class Policies:
-    """The policy of each queue, by name; a name is validated when it is first met."""
+    """The policy of each queue, by name. A name is validated at its first use."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -44,9 +44,12 @@ class Policies:
             check_queue(queue)
         config = self._config.queue(queue)
         policy = Policy(
-            to_micros(config.lease, "lease"), config.priority, config.max_attempts, config.policy,
-            self.retention.of(queue),
-        )  # fmt: skip
+            lease=to_micros(config.lease, "lease"),
+            priority=config.priority,
+            max_attempts=config.max_attempts,
+            retry=config.policy,
+            retention=self.retention.of(queue),
+        )
         if len(self._known) >= _CACHED:
             self._known.clear()
         self._known[queue] = policy

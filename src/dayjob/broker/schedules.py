@@ -1,25 +1,29 @@
-"""The recurring jobs of a storage: each is a note, and firing writes the note and its jobs in one commit.
+"""The recurring jobs of a storage. Each is a document; firing writes it and its jobs in one commit.
 
-So a due time is fired exactly once, however many try, and there is no moment in between for a crash. A
-schedule that can't fire stays due and says why.
+The document is compared and set, so each due time fires exactly once, in whichever process, and a crash
+leaves neither half behind. A schedule that can't fire stays due and stores the reason.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dayjob.broker.batch_bytes import insertions_weight
 from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
-from dayjob.engines.base import DocumentWrite, Insertion
+from dayjob.engines.base import BATCH_BYTES, DocumentWrite, Insertion
+from dayjob.model.codec import encode
 from dayjob.model.durations import SECOND
+from dayjob.model.job import NewJob
 from dayjob.model.names import KEY_BYTES, check_name
-from dayjob.model.recurring import Schedule
+from dayjob.model.recurring import Recurring, Schedule, to_schedule
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import derived_key
 
@@ -28,51 +32,51 @@ _log = logging.getLogger("dayjob.schedules")
 KIND = "schedule"
 
 IN_A_COMMIT = 1000
-"""Jobs that are fired in one commit, about."""
+"""Jobs that are enqueued in one commit, about."""
 
 LONGEST_WAIT = 5 * SECOND
-"""How soon to look again though nothing is due, for what nobody told us of."""
+"""How soon to read the schedules again though none is due, in case a signal was lost."""
 
 _TRY_AGAIN = SECOND
 
 UNDECLARED_FOR = 60.0
-"""Seconds after which a schedule that no live worker's code declares any more is removed."""
+"""Seconds after which a schedule that the code of no live worker declares any more is removed."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode
 
 Change = Callable[[Schedule | None, int], Schedule | None]
-"""What to store in the place of what is there, which is None as well if it can't be read."""
+"""Returns the schedule to store instead of the old one. The old one is None if it can't be decoded."""
 
 
-class Crew(Struct, frozen=True):
-    """What the live workers stand for."""
+class LiveWorkers(Struct, frozen=True):
+    """The tasks, apps and declared schedules of the live workers."""
 
     tasks: set[str]
     apps: set[str]
     declared: set[tuple[str | None, str]]
 
-    def declares(self, schedule: Schedule) -> bool:
-        """Whether the code still names it; while no worker of its app is alive, nobody can tell."""
+    def declare(self, schedule: Schedule) -> bool:
+        """Whether the code still declares it. True while no worker of its app is alive to show it."""
         return (
             schedule.app is None
             or schedule.app not in self.apps
             or (schedule.app, schedule.id) in self.declared
         )
 
-    def knows(self, schedule: Schedule) -> bool:
-        """Whether somebody can run its jobs. Without any worker on the roster, claims are made by hand."""
+    def know(self, schedule: Schedule) -> bool:
+        """Whether a worker can run its jobs. True without workers: claims are then made by hand."""
         return not schedule.task or not self.apps or schedule.task in self.tasks
 
 
 class Stored(Struct, frozen=True):
     value: bytes
     schedule: Schedule | None
-    """None if it can't be read."""
+    """None if it can't be decoded."""
 
 
 class Schedules:
-    """Keeps, changes and fires them."""
+    """Stores, changes and fires them."""
 
     def __init__(
         self,
@@ -93,7 +97,7 @@ class Schedules:
         return [each.schedule for each in stored.values() if each.schedule is not None]
 
     async def change(self, id: str, change: Change) -> Schedule | None:
-        """Replace what is stored under the id by what the function makes of it, which is returned."""
+        """Replace the schedule with this id by the result of the function. Return that result."""
         check_name(id, "schedule id", KEY_BYTES)
         while True:
             now, stored = await self._read()
@@ -107,7 +111,7 @@ class Schedules:
                 return after
 
     async def remove(self, id: str) -> bool:
-        """Remove what is stored under the id, readable or not; false if there is nothing."""
+        """Remove the schedule with this id, readable or not. False if there is none."""
         check_name(id, "schedule id", KEY_BYTES)
         while True:
             _, stored = await self._read()
@@ -118,8 +122,25 @@ class Schedules:
             if await self._storage.compare_and_set([write], announce=True):
                 return True
 
-    async def declare(self, schedules: Sequence[Schedule]) -> None:
-        """Store what an app's code declares, in one commit; what is there as declared stays as it is."""
+    async def put(self, recurring: Recurring) -> Schedule:
+        """Store a recurring job, in place of any with the same id."""
+        new = self._to_schedule(recurring, None)
+        stored = await self.change(new.id, new.replacing)
+        assert stored is not None
+        return stored
+
+    async def pause(self, id: str) -> bool:
+        return await self.change(id, lambda old, now: old and replace(old, paused=True)) is not None
+
+    async def resume(self, id: str) -> bool:
+        def resumed(old: Schedule | None, now: int) -> Schedule | None:
+            return old.resumed(now) if old is not None and old.paused else old
+
+        return await self.change(id, resumed) is not None
+
+    async def declare(self, app: str, recurring: Sequence[Recurring]) -> None:
+        """Store the schedules that an app's code declares, in one commit. Equal ones stay as they are."""
+        schedules = [self._to_schedule(each, app) for each in recurring]
         while True:
             now, stored = await self._read()
             writes = []
@@ -133,7 +154,7 @@ class Schedules:
                 return
 
     async def fire(self) -> int:
-        """Enqueue what is due; microseconds until it is to be called again."""
+        """Enqueue the jobs that are due. Return microseconds until the next call."""
         while True:
             now, stored = await self._read()
             due = {
@@ -143,36 +164,38 @@ class Schedules:
                 and (each.schedule.app is not None or _is_due(each.schedule, now))
             }
             if due:
-                crew = await self._crew()
-                writes, jobs = self._plan(due, crew, now)
+                workers = await self._live_workers()
+                writes, jobs = self._plan(due, workers, now)
                 if writes:
                     await self._storage.compare_and_set(writes, jobs)
-                    continue  # Written or overtaken by somebody: look again.
+                    continue  # Another process may have been first: read again.
             return self._wait(stored, now)
 
     def _plan(
-        self, due: dict[str, Stored], crew: Crew, now: int
+        self, due: dict[str, Stored], workers: LiveWorkers, now: int
     ) -> tuple[list[DocumentWrite], list[Insertion]]:
         writes: list[DocumentWrite] = []
         jobs: list[Insertion] = []
+        size = 0
         for id, each in due.items():
             schedule = each.schedule
             assert schedule is not None
-            if not crew.declares(schedule):
+            if not workers.declare(schedule):
                 if self._is_orphan(id):
                     _log.info(
-                        "schedule %r is removed: the code of app %r no longer names it", id, schedule.app
+                        "schedule %r is removed: the code of app %r no longer declares it", id, schedule.app
                     )
                     writes.append(DocumentWrite(KIND, id, each.value, None))
                 continue
             self._undeclared.pop(id, None)
             if not _is_due(schedule, now):
                 continue
-            after, new = self._fired(schedule, crew, now)
+            after, new = self._fired(schedule, workers, now)
             jobs += new
+            size += insertions_weight(new)[1]
             if after != schedule:
                 writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
-            if len(jobs) >= IN_A_COMMIT:
+            if len(jobs) >= IN_A_COMMIT or size >= BATCH_BYTES:
                 break
         return writes, jobs
 
@@ -180,15 +203,15 @@ class Schedules:
         elapsed = self._clock.elapsed()
         return elapsed - self._undeclared.setdefault(id, elapsed) >= UNDECLARED_FOR
 
-    def _fired(self, schedule: Schedule, crew: Crew, now: int) -> tuple[Schedule, list[Insertion]]:
-        """The schedule after it fired for what is due, and the jobs; or with the reason why it can't."""
-        if not crew.knows(schedule):
+    def _fired(self, schedule: Schedule, workers: LiveWorkers, now: int) -> tuple[Schedule, list[Insertion]]:
+        """Return the schedule as it is after firing, with its jobs; or with the reason why it can't fire."""
+        if not workers.know(schedule):
             return self._failed(schedule, f"no live worker knows the task {schedule.task!r}"), []
         try:
             due = schedule.due(now)
             jobs = [self._job(schedule, time) for time in due.times]
         except Exception as error:
-            return self._failed(schedule, f"it is refused here: {type(error).__name__}: {error}"), []
+            return self._failed(schedule, f"{type(error).__name__}: {error}"), []
         if due.skipped:
             _log.warning(
                 "schedule %r: %d due times were missed and are left out (missed=%r)",
@@ -200,7 +223,7 @@ class Schedules:
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:
             self._reported[schedule.id] = problem
-            _log.error("schedule %r is due and does not fire, trying again: %s", schedule.id, problem)
+            _log.error("schedule %r is due and does not fire; it is tried again: %s", schedule.id, problem)
         return replace(schedule, problem=problem)
 
     def _job(self, schedule: Schedule, due: int) -> Insertion:
@@ -208,10 +231,19 @@ class Schedules:
         insertion.key = derived_key(due // 1000, f"{schedule.id}\0{due}".encode())
         return insertion
 
-    async def _crew(self) -> Crew:
+    def _to_schedule(self, recurring: Recurring, app: str | None) -> Schedule:
+        if not isinstance(recurring, Recurring):
+            raise TypeError(f"{recurring!r} is a {type(recurring).__name__}: pass a Recurring")
+        template = _template(recurring)
+        self._validator.insertion(template)
+        schedule = to_schedule(recurring, template, app)
+        self._validator.insertion(schedule.new_job(1))  # With the headers that a schedule adds.
+        return schedule
+
+    async def _live_workers(self) -> LiveWorkers:
         _, live = await self._worker_registry.live()
         members = [seen.member for seen in live]
-        return Crew(
+        return LiveWorkers(
             {task for member in members for task in member.tasks},
             {member.app for member in members},
             {(member.app, id) for member in members for id in member.schedules},
@@ -229,17 +261,41 @@ class Schedules:
     async def _read(self) -> tuple[int, dict[str, Stored]]:
         now, documents = await self._storage.documents(KIND)
         stored = {}
-        for note in documents:
+        for document in documents:
             try:
-                schedule = _decode(note.value)
+                schedule = _decode(document.value)
             except msgspec.MsgspecError as error:
                 schedule = None
-                if self._reported.get(note.name) != "unreadable":
-                    self._reported[note.name] = "unreadable"
-                    _log.error("schedule %r can't be read: put or remove it anew: %s", note.name, error)
-            stored[note.name] = Stored(note.value, schedule)
+                if self._reported.get(document.name) != "unreadable":
+                    self._reported[document.name] = "unreadable"
+                    _log.error(
+                        "schedule %r can't be decoded: store it again or remove it: %s", document.name, error
+                    )
+            stored[document.name] = Stored(document.value, schedule)
         return now, stored
 
 
 def _is_due(schedule: Schedule, now: int) -> bool:
     return not schedule.paused and schedule.next_us is not None and schedule.next_us <= now
+
+
+def _template(recurring: Recurring) -> NewJob:
+    """Return the job that is enqueued at each due time."""
+    options: dict[str, Any] = {
+        name: value
+        for name in ("queue", "priority", "max_attempts", "headers", "tenant")
+        if (value := getattr(recurring, name)) is not None
+    }
+    task, args = recurring.task, recurring.args
+    if not isinstance(task, str):
+        using = task.using(**options)
+        bound = using.bind(**args) if isinstance(args, Mapping) else using.bind(*args)
+        return bound.new_job()
+    payload = b"" if recurring.payload is None else recurring.payload
+    if task:
+        try:
+            payload = encode(dict(args))
+        except (NotImplementedError, TypeError) as error:
+            raise TypeError(f"Recurring({recurring.id!r}): args={args!r}: {error}") from None
+    options.setdefault("queue", "default")
+    return NewJob(payload=payload, task=task, **options)

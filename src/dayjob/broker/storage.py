@@ -76,6 +76,7 @@ class Storage:
         self._injected = injected
         self._clock = clock
         self._client = new_key()
+        self._key_prefix = self._client[8:]
         self._number = 0
         self._slots = 0
         self._free_slots: list[int] = []
@@ -88,16 +89,27 @@ class Storage:
 
     async def read(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the reply of a call that changes nothing."""
-        return await self._repeat(call)
+        started = self._clock.elapsed()
+        try:
+            return await call()
+        except Transient as error:
+            failure = error
+        return await self._retry(call, failure, started)
 
     async def write(self, call: Callable[[Token], Awaitable[Reply]]) -> Reply:
         """Return the reply of a call that is applied at most once, however often it is tried."""
-        write = Write(self._new_token())
+        token = self._new_token()
+        started = self._clock.elapsed()
         try:
-            return await self._repeat(lambda: call(write.token), write)
+            try:
+                return await call(token)
+            except Transient as error:
+                failure = error
+            write = Write(token)
+            return await self._retry(lambda: call(write.token), failure, started, write)
         finally:
             # A try that arrives late has a smaller number than the slot's next write and is refused.
-            self._free_slots.append(write.token.slot)
+            self._free_slots.append(token.slot)
 
     async def settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
         """Settle claims. Those of an unconfirmed batch get the reply of that batch."""
@@ -134,7 +146,8 @@ class Storage:
             slot = self._slots
             self._slots += 1
         self._number += 1
-        return Token(new_key(), self._client, slot, self._number)
+        key = self._key_prefix + self._number.to_bytes(8)
+        return Token(key, self._client, slot, self._number)
 
     def _unconfirmed_batches(self, ops: Sequence[SettleOp]) -> list[UnconfirmedBatch]:
         """Return the batches with any of these settlements, oldest first."""
@@ -162,7 +175,19 @@ class Storage:
                 self._free_slots.append(batch.token.slot)
 
     async def _send(self, batch: UnconfirmedBatch) -> list[JobState | None]:
-        return await self._repeat(lambda: self.engine.settle(batch.ops, batch.now, token=batch.token), batch)
+        def settle() -> Awaitable[list[JobState | None]]:
+            return self.engine.settle(batch.ops, batch.now, token=batch.token)
+
+        started = self._clock.elapsed()
+        try:
+            states = await settle()
+        except Transient as error:
+            failure = error
+        else:
+            if batch.token.repeated:
+                self.engine.signals.publish_all()
+            return states
+        return await self._retry(settle, failure, started, batch)
 
     def _confirm(self, batch: UnconfirmedBatch, states: Sequence[JobState | None]) -> None:
         """Store the reply for each caller of the batch. Of two settlements of one claim, the first counts."""
@@ -180,41 +205,41 @@ class Storage:
 
     # The loop.
 
-    async def _repeat(self, call: Callable[[], Awaitable[Reply]], write: Write | None = None) -> Reply:
-        """Return the reply of the first try that succeeds. Raise the most informative error at the timeout.
+    async def _retry(
+        self,
+        call: Callable[[], Awaitable[Reply]],
+        failure: Transient,
+        started: float,
+        write: Write | None = None,
+    ) -> Reply:
+        """Return the reply of the first try that succeeds. Raise the first informative error at the timeout.
 
-        The first try takes as long as the engine lets it. Later tries are cut at the deadline.
+        The first try took as long as the engine let it. These are cut at the deadline.
         """
-        deadline = self._clock.elapsed() + self.engine.timeout
-        backoff: Backoff | None = None
-        cause: Transient | None = None
+        deadline = started + self.engine.timeout
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+        cause, commit_unknown = failure, failure.commit_unknown
         while True:
+            if commit_unknown and write is not None:
+                write.token = replace(write.token, repeated=True)
+            left = deadline - self._clock.elapsed()
+            if left <= 0:
+                raise cause
+            await backoff.wait(self._clock, at_most=left)
             try:
-                if cause is None:
+                async with asyncio.timeout(max(deadline - self._clock.elapsed(), _SHORTEST_TRY)):
                     reply = await call()
-                else:
-                    async with asyncio.timeout(max(deadline - self._clock.elapsed(), _SHORTEST_TRY)):
-                        reply = await call()
             except Transient as error:
-                unknown = error.commit_unknown
-                if cause is None or (_is_timeout(cause) and not _is_timeout(error)):
+                commit_unknown = error.commit_unknown
+                if _is_timeout(cause) and not _is_timeout(error):
                     cause = error
             except TimeoutError:
-                if cause is None:
-                    raise
-                unknown = True
+                commit_unknown = True
             else:
                 if write is not None and write.token.repeated:
                     # The reply of an earlier try was lost, and with it the topics to publish.
                     self.engine.signals.publish_all()
                 return reply
-            if unknown and write is not None:
-                write.token = replace(write.token, repeated=True)
-            left = deadline - self._clock.elapsed()
-            if left <= 0:
-                raise cause
-            backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
-            await backoff.wait(self._clock, at_most=left)
 
 
 def _settlement(op: SettleOp) -> _Settlement:

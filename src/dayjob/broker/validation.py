@@ -1,11 +1,11 @@
-"""The border where what a caller passes is checked, before anything is written."""
+"""Validation of everything that a caller passes, before anything is written."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from dayjob.broker.policy import Policies, Policy, retention_times
-from dayjob.engines.base import Insertion, RetentionTimes, SettleOp
+from dayjob.engines.base import Insertion, SettleOp
 from dayjob.errors import PayloadTooLarge
 from dayjob.model.config import check_max_attempts, check_priority
 from dayjob.model.durations import SECOND, to_instant, to_micros
@@ -20,16 +20,16 @@ _NO_HEADERS: dict[str, str] = {}
 
 
 class Validator:
-    """Turns new jobs into insertions and settlements into verdicts, or says what is wrong with them."""
+    """Turns new jobs into insertions and settlements into ops. Raises for a value that can't be stored."""
 
     def __init__(self, policies: Policies, max_payload: int) -> None:
-        self._policies = policies
+        self.policies = policies
         self._max_payload = max_payload
 
     def insertion(self, job: NewJob) -> Insertion:
         if not isinstance(job, NewJob):
             raise TypeError(f"{job!r} is a {type(job).__name__}: pass a NewJob")
-        policy = self._policies.of(job.queue)
+        policy = self.policies.of(job.queue)
         payload = self._bytes(job.payload, "payload")
         if job.task:
             check_name(job.task, "task name", KEY_BYTES)
@@ -70,36 +70,33 @@ class Validator:
         return insertion
 
     def settle_op(self, settlement: Settlement) -> SettleOp:
-        job, event = settlement.job, settlement.transition
-        policy = self._policies.of(job.queue)
+        job, transition = settlement.job, settlement.transition
+        policy = self.policies.of(job.queue)
         retention = (
             policy.retention if settlement.retention is None else retention_times(settlement.retention)
         )
-        op = SettleOp(job.key, job.epoch, event, retention, progress=settlement.progress)
-        if event is Transition.ACK:
+        op = SettleOp(job.key, job.epoch, transition, retention, progress=settlement.progress)
+        if transition is Transition.ACK:
             if settlement.result is not None:
                 op.result = self._bytes(settlement.result, "result")
             if settlement.enqueue:
                 op.insert = tuple(self.insertion(new) for new in settlement.enqueue)
             if settlement.kv is not None:
                 op.kv = check_kv(settlement.kv)
-        elif event is Transition.NACK:
+        elif transition is Transition.NACK:
             _set_backoff(op, settlement, policy)
-        elif event is Transition.DEAD_LETTER:
+        elif transition is Transition.DEAD_LETTER:
             op.error = error_text(settlement.error)
-        elif event is Transition.SNOOZE:
+        elif transition is Transition.SNOOZE:
             if settlement.delay is None:
                 raise ValueError("delay=None: a snooze needs a delay in seconds")
             op.delay = to_micros(settlement.delay, "delay")
             if settlement.error is not None:
                 op.error = error_text(settlement.error)
-        elif event not in SETTLEMENTS:
+        elif transition not in SETTLEMENTS:
             known = ", ".join(sorted(SETTLEMENTS))
-            raise ValueError(f"event={event!r} settles nothing: pass one of {known}")
+            raise ValueError(f"transition={transition!r} settles nothing: pass one of {known}")
         return op
-
-    def retention(self, queue: str) -> RetentionTimes:
-        return self._policies.of(queue).retention
 
     def _bytes(self, value: object, what: str) -> bytes:
         if type(value) is bytes:
@@ -137,7 +134,7 @@ def _set_times(insertion: Insertion, job: NewJob) -> None:
 
 
 def _set_backoff(op: SettleOp, settlement: Settlement, policy: Policy) -> None:
-    """The delay before the next run; a policy that gives up makes it a dead letter."""
+    """Set the error and the delay before the next run. A policy that gives up makes it a dead letter."""
     op.error = error_text(settlement.error)
     if settlement.delay is not None:
         op.delay = to_micros(settlement.delay, "delay")

@@ -1,8 +1,8 @@
-"""The workers of a storage: each has a note that it writes again with every beat.
+"""The workers of a storage. Each has a document, written with every heartbeat.
 
-A note that was not written for its worker's ``dead_after``, or whose process is known to be gone, is marked
-first and removed when the claims have been taken back, so that whoever takes over can finish that. The marked
-worker's next beat finds its note changed: it has been replaced, and must register anew.
+A worker is dead when its document was not written for ``dead_after``, or its process is known to be gone.
+It is marked first, and removed when its claims have been ended, so that another leader can finish the work
+after a crash. The next heartbeat of a marked worker fails its compare-and-set: it must register again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KIND = "worker"
 
 
 class Member(Struct, frozen=True, omit_defaults=True):
-    """What a worker notes of itself. Two beats never have the same note."""
+    """The document of a worker. Two heartbeats never have the same value."""
 
     id: str
     name: str
@@ -39,7 +39,7 @@ class Member(Struct, frozen=True, omit_defaults=True):
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
     schedules: tuple[str, ...]
-    """What its code declares to be recurring."""
+    """The recurring jobs that its code declares."""
     slots: int
     dead_after: int
     started_us: int = 0
@@ -49,20 +49,30 @@ class Member(Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(Struct, frozen=True):
-    """A member and the note that it comes from."""
+    """A member and the document that it was decoded from."""
 
-    note: Document
+    document: Document
     member: Member
 
     def silent(self, now: int) -> bool:
-        return now - self.note.written_us > self.member.dead_after
+        return now - self.document.written_us > self.member.dead_after
 
     def info(self) -> WorkerInfo:
         member = self.member
         return WorkerInfo(
-            member.id, member.name, member.app, member.host, member.pid, member.version, member.queues,
-            member.tasks, member.slots, member.running, member.started_us, self.note.written_us,
-        )  # fmt: skip
+            id=member.id,
+            name=member.name,
+            app=member.app,
+            host=member.host,
+            pid=member.pid,
+            version=member.version,
+            queues=member.queues,
+            tasks=member.tasks,
+            slots=member.slots,
+            running=member.running,
+            started_us=member.started_us,
+            seen_us=self.document.written_us,
+        )
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,86 +80,87 @@ _decode = msgspec.msgpack.Decoder(Member).decode
 
 
 class WorkerRegistry:
-    """Reads and writes the notes of the workers."""
+    """Reads and writes the documents of the workers."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
     async def join(self, member: Member) -> Member:
-        """Register a worker that is not on the roster."""
+        """Register a worker."""
         now, _ = await self._storage.documents(KIND)
         member = replace(member, started_us=now)
         await self._write(member.id, None, member)
         return member
 
     async def beat(self, member: Member, running: int) -> Member | None:
-        """Tell that the worker lives; None if it was declared dead."""
+        """Store a heartbeat. None if the worker was declared dead."""
         fresh = replace(member, running=running, beat=member.beat + 1)
         if await self._write(member.id, _encode(member), fresh):
             return fresh
         _, members = await self._read()
-        for seen in members:  # An earlier beat may have been written though it seemed to fail.
+        for seen in members:  # An earlier heartbeat may have been written though it seemed to fail.
             stored = seen.member
             if stored.id == member.id and not stored.gone:
                 fresh = replace(stored, running=running, beat=stored.beat + 1)
-                return fresh if await self._write(member.id, seen.note.value, fresh) else None
+                return fresh if await self._write(member.id, seen.document.value, fresh) else None
         return None
 
     async def leave(self, member: Member) -> None:
-        """Take a worker that has ended off the roster."""
+        """Remove a worker that has ended."""
         for seen in (await self._read())[1]:
             if seen.member.id == member.id:
-                await self._write(member.id, seen.note.value, None)
+                await self._write(member.id, seen.document.value, None)
 
     async def live(self) -> tuple[int, list[Seen]]:
-        """The engine's time, and the workers that are alive by it."""
+        """Return the engine's time, and the workers that are alive at that time."""
         now, members = await self._read()
         return now, [seen for seen in members if not seen.member.gone and not seen.silent(now)]
 
-    async def mark_dead(self, trusting: bool) -> list[Seen]:
-        """Mark the workers that are gone, and give all that are marked.
+    async def mark_dead(self, trust_silence: bool) -> list[Seen]:
+        """Mark the workers that are dead. Return all that are marked.
 
-        Silence is no proof while not ``trusting``: they may have been as cut off as we were.
+        Without ``trust_silence`` a silent worker is not dead: an outage may have cut it off as well.
         """
-        asked = SYSTEM.elapsed()
+        started = SYSTEM.elapsed()
         now, members = await self._read()
-        then = now - round(
-            (SYSTEM.elapsed() - asked) * SECOND
-        )  # The answer may have come late, after an outage.
+        # The reply may be late, after an outage. Silence is measured at the time of the call.
+        called = now - round((SYSTEM.elapsed() - started) * SECOND)
         marked = []
         for seen in members:
             if seen.member.gone:
                 marked.append(seen)
                 continue
-            silent = seen.silent(then)
-            if not (self._ended(seen.member) or (trusting and silent)):
+            silent = seen.silent(called)
+            if not (self._ended(seen.member) or (trust_silence and silent)):
                 continue
             gone = replace(seen.member, gone=True)
-            if await self._write(gone.id, seen.note.value, gone):
-                why = "was not seen in time" if silent else "has ended without a word"
-                _log.warning("worker %s %s: its jobs are taken back", gone.id, why)
+            if await self._write(gone.id, seen.document.value, gone):
+                why = "sent no heartbeat in time" if silent else "has ended without deregistering"
+                _log.warning("worker %s %s: its claims are ended", gone.id, why)
                 marked.append(Seen(Document(gone.id, _encode(gone), now), gone))
         return marked
 
     async def remove(self, seen: Seen) -> None:
-        await self._write(seen.member.id, seen.note.value, None)
+        await self._write(seen.member.id, seen.document.value, None)
 
     def _ended(self, member: Member) -> bool:
         """Whether the worker's process is known to have ended."""
         here = this_process()
-        if not self._storage.engine.capabilities.multi_process:  # All but this one are shut out.
+        if not self._storage.engine.capabilities.multi_process:  # No other process can have it open.
             return (member.machine, member.pid, member.process_started) != (here.host, here.pid, here.started)
         return member.machine == here.host and is_gone(member.pid, member.process_started)
 
     async def _read(self) -> tuple[int, list[Seen]]:
         now, documents = await self._storage.documents(KIND)
         members = []
-        for note in documents:
+        for document in documents:
             try:
-                members.append(Seen(note, _decode(note.value)))
+                members.append(Seen(document, _decode(document.value)))
             except msgspec.MsgspecError as error:
-                _log.warning("the note of worker %r can't be read and is removed: %s", note.name, error)
-                await self._write(note.name, note.value, None)
+                _log.warning(
+                    "the document of worker %r can't be decoded and is removed: %s", document.name, error
+                )
+                await self._write(document.name, document.value, None)
         return now, members
 
     async def _write(self, id: str, expected: bytes | None, member: Member | None) -> bool:

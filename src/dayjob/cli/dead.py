@@ -92,7 +92,7 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
         done = 0
         with progress("requeuing", total) as update:
             for name in names:
-                done += await broker.requeue_dead(name, told=partial(_add, update, done))
+                done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
         click.echo(f"{done:,} jobs requeued.")
         return OK if done else NOTHING
 
@@ -125,7 +125,7 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
         scope = "all queues" if queue is None else f"queue {queue}"
         _confirm(f"Remove {total:,} dead jobs of {scope} permanently?", yes)
         with progress("purging", total) as update:
-            done = await broker.purge_dead(queue, told=update)
+            done = await broker.purge_dead(queue, on_progress=update)
         click.echo(f"{done:,} jobs removed.")
         return OK if done else NOTHING
 

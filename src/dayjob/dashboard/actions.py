@@ -130,12 +130,10 @@ async def purge_dead(action: ActionRequest) -> Outcome:
     return await _in_bulk(action, "purge", _purge, "dead-purged")
 
 
-async def _in_bulk(
-    action: ActionRequest,
-    verb: str,
-    work: Callable[[ActionRequest, OnProgress], Awaitable[int]],
-    code: str,
-) -> Outcome:
+Work = Callable[[ActionRequest, OnProgress], Awaitable[int]]
+
+
+async def _in_bulk(action: ActionRequest, verb: str, work: Work, code: str) -> Outcome:
     scope, context = _scope(action), action.context
 
     def on_end(operation: BulkOperation) -> None:
@@ -143,9 +141,8 @@ async def _in_bulk(
         audit(f"dead.{verb}.ended", context.user, context.client, scope, outcome)
 
     try:
-        operation = await action.state.bulk.start(
-            f"{verb.capitalize()} {scope}", partial(work, action), on_end
-        )
+        name = f"{verb.capitalize()} {scope}"
+        operation = await action.state.bulk.start(name, partial(work, action), on_end)
     except TooManyOperations:
         return Outcome("busy", "/dead", False, {"jobs": 0, "ended": False})
     ended = operation.ended.is_set()
@@ -166,21 +163,21 @@ def _scope(action: ActionRequest) -> str:
 
 async def _requeue(action: ActionRequest, on_progress: OnProgress) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.requeue_many(await _of_error(action), told=on_progress)
+        return await action.broker.requeue_many(await _of_error(action), on_progress=on_progress)
     queue = action.fields.get("queue")
     names = (
         [queue] if queue else [name for name, each in (await action.broker.all_stats()).items() if each.dead]
     )
     total = 0
     for name in names:
-        total += await action.broker.requeue_dead(name, told=partial(_add, on_progress, total))
+        total += await action.broker.requeue_dead(name, on_progress=partial(_add, on_progress, total))
     return total
 
 
 async def _purge(action: ActionRequest, on_progress: OnProgress) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.purge_many(await _of_error(action), told=on_progress)
-    return await action.broker.purge_dead(action.fields.get("queue") or None, told=on_progress)
+        return await action.broker.purge_many(await _of_error(action), on_progress=on_progress)
+    return await action.broker.purge_dead(action.fields.get("queue") or None, on_progress=on_progress)
 
 
 async def _of_error(action: ActionRequest) -> list[str]:

@@ -53,7 +53,7 @@ def dashboard(
 
 
 class Dashboard:
-    """An ASGI application. ``close`` closes a broker that it opened; its own lifespan ends with that."""
+    """An ASGI application. ``close`` closes a broker that it opened; a server calls it at shutdown."""
 
     def __init__(
         self,

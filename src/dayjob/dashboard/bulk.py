@@ -12,6 +12,7 @@ from dayjob.runtime.clock import SYSTEM, Clock
 _log = logging.getLogger("dayjob.dashboard")
 
 OnProgress = Callable[[int], None]
+Work = Callable[[OnProgress], Awaitable[int]]
 
 MAX_RUNNING = 4
 """How many operations may run at once."""
@@ -40,7 +41,7 @@ class BulkOperation:
 
 
 class BulkOperations:
-    """Starts operations, and keeps the latest that ended."""
+    """Starts operations, and stores the latest that ended."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
@@ -55,12 +56,7 @@ class BulkOperations:
     def failed(self) -> list[BulkOperation]:
         return [operation for operation in self._latest if operation.problem is not None]
 
-    async def start(
-        self,
-        name: str,
-        work: Callable[[OnProgress], Awaitable[int]],
-        on_end: Callable[[BulkOperation], None],
-    ) -> BulkOperation:
+    async def start(self, name: str, work: Work, on_end: Callable[[BulkOperation], None]) -> BulkOperation:
         """Start the operation, and wait for its end up to ``RESPONSE_WAIT``. Its end calls ``on_end``."""
         if len(self._running) >= MAX_RUNNING:
             raise TooManyOperations
@@ -72,10 +68,7 @@ class BulkOperations:
         return operation
 
     async def _run(
-        self,
-        operation: BulkOperation,
-        work: Callable[[OnProgress], Awaitable[int]],
-        on_end: Callable[[BulkOperation], None],
+        self, operation: BulkOperation, work: Work, on_end: Callable[[BulkOperation], None]
     ) -> None:
         try:
             operation.done = await work(operation.on_progress)

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from dayjob.dashboard import charts
 from dayjob.dashboard.events import EventStream
-from dayjob.dashboard.rendering import number, query_value, rate
+from dayjob.dashboard.rendering import milliseconds, number, query_value, rate
 from dayjob.dashboard.state import READ_BUDGET, DashboardState, state_of
 from dayjob.inspect import Overview, WorkerView
 from dayjob.inspect.json_fields import span
@@ -38,7 +38,7 @@ def overview_values(overview: Overview, state: DashboardState) -> dict[str, str]
         "rate": rate(overview.done_per_second),
         "workers": number(overview.workers),
         "slots": f"{number(overview.running)} of {number(overview.slots)}",
-        "round-trip": f"{overview.round_trip_seconds * 1000:.1f} ms",
+        "round-trip": milliseconds(overview.round_trip_seconds),
         "bulk": "; ".join(f"{each.name}: {each.done:,} jobs" for each in state.bulk.running),
     }
     values |= {f"total-{each}": number(getattr(overview.total, each)) for each in STATES}

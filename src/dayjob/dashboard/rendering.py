@@ -86,6 +86,11 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 0.05 or not value else "<0.1"
 
 
+def milliseconds(seconds: float) -> str:
+    millis = seconds * 1000
+    return f"{millis:.1f} ms" if millis < 10 else f"{millis:,.0f} ms"
+
+
 def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None:
     """Return an instant for ``<time>``: ISO, in full, and relative to now."""
     if micros is None:

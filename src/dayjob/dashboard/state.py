@@ -1,4 +1,4 @@
-"""What the pages of one dashboard share: the read model, the live feeds, and the running bulk operations."""
+"""The state that the pages of one dashboard share: read model, live feeds, running bulk operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dayjob.dashboard.source import Source
 from dayjob.inspect import Inspector, Redaction
 
 READ_BUDGET = 0.1
-"""Seconds after which a page starts no further read, and shows what it has."""
+"""Seconds after which a page starts no further read, and shows the results so far."""
 
 HISTORY_MAX_AGE = 10.0
 """Seconds for which the samples of the last hour are cached."""

@@ -1,7 +1,7 @@
-"""The loop that every duty runs in: do it, wait until it is next wanted or a signal comes, again.
+"""The loop that runs a duty: run it, wait for its delay or a signal, run it again.
 
-Safe to stop twice or before it started. A duty that fails is logged and tried again after a growing
-pause; it never ends the loop.
+Stopping is safe at any time: twice, or before the start. A duty that fails is logged and repeated after a
+growing pause; a failure never ends the loop.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import logging
 from typing import Protocol
 
 from dayjob.errors import Closed, EngineFenced
+from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import Signals, Topic
 
 _log = logging.getLogger("dayjob.duties")
 
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 class Duty(Protocol):
-    """A chore. ``topics`` are the signals that call for it before its time."""
+    """Background work. A signal on one of ``topics`` runs it before its delay is over."""
 
     name: str
     topics: tuple[Topic, ...]
 
     async def run_once(self) -> float | None:
-        """Do what is to be done now; seconds until it is wanted again, or None to wait for a signal."""
+        """Do the work that is due. Return seconds until the next run, or None to wait for a signal."""
         ...
 
 
@@ -46,14 +46,19 @@ class Service:
                 self._run(), name=f"dayjob duty {self._duty.name}"
             )
 
+    def cancel(self) -> None:
+        """Start no further run. ``stop`` waits for the end."""
+        if self._task is not None and not self._task.cancelling():
+            self._task.cancel()
+
     async def stop(self) -> None:
+        self.cancel()
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
             await asyncio.wait({task})
 
     async def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         with self._signals.listen(self._duty.topics) as event:
             while True:
                 event.clear()
@@ -65,9 +70,8 @@ class Service:
                     _log.info("the %s duty stops: %s", self._duty.name, error)
                     return
                 except Exception:
-                    _log.exception("the %s duty failed; trying again in %.1f s", self._duty.name, pause)
-                    await self._clock.wait(asyncio.Event(), pause)  # No signal cuts it short.
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    _log.exception("the %s duty failed; next try in %.1f s", self._duty.name, backoff.pause)
+                    await backoff.wait(self._clock)  # No signal cuts it short.
                 else:
-                    pause = _FIRST_PAUSE
+                    backoff.reset()
                     await self._clock.wait(event, delay)

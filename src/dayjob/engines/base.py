@@ -21,6 +21,7 @@ announced documents were written. It calls ``publish_all`` when it only knows th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -138,15 +139,24 @@ class Insertion(Struct, gc=False):
 class WaitingClaim:
     """A claim that waits, and the jobs that were claimed for it meanwhile.
 
-    ``on_job`` is called for each delivered job. ``give_back`` releases the jobs that are delivered after the
-    claim was closed, or beyond its limit.
+    ``event`` wakes it. ``on_job`` is called for each delivered job. ``give_back`` releases the jobs that are
+    delivered after the claim was closed, or beyond its limit. ``handoff`` is pending while an insert in this
+    process claims for it.
     """
 
-    __slots__ = ("_jobs", "_on_job", "closed", "give_back", "name")
+    __slots__ = ("_jobs", "_on_job", "closed", "event", "give_back", "handoff", "name", "request")
 
-    def __init__(self, on_job: Callable[[Job], None], give_back: Callable[[list[Job]], None]) -> None:
+    def __init__(
+        self,
+        event: asyncio.Event,
+        on_job: Callable[[Job], None],
+        give_back: Callable[[list[Job]], None],
+    ) -> None:
         self.name = new_key()
         self.closed = False
+        self.event = event
+        self.request: ClaimRequest | None = None
+        self.handoff: asyncio.Future[None] | None = None
         self._on_job = on_job
         self.give_back = give_back
         self._jobs: list[Job] = []
@@ -157,6 +167,7 @@ class WaitingClaim:
         else:
             self._jobs.append(job)
             self._on_job(job)
+            self.event.set()
 
     def take(self, others: list[Job], limit: int) -> list[Job]:
         """Return the delivered jobs and the others, up to the limit."""
@@ -338,7 +349,11 @@ class Engine(Protocol):
         now: int | None = None,
         token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
-        """``insert``, then ``claim``, in one commit."""
+        """``insert``, then ``claim``, in one call.
+
+        One commit where that is faster, else two. If the claim fails, the jobs are stored and none is
+        claimed.
+        """
         ...
 
     async def settle(

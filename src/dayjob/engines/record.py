@@ -1,16 +1,14 @@
-"""What changes in a job's life, and the functions that change it.
+"""The changeable part of a job, and the functions that change it.
 
-Engines that run their rules in Python load a ``Record``, call one function, and store what it became;
-each function asks the lifecycle table what happens and only fills in the fields that go with it.
+The verbs load a ``Record``, call one of these functions, and save it. Each function asks the lifecycle table
+for the next state and sets the fields that belong to it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from msgspec import Struct
 
-from dayjob.engines.base import Reschedule, RetentionTimes, SettleOp
+from dayjob.engines.base import Insertion, Reschedule, RetentionTimes, SettleOp
 from dayjob.model.job import ERRORS_KEPT, FINISHED, CancelOutcome, DedupUntil, Failure, Job, JobState
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, Transition, next_state
 
@@ -18,8 +16,8 @@ from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, Transition, next_stat
 class Record(Struct, gc=False):
     """The changeable part of a job.
 
-    ``removed`` says that it is not kept: the engine deletes it. ``corrupt`` says what the engine could not
-    decode and had to replace: such a job is set aside as dead instead of going back to its queue.
+    ``removed``: the job is not kept, so the store deletes it. ``corrupt`` names the values that could not be
+    decoded and were replaced. Such a job is quarantined as dead instead of returning to its queue.
     """
 
     key: bytes
@@ -46,50 +44,51 @@ class Record(Struct, gc=False):
     removed: bool = False
     corrupt: str | None = None
 
-    @property
-    def claimable(self) -> bool:
-        return self.state is JobState.PENDING
-
     def expired(self, now: int) -> bool:
-        """Whether the job's time to start has passed without a run that counts."""
+        """Return whether ``expires_us`` has passed without a counted run."""
         return self.expires_us is not None and self.expires_us <= now and self.attempts == 0
 
-    def to_job(
-        self,
-        task: str,
-        payload: bytes,
-        headers: dict[str, str],
-        tenant: str | None,
-        enqueued_us: int,
-        dedup_key: str | None,
-    ) -> Job:
-        """The public record."""
+    def to_job(self, facts: Facts) -> Job:
+        """Return the full public record."""
+        job = self.to_claimed_job(facts)
+        job.finished_us = self.finished_us
+        job.errors = self.errors
+        job.dedup_key = facts.dedup_key
+        job.dedup_until = self.dedup_until
+        job.result = self.result
+        job.progress = self.progress
+        return job
+
+    def to_claimed_job(self, facts: Facts) -> Job:
+        """Return the public record as a claim does: with the fields that a run needs."""
         return Job(
-            self.key, self.queue, task, payload, headers, tenant, self.priority, self.state, self.attempts,
-            self.max_attempts, self.epoch, enqueued_us, self.run_us, self.claimed_us, self.lease_us,
-            self.finished_us, self.expires_us, self.last_error, self.errors, dedup_key, self.dedup_until,
-            self.cancel_requested, self.worker, self.result, self.progress,
+            key=self.key, queue=self.queue, task=facts.task, payload=facts.payload, headers=facts.headers,
+            tenant=facts.tenant, priority=self.priority, state=self.state, attempts=self.attempts,
+            max_attempts=self.max_attempts, epoch=self.epoch, enqueued_us=facts.enqueued_us,
+            run_us=self.run_us, claimed_us=self.claimed_us, lease_us=self.lease_us,
+            expires_us=self.expires_us, last_error=self.last_error,
+            cancel_requested=self.cancel_requested, worker=self.worker,
         )  # fmt: skip
 
 
-class Tally:
-    """How many jobs moved between states, by queue: what the counters of a commit change by."""
+class Facts(Struct, gc=False):
+    """The part of a job that never changes."""
 
-    def __init__(self) -> None:
-        self.deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
+    task: str
+    payload: bytes
+    headers: dict[str, str]
+    tenant: str | None
+    enqueued_us: int
+    dedup_key: str | None = None
 
-    def add(self, queue: str, state: JobState, jobs: int = 1) -> None:
-        self.deltas[queue, state] += jobs
 
-    def drop(self, queue: str, state: JobState) -> None:
-        """``done`` counts successes ever, so it never goes down."""
-        if state is not JobState.DONE:
-            self.deltas[queue, state] -= 1
-
-    def move(self, before: JobState, record: Record) -> None:
-        self.drop(record.queue, before)
-        if not record.removed or record.state is JobState.DONE:
-            self.add(record.queue, record.state)
+def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) -> Record:
+    """Return the record of a new job."""
+    return Record(
+        key=job.key, queue=job.queue, state=waiting_state(run_at, now), priority=job.priority, attempts=0,
+        max_attempts=job.max_attempts, epoch=0, run_us=run_at, expires_us=expires_at,
+        held_key=job.dedup_key, dedup_until=job.dedup_until,
+    )  # fmt: skip
 
 
 def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
@@ -104,24 +103,24 @@ def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
 
 
 def settle(record: Record, op: SettleOp, now: int) -> bool:
-    """Apply the verdict if its claim is current: the fence that every settlement passes."""
+    """Apply the settlement if its claim is current. Return whether it was."""
     if not is_current(record, op.epoch):
         return False
-    event = op.transition
+    transition = op.transition
     if op.progress is not None:
         record.progress = op.progress
-    if event is Transition.NACK or event is Transition.DEAD_LETTER:
+    if transition is Transition.NACK or transition is Transition.DEAD_LETTER:
         _fail(record, op.error or "", now)
-    elif event is Transition.SNOOZE and op.error is not None:
+    elif transition is Transition.SNOOZE and op.error is not None:
         record.last_error = op.error
-    _change(record, event, op.delay)
+    _change(record, transition, op.delay)
     if record.state in FINISHED:
         record.result = op.result
         _finish(record, op.retention, now)
     else:
-        if event is not Transition.RELEASE:
+        if transition is not Transition.RELEASE:
             record.run_us = now + op.delay
-        _wait_again(record, now)
+        _unclaim(record, now)
     return True
 
 
@@ -130,18 +129,18 @@ def is_current(record: Record, epoch: int) -> bool:
 
 
 def current(state: str, epoch: int, claimed: int) -> bool:
-    """The fence: whether a claim with epoch ``claimed`` is the one that a job is running under."""
+    """The fence: return whether the claim with epoch ``claimed`` is the one that the job runs under."""
     return state == JobState.RUNNING and epoch == claimed
 
 
-def lapse(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
-    """The lease ran out, or its worker is gone: another run, or dead when none is left."""
+def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
+    """End the claim without its worker: the job gets another run, or is dead if no attempt is left."""
     _fail(record, reason, now)
     _change(record, Transition.LEASE_EXPIRED)
     if record.state is JobState.DEAD:
         _finish(record, retention, now)
     else:
-        _wait_again(record, now)
+        _unclaim(record, now)
 
 
 def cancel(record: Record, retention: RetentionTimes, now: int) -> CancelOutcome:
@@ -163,7 +162,7 @@ def expire(record: Record, retention: RetentionTimes, now: int) -> None:
 
 def promote(record: Record, now: int) -> None:
     _change(record, Transition.DUE)
-    _wait_again(record, now)
+    _unclaim(record, now)
 
 
 def requeue(record: Record, now: int) -> bool:
@@ -173,7 +172,7 @@ def requeue(record: Record, now: int) -> bool:
     record.run_us = now
     record.last_error = record.finished_us = record.remove_us = record.expires_us = None
     record.cancel_requested = False
-    _wait_again(record, now)
+    _unclaim(record, now)
     return True
 
 
@@ -189,22 +188,26 @@ def reschedule(record: Record, change: Reschedule, now: int) -> bool:
 
 
 def quarantine(record: Record, error: str, now: int) -> None:
-    """End a record that can't be decoded as dead, whatever it was, and keep it until it is purged."""
+    """End a record that can't be decoded as dead, in any state, and keep it until it is purged."""
     _fail(record, error, now)
     record.state = JobState.DEAD
     _finish(record, RetentionTimes(dead=None), now)
+
+
+def corrupt_text(what: str) -> str:
+    return f"corrupt record: {what}"
 
 
 def waiting_state(run_at: int, now: int) -> JobState:
     return JobState.SCHEDULED if run_at > now else JobState.PENDING
 
 
-def _change(record: Record, event: Transition, delay: int = 0) -> None:
+def _change(record: Record, transition: Transition, delay: int = 0) -> None:
     change = next_state(
-        record.state, event, attempts=record.attempts, max_attempts=record.max_attempts,
+        record.state, transition, attempts=record.attempts, max_attempts=record.max_attempts,
         cancel_requested=record.cancel_requested, delay=delay,
     )  # fmt: skip
-    assert change is not None, f"{event} of a {record.state} job"
+    assert change is not None, f"{transition} of a {record.state} job"
     record.state = change.state
     record.attempts = change.attempts
 
@@ -215,8 +218,8 @@ def _fail(record: Record, message: str, now: int) -> None:
     record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
 
 
-def _wait_again(record: Record, now: int) -> None:
-    """The job waits for a claim, with none of its own."""
+def _unclaim(record: Record, now: int) -> None:
+    """Clear the claim of a job that waits again. A corrupt record is quarantined instead."""
     record.claimed_us = record.lease_us = record.worker = None
     if record.corrupt is not None:
         quarantine(record, record.corrupt, now)

@@ -35,7 +35,7 @@ class DeadGroups(Struct, frozen=True):
 
 
 async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
-    """Group the latest ``GROUPED`` dead jobs, or those that were read within ``budget`` seconds."""
+    """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds."""
     latest = await _latest_dead(broker, queue, ReadBudget(GROUPED, budget))
     stats = await broker.all_stats()
     grouped: dict[tuple[str, str], list[Job]] = {}
@@ -43,15 +43,11 @@ async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> De
         grouped.setdefault((job.task, error_pattern(job.last_error)), []).append(job)
     groups = [
         DeadGroup(
-            error=error,
-            task=task,
-            count=len(jobs),
-            queues=sorted({job.queue for job in jobs}),
-            latest=jobs[0],
-            ids=[job.id for job in jobs],
+            error=error, task=task, count=len(jobs), queues=sorted({job.queue for job in jobs}),
+            latest=jobs[0], ids=[job.id for job in jobs],
         )
         for (task, error), jobs in grouped.items()
-    ]
+    ]  # fmt: skip
     groups.sort(key=lambda group: -group.count)
     dead = sum(each.dead for name, each in stats.items() if queue in (None, name))
     return DeadGroups(groups, len(latest), dead)

@@ -1,4 +1,4 @@
-"""The read model of one broker: what the command line, the dashboard and the metrics call."""
+"""The interface of the read model, for the command line, the dashboard and the metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Health(Struct, frozen=True):
 class Inspector:
     """Reads one broker's store.
 
-    ``budget`` is a time in seconds: a method starts no further read after it, and returns what it has.
+    ``budget`` is a time in seconds: a method starts no further read after it, and returns the results so far.
     """
 
     def __init__(

@@ -56,18 +56,11 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
         "expires_at": iso(job.expires_us),
         "cancel_requested": job.cancel_requested,
         "dedup_key": job.dedup_key,
-        "progress": None
-        if job.progress is None
-        else {"fraction": job.progress[0], "message": job.progress[1]},
+        "progress": job.progress and {"fraction": job.progress[0], "message": job.progress[1]},
         "last_error": job.last_error,
         "errors": [
-            {
-                "attempt": failure.attempt,
-                "at": iso(failure.at_us),
-                "worker": failure.worker,
-                "message": failure.message,
-            }
-            for failure in job.errors
+            {"attempt": each.attempt, "at": iso(each.at_us), "worker": each.worker, "message": each.message}
+            for each in job.errors
         ],
         "headers": redaction.headers(job.headers),
         "payload": redaction.content(job.payload),

@@ -80,16 +80,12 @@ class OverviewReader:
             for name, each in stats.items()
         ]
         return Overview(
-            at_us=now,
-            queues=queues,
-            total=sum_stats(stats.values()),
-            done_per_second=sum(view.done_per_second for view in queues),
-            workers=len(workers),
+            at_us=now, queues=queues, total=sum_stats(stats.values()),
+            done_per_second=sum(view.done_per_second for view in queues), workers=len(workers),
             slots=sum(worker.slots for worker in workers),
             running=sum(worker.running for worker in workers),
-            schedules=len(await self._broker.schedules()),
-            round_trip_seconds=round_trip,
-        )
+            schedules=len(await self._broker.schedules()), round_trip_seconds=round_trip,
+        )  # fmt: skip
 
     async def charts(
         self, queues: Sequence[str | None], minutes: int, budget: float
@@ -111,18 +107,11 @@ class OverviewReader:
             for end, before, after in zip(ends, chosen, chosen[1:], strict=False):
                 at_end = counts[id(after)]
                 known = end >= samples[0].at_us
-                points.append(
-                    Point(
-                        at_us=end,
-                        done=max(at_end.done - counts[id(before)].done, 0),
-                        pending=at_end.pending,
-                        scheduled=at_end.scheduled,
-                        running=at_end.running,
-                        dead=at_end.dead,
-                        known=known,
-                        wait_seconds=after.wait_seconds(queue, min(end, now)) if known else None,
-                    )
-                )
+                points.append(Point(
+                    at_us=end, done=max(at_end.done - counts[id(before)].done, 0), pending=at_end.pending,
+                    scheduled=at_end.scheduled, running=at_end.running, dead=at_end.dead, known=known,
+                    wait_seconds=after.wait_seconds(queue, min(end, now)) if known else None,
+                ))  # fmt: skip
             charts[queue] = points
         return charts
 

@@ -1,4 +1,4 @@
-"""The bound on what one search may cost: records, payload bytes and time."""
+"""The bound on the cost of one search: records, payload bytes and time."""
 
 from __future__ import annotations
 

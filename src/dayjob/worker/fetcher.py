@@ -1,8 +1,7 @@
-"""Claiming jobs for a worker: as many as there is room for, waiting for the first, riding out outages."""
+"""Claiming jobs for a worker: up to its free slots, through outages."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -12,13 +11,14 @@ from dayjob.model.durations import Duration
 from dayjob.model.job import Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
+from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import Clock
 
 _log = logging.getLogger("dayjob.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 LONG = 3600.0
-"""Seconds that an idle worker waits for a job before it asks again."""
+"""Seconds that an idle worker waits for a job before it claims again."""
 
 
 class Fetcher:
@@ -32,15 +32,15 @@ class Fetcher:
         self._queues = tuple(queues)
         self._lease = lease
         self.worker = worker
-        """The id to claim under; it changes when the worker is replaced."""
+        """The id to claim under. It changes when the worker is replaced."""
         self._claimed_as = worker
 
     async def fetch(self, limit: int, wait: float) -> list[Job]:
-        """Up to ``limit`` jobs; none only if none came within ``wait`` seconds.
+        """Return up to ``limit`` jobs, or none if none arrived within ``wait`` seconds.
 
-        Without a wait, what is due now is promoted before it is said that there is none.
+        Without a wait, jobs that are due are promoted before the reply is empty.
         """
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 jobs = await self._claim(limit, wait)
@@ -49,9 +49,8 @@ class Fetcher:
                     return await self._claim(limit, wait)
                 return jobs
             except EngineUnavailable as error:
-                _log.warning("no jobs can be claimed; trying again in %.1f s: %s", pause, error)
-                await self._clock.wait(asyncio.Event(), pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                _log.warning("no jobs can be claimed; next try in %.1f s: %s", backoff.pause, error)
+                await backoff.wait(self._clock)
 
     async def _claim(self, limit: int, wait: float) -> list[Job]:
         worker, lease = self.worker, self._lease
@@ -62,9 +61,9 @@ class Fetcher:
 
     @property
     def replaced(self) -> bool:
-        """Whether what was fetched last was claimed for a worker that has been declared dead meanwhile.
+        """Whether the last jobs were claimed for a worker that has been declared dead meanwhile.
 
-        To be asked right before the jobs are accepted: nobody would tell them that they are lost.
+        Check it right before the jobs are accepted: their claims may be lost without any signal.
         """
         return self._claimed_as != self.worker
 
@@ -73,4 +72,4 @@ class Fetcher:
         try:
             await self._broker.settle_many([Settlement(job, Transition.RELEASE) for job in jobs])
         except EngineUnavailable as error:
-            _log.warning("%d jobs can't be given back and wait for their leases: %s", len(jobs), error)
+            _log.warning("%d jobs can't be released and wait for their leases: %s", len(jobs), error)

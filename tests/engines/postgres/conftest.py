@@ -1,4 +1,4 @@
-"""A schema of the shared server per test, ways to look behind the engine, and processes that end with it."""
+"""A schema of the shared server, a console and child processes for each test."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 def console() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A session of somebody else on the same server."""
+    """A session of another client of the same server."""
     with psycopg.connect(server_url(), autocommit=True) as console:
         yield console
 
 
 @pytest.fixture
 async def spawn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawn]:
-    """Starts processes; as many as there are here take their time to begin on a busy machine."""
+    """Start processes, with a longer bound: many start slowly on a busy machine."""
     monkeypatch.setattr(processes, "BOUND", 90.0)
     async with spawning() as spawn:
         yield spawn

@@ -1,4 +1,4 @@
-"""What the child processes of these tests do."""
+"""The main functions of the child processes of these tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def open_new(urls: list[str]) -> None:
 
 
 def wanted_keys(enqueuer: int, round: int) -> list[str]:
-    """The same keys for all enqueuers of a round, in an order of its own for each; some want but a few."""
+    """Return the keys of an enqueuer: the same keys for all, in different orders; some take only a few."""
     keys = [f"{round}: {number}" for number in range(KEYS)]
     start = enqueuer * 77 % KEYS
     keys = keys[start:] + keys[:start]
@@ -34,9 +34,9 @@ def wanted_keys(enqueuer: int, round: int) -> list[str]:
 
 
 async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
-    """Enqueue a job for each key: those who want but a few one by one, the others all in one batch.
+    """Enqueue a job for each key: short lists one by one, long ones in one batch.
 
-    Says for each round the answers of each enqueuer, in its order.
+    Send the replies of each enqueuer to the test after each round.
     """
     brokers = {enqueuer: Broker(url, config=QUIET) for enqueuer in enqueuers}
     await asyncio.gather(*(broker.open() for broker in brokers.values()))
@@ -58,16 +58,16 @@ async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
 
 
 async def count_up(url: str, times: int) -> None:
-    """Count in a note together with others, with a job for every number."""
+    """Count in a document, concurrently with other processes, with a job for every number."""
     async with Broker(url, config=QUIET) as broker:
-        engine = broker._engine
+        storage = broker._session.storage
         say("ready")
         await told()
         counted = 0
         while counted < times:
-            _, documents = await engine.documents("k")
+            _, documents = await storage.documents("k")
             before = documents[0].value if documents else None
             number = b"%d" % (int(before or b"0") + 1)
             job = broker._validator.insertion(NewJob("q", number))
-            counted += await engine.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
+            counted += await storage.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
         say(counted)

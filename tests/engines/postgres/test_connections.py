@@ -1,4 +1,4 @@
-"""Connections to the server: none is left open, whenever whoever wanted it gives up."""
+"""The pool: no connection stays open, whenever its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import asyncpg
 import pytest
 
-from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Pool, connect
+from dayjob.engines.postgres.settings import PostgresSettings
 from tests.support.servers.postgres import server_url
 from tests.support.workers import within
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place("postgresql://…", server_url(), connections=1)
+def settings() -> PostgresSettings:
+    return PostgresSettings("postgresql://…", server_url(), connections=1)
 
 
 @dataclass
 class Opened:
-    """The connections that were opened since; each stops short of being set up."""
+    """The connections opened so far; each blocks while it is set up."""
 
     connections: list[Any]
     stopped: asyncio.Event
 
-    async def give_up(self, connecting: asyncio.Task[Any]) -> None:
-        """Give up while the connection is being set up."""
+    async def cancel(self, connecting: asyncio.Task[Any]) -> None:
+        """Cancel the task while the connection is set up."""
         await within(self.stopped.wait())
         connecting.cancel()
         await asyncio.wait({connecting})
@@ -55,17 +55,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     return opened
 
 
-async def test_a_connection_that_is_given_up_while_it_is_set_up_is_closed(
-    place: Place, opened: Opened
+async def test_a_connection_that_is_cancelled_while_it_is_set_up_is_closed(
+    settings: PostgresSettings, opened: Opened
 ) -> None:
-    await opened.give_up(asyncio.create_task(connect(place, 20)))
+    await opened.cancel(asyncio.create_task(connect(settings, 20)))
 
 
-async def test_the_pool_has_room_again_when_a_connection_was_given_up(
-    place: Place, opened: Opened, monkeypatch: pytest.MonkeyPatch
+async def test_a_cancelled_connection_frees_its_slot_in_the_pool(
+    settings: PostgresSettings, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = Pool(place)
-    await opened.give_up(asyncio.create_task(pool.acquire(20)))
+    pool = Pool(settings)
+    await opened.cancel(asyncio.create_task(pool.acquire(20)))
     monkeypatch.undo()
     connection = await within(pool.acquire(20))
     assert await connection.fetchval("SELECT 1") == 1
@@ -74,8 +74,8 @@ async def test_the_pool_has_room_again_when_a_connection_was_given_up(
     assert connection.is_closed()
 
 
-async def test_a_connection_that_failed_is_not_handed_out_again(place: Place) -> None:
-    pool = Pool(place)
+async def test_a_failed_connection_is_not_reused(settings: PostgresSettings) -> None:
+    pool = Pool(settings)
     first = await pool.acquire(20)
     pool.release(first, sound=False)
     assert first.is_closed()
@@ -83,8 +83,8 @@ async def test_a_connection_that_failed_is_not_handed_out_again(place: Place) ->
     assert second is not first
     pool.release(second, sound=True)
     third = await pool.acquire(20)
-    assert third is second, "what is sound is kept"
+    assert third is second, "a sound connection is reused"
     await pool.close()
-    assert not third.is_closed(), "what is in use is closed when it is given back"
+    assert not third.is_closed(), "a connection in use is closed when it is released"
     pool.release(third, sound=True)
     assert third.is_closed()

@@ -1,4 +1,4 @@
-"""The counters and the answers of batches: both only grow with each commit, and are kept small."""
+"""Counters and stored replies grow with each commit, and are kept small."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, QueueStats
-from dayjob.engines.postgres import tidying
+from dayjob.engines.postgres import counters
 from tests.support.arrange import claim_one
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import server_url
@@ -26,7 +26,7 @@ Console = psycopg.Connection[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidying, "FEW", FEW)
+    monkeypatch.setattr(counters, "FEW", FEW)
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ async def brokers(url: str) -> AsyncIterator[list[Broker]]:
         yield [await stack.enter_async_context(Broker(url, config=QUIET)) for _ in range(4)]
 
 
-def rows(console: Console, schema: str, table: str = "counts") -> int:
+def rows(console: Console, schema: str, table: str = "counters") -> int:
     found = console.execute(f"SELECT count(*) FROM {schema}.{table}").fetchone()
     assert found is not None
     return int(found[0])
 
 
 async def use(broker: Broker, queue: str, rounds: int) -> None:
-    """Three commits a round, each of which counts: one job of each round succeeds, every tenth stays."""
+    """Enqueue a job in each round, claim and ack nine of ten: each commit adds a row of counters."""
     for number in range(rounds):
         await broker.enqueue(queue)
         if number % 10:
@@ -54,19 +54,21 @@ async def test_rows_stay_few_and_sums_are_right_with_many_writers(
 ) -> None:
     rounds = 100
     async with asyncio.TaskGroup() as group:
-        for place, broker in enumerate(brokers):
-            group.create_task(use(broker, f"q{place}", rounds))
+        for number, broker in enumerate(brokers):
+            group.create_task(use(broker, f"q{number}", rounds))
     stats = await brokers[0].all_stats()
     expected = QueueStats(pending=rounds // 10, done=rounds - rounds // 10)
-    assert stats == {f"q{place}": expected for place in range(4)}
+    assert stats == {f"q{number}": expected for number in range(4)}
     await brokers[0].sweep()
     assert rows(console, schema) == 4, "one for each queue"
     assert await brokers[1].all_stats() == stats
     await check_counters(brokers[2])
 
 
-async def test_they_are_folded_along_the_way(brokers: list[Broker], console: Console, schema: str) -> None:
-    """Nearly five hundred commits and nobody sweeps: without folding there were as many rows."""
+async def test_a_busy_process_folds_its_counters_without_a_sweep(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
+    """Nearly five hundred commits without a sweep would otherwise leave as many rows."""
     most = 0
     for _ in range(15):
         await use(brokers[0], "q", 11)
@@ -75,9 +77,11 @@ async def test_they_are_folded_along_the_way(brokers: list[Broker], console: Con
     assert await brokers[0].stats("q") == QueueStats(pending=30, done=135)
 
 
-async def test_whoever_reads_many_folds_them(brokers: list[Broker], console: Console, schema: str) -> None:
+async def test_a_process_that_reads_many_rows_folds_them(
+    brokers: list[Broker], console: Console, schema: str
+) -> None:
     console.execute(
-        f"INSERT INTO {schema}.counts (queue, pending, dead)"
+        f"INSERT INTO {schema}.counters (queue, pending, dead)"
         " SELECT 'q', n, -n FROM generate_series(-1000, 1000) AS n"
     )
     await brokers[0].enqueue("q")
@@ -86,9 +90,7 @@ async def test_whoever_reads_many_folds_them(brokers: list[Broker], console: Con
     assert await brokers[1].stats("q") == QueueStats(pending=1)
 
 
-async def test_what_is_not_committed_yet_is_not_folded(
-    brokers: list[Broker], console: Console, schema: str
-) -> None:
+async def test_uncommitted_rows_are_not_folded(brokers: list[Broker], console: Console, schema: str) -> None:
     with psycopg.connect(server_url()) as connection:
         await brokers[0].enqueue("q", connection=connection)
         await brokers[1].enqueue("q")
@@ -101,12 +103,12 @@ async def test_what_is_not_committed_yet_is_not_folded(
     assert await brokers[1].stats("q") == QueueStats(pending=2)
 
 
-async def test_folding_waits_for_nobody(brokers: list[Broker], console: Console, schema: str) -> None:
-    """Rows that somebody has locked are left to the next time."""
+async def test_a_fold_skips_locked_rows(brokers: list[Broker], console: Console, schema: str) -> None:
+    """The next fold covers them."""
     for number in range(3):
         await brokers[number].enqueue("q")
     with console.transaction():
-        locked = console.execute(f"SELECT FROM {schema}.counts LIMIT 1 FOR UPDATE").rowcount
+        locked = console.execute(f"SELECT FROM {schema}.counters LIMIT 1 FOR UPDATE").rowcount
         assert locked == 1
         await brokers[0].sweep()
         assert await brokers[0].stats("q") == QueueStats(pending=3)
@@ -116,7 +118,7 @@ async def test_folding_waits_for_nobody(brokers: list[Broker], console: Console,
     assert await brokers[0].stats("q") == QueueStats(pending=3)
 
 
-async def test_a_queue_that_was_used_stays_known(
+async def test_a_used_queue_stays_listed_after_a_fold(
     brokers: list[Broker], console: Console, schema: str
 ) -> None:
     await use(brokers[0], "used", 2)
@@ -127,16 +129,16 @@ async def test_a_queue_that_was_used_stays_known(
     assert rows(console, schema) == 2
 
 
-async def test_the_answers_of_batches_are_kept_for_a_while_and_then_pruned(
+async def test_replies_are_kept_for_ten_minutes_and_then_pruned(
     brokers: list[Broker], console: Console, schema: str
 ) -> None:
     await use(brokers[0], "q", 5)
-    kept = rows(console, schema, "batches")
+    kept = rows(console, schema, "replies")
     assert kept >= 5
-    console.execute(f"UPDATE {schema}.batches SET noted_at = noted_at - 590 * 1000000")
+    console.execute(f"UPDATE {schema}.replies SET stored_at = stored_at - 590 * 1000000")
     await brokers[0].sweep()
-    assert rows(console, schema, "batches") == kept, "a retry may still ask for them"
-    console.execute(f"UPDATE {schema}.batches SET noted_at = noted_at - 10 * 1000000")
+    assert rows(console, schema, "replies") == kept, "a repetition may still need them"
+    console.execute(f"UPDATE {schema}.replies SET stored_at = stored_at - 10 * 1000000")
     await brokers[0].enqueue("q")
     await brokers[0].sweep()
-    assert rows(console, schema, "batches") == 1
+    assert rows(console, schema, "replies") == 1

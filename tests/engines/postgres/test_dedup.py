@@ -1,4 +1,4 @@
-"""Dedup keys that many want at once, and one that somebody's open transaction holds."""
+"""Dedup keys with many concurrent enqueues, and one that another open transaction holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.arrange import KEEP_ALL, record, state
 from tests.support.observe import check_counters
 from tests.support.processes import Spawn, said_by_all, together
 from tests.support.servers.postgres import server_url
-from tests.support.servers.private import private_server
+from tests.support.servers.private_postgres import private_server
 from tests.support.workers import until, within, working
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
@@ -30,11 +30,11 @@ ROUNDS = 2
 
 
 @pytest.mark.slow
-async def test_many_processes_that_want_the_same_keys_create_each_once_and_never_deadlock(
+async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
     spawn: Spawn,
 ) -> None:
-    enqueuers = [[*range(place, 50, 4)] for place in range(4)]
-    # Before the lock timeout, so that a circle of waiters is seen.
+    enqueuers = [[*range(number, 50, 4)] for number in range(4)]
+    # Shorter than the lock timeout, so that a deadlock is detected.
     async with private_server(deadlock_timeout="10ms") as server:
         children = [await spawn(enqueue_keys, server.url, some, ROUNDS) for some in enqueuers]
         created: Counter[str] = Counter()
@@ -68,7 +68,7 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is held up waits for as long as the test does."""
+    """A waiter has no time limit."""
     monkeypatch.setattr(batcher, "PATIENCE", 3600.0)
 
 
@@ -90,12 +90,12 @@ async def holder(broker: Broker) -> AsyncIterator[Holder]:
 
 
 async def submitted(*calls: Any) -> list[asyncio.Task[Any]]:
-    """The calls under way, all begun in one turn of the loop, so that they share their batches."""
+    """Start the calls in one turn of the loop, so that they share their batches."""
     return [asyncio.create_task(call) for call in calls]
 
 
 @pytest.mark.usefixtures("patience")
-async def test_others_do_not_wait_for_a_held_key(broker: Broker, holder: Holder) -> None:
+async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder: Holder) -> None:
     held, *others = await submitted(
         broker.enqueue("q", dedup_key="held"),
         broker.enqueue("q", dedup_key="free"),
@@ -113,7 +113,7 @@ async def test_others_do_not_wait_for_a_held_key(broker: Broker, holder: Holder)
 
 
 @pytest.mark.usefixtures("patience")
-async def test_a_commit_tells_the_waiter_who_holds_the_key(broker: Broker, holder: Holder) -> None:
+async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, holder: Holder) -> None:
     one, many = await submitted(
         broker.enqueue("q", dedup_key="held"),
         broker.enqueue_many([NewJob("q", b"more"), NewJob("q", dedup_key="held")]),
@@ -128,7 +128,7 @@ async def test_a_commit_tells_the_waiter_who_holds_the_key(broker: Broker, holde
 
 
 @pytest.mark.usefixtures("patience")
-async def test_a_rollback_leaves_the_key_to_the_waiter(broker: Broker, holder: Holder) -> None:
+async def test_a_rollback_of_the_holder_gives_the_key_to_a_waiter(broker: Broker, holder: Holder) -> None:
     waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(3)))
     await within(broker.enqueue("q"))
     await holder.rollback()
@@ -138,25 +138,25 @@ async def test_a_rollback_leaves_the_key_to_the_waiter(broker: Broker, holder: H
     assert answers[0].id != holder.id
 
 
-async def test_the_waiter_s_patience_has_an_end(
+async def test_a_waiter_fails_after_its_time_limit(
     broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batcher, "PATIENCE", 0.1)
     batch = [NewJob("q", b"of a batch"), NewJob("q", dedup_key="free"), NewJob("q", dedup_key="held")]
     calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
     for call in calls:
-        with pytest.raises(Contended, match="locked by a transaction that is still open") as caught:
+        with pytest.raises(Contended, match="are locked by a transaction that is still open") as caught:
             await within(call)
         assert isinstance(caught.value, EngineUnavailable)
         assert "nothing was changed; try again when it has ended" in str(caught.value)
-    assert await broker.jobs() == [], "a batch is stored as a whole or not at all"
+    assert await broker.jobs() == [], "a batch is stored whole or not at all"
     await holder.commit()
     assert (await broker.enqueue("q", dedup_key="held")).id == holder.id
     assert [answer.created for answer in await broker.enqueue_many(batch)] == [True, True, False]
 
 
 @pytest.mark.usefixtures("patience")
-async def test_an_ack_whose_follow_up_is_held_up_holds_up_no_other(broker: Broker, holder: Holder) -> None:
+async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Broker, holder: Holder) -> None:
     await broker.enqueue_many([NewJob("work") for _ in range(10)])
     first, *jobs = await broker.claim("work", limit=10)
     held, *others = await submitted(
@@ -176,7 +176,7 @@ async def test_an_ack_whose_follow_up_is_held_up_holds_up_no_other(broker: Broke
 
 
 @pytest.mark.usefixtures("patience")
-async def test_a_worker_settles_the_others_while_a_follow_up_is_held_up(url: str) -> None:
+async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_key(url: str) -> None:
     app = App(url, config=BrokerConfig(retention=KEEP_ALL))
     begun = asyncio.Event()
 

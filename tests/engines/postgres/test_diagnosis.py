@@ -1,4 +1,4 @@
-"""What the doctor says of a PostgreSQL server's settings."""
+"""Diagnostics of the settings of a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from dayjob.engines.postgres.diagnosis import _settings
 
-WELL: dict[str, Any] = {
+HEALTHY: dict[str, Any] = {
     "version": 180_000, "shown": "18.0", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
     "autovacuum": "on", "max_connections": 100, "standby": False, "connections": 5, "oldest": 1.0,
 }  # fmt: skip
 
 
-def test_a_server_with_its_defaults_is_well() -> None:
-    assert {diagnostic.level for diagnostic in _settings(WELL)} == {"ok"}
+def test_default_settings_are_ok() -> None:
+    assert {diagnostic.level for diagnostic in _settings(HEALTHY)} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,9 @@ def test_a_server_with_its_defaults_is_well() -> None:
         ({"connections": 95}, "connections", "warning"),
     ],
 )
-def test_each_setting_that_endangers_jobs_is_told_of(change: dict[str, Any], check: str, level: str) -> None:
-    [diagnostic] = [each for each in _settings({**WELL, **change}) if each.level != "ok"]
+def test_a_setting_that_endangers_jobs_is_reported_with_a_remedy(
+    change: dict[str, Any], check: str, level: str
+) -> None:
+    [diagnostic] = [each for each in _settings({**HEALTHY, **change}) if each.level != "ok"]
     assert (diagnostic.check, diagnostic.level) == (check, level)
     assert diagnostic.remedy

@@ -1,4 +1,4 @@
-"""Opening: many at once, and while the server comes and goes."""
+"""Opening: many at once, and during outages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.clock import SYSTEM
 from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
-from tests.support.servers.wire import Proxy, proxy
+from tests.support.servers.postgres_proxy import Proxy, proxy
 from tests.support.workers import within
 
 QUIET = BrokerConfig(duties=False)
@@ -35,7 +35,7 @@ async def test_many_open_a_new_schema_at_once(tmp_path: Path) -> None:
             await broker.close()
 
 
-async def test_a_server_that_is_away_is_told_within_the_timeout(wire: Proxy, tmp_path: Path) -> None:
+async def test_an_unreachable_server_fails_within_the_timeout(wire: Proxy, tmp_path: Path) -> None:
     wire.refuse()
     begun = SYSTEM.elapsed()
     with pytest.raises(EngineUnavailable, match="ConnectionRefusedError") as raised:
@@ -45,7 +45,7 @@ async def test_a_server_that_is_away_is_told_within_the_timeout(wire: Proxy, tmp
     assert isinstance(raised.value.__cause__, OSError)
 
 
-async def test_a_server_that_says_nothing_is_told_within_the_timeout(wire: Proxy, tmp_path: Path) -> None:
+async def test_a_server_that_does_not_reply_fails_within_the_timeout(wire: Proxy, tmp_path: Path) -> None:
     wire.stall()
     begun = SYSTEM.elapsed()
     with pytest.raises(EngineUnavailable, match="TimeoutError"):
@@ -53,7 +53,7 @@ async def test_a_server_that_says_nothing_is_told_within_the_timeout(wire: Proxy
     assert SYSTEM.elapsed() - begun < 10
 
 
-async def test_a_server_that_comes_back_is_waited_for(wire: Proxy, tmp_path: Path) -> None:
+async def test_opening_succeeds_when_the_server_comes_back(wire: Proxy, tmp_path: Path) -> None:
     wire.refuse()
     broker = Broker(wire.through(schema_url(tmp_path)), config=QUIET)
     opening = asyncio.create_task(broker.open())
@@ -63,19 +63,17 @@ async def test_a_server_that_comes_back_is_waited_for(wire: Proxy, tmp_path: Pat
 
 
 @pytest.mark.parametrize("statement", ["CREATE SCHEMA", "CREATE TABLE", "layout"])
-async def test_a_migration_whose_answer_was_lost_is_not_repeated(
+async def test_a_migration_whose_reply_was_lost_is_not_repeated(
     wire: Proxy, tmp_path: Path, statement: str
 ) -> None:
-    loss = wire.lose_answer(statement)
+    loss = wire.lose_reply(statement)
     async with Broker(wire.through(schema_url(tmp_path)), config=QUIET) as broker:
         assert loss.has_happened
         await broker.enqueue("q")
     assert tables(schema_of(tmp_path)) >= {"jobs", "meta"}
 
 
-async def test_a_migration_that_broke_off_leaves_nothing_and_is_done_again(
-    wire: Proxy, tmp_path: Path
-) -> None:
+async def test_an_interrupted_migration_is_rolled_back_and_repeated(wire: Proxy, tmp_path: Path) -> None:
     """The connection is cut between the first statement of the migration and its commit."""
     url = wire.through(schema_url(tmp_path))
     cut = asyncio.Event()
@@ -86,7 +84,7 @@ async def test_a_migration_that_broke_off_leaves_nothing_and_is_done_again(
             wire.cut()
         return False
 
-    wire.lose_answer(is_first)
+    wire.lose_reply(is_first)
     async with Broker(url, config=QUIET) as broker:
         assert cut.is_set()
         await broker.enqueue("q")

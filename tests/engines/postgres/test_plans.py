@@ -1,6 +1,6 @@
-"""How the server runs the engine's statements on a schema with many jobs: it seeks, and never walks or sorts.
+"""The query plans of the engine's statements on many jobs: they seek, and never scan or sort.
 
-A statement that is added to ``sql/`` must be given its plan here.
+A statement that is added to ``sql/`` needs its plan here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pytest
 from dayjob import Broker, BrokerConfig
 from dayjob.engines.postgres.statements import Statements
 from dayjob.runtime import ids
-from tests.engines.postgres.crowd import (
+from tests.engines.postgres.query_plans import (
     JOBS,
     Session,
     Step,
     explain,
     fill,
+    indexes_of,
     open_session,
     sorts_jobs,
     steps,
-    ways_to,
 )
 from tests.support.servers.postgres import server_url, with_options
 
@@ -33,31 +33,31 @@ BY_ID: Step = ("jobs_pkey", "id")
 BY_FINISHED: Step = ("jobs_finished", "state queue id")
 
 PLANS: dict[str, set[Step]] = {
-    "ahead": {("jobs_pending", "queue priority id"), BY_ID},
+    "ack": {BY_ID},
     "cancel": {BY_ID},
     "claim": {("jobs_pending", "queue priority id"), BY_ID},
+    "conflicts": {("jobs_holders", "queue held_key"), BY_ID},
+    "end_claims": {("jobs_leases", "lease_expires_at"), BY_ID},
     "expire": {("jobs_expiries", "expires_at"), BY_ID},
     "finished_keys": {BY_FINISHED},
     "finished_keys_newest_first": {BY_FINISHED},
     "get": {BY_ID},
-    "insert": set(),  # The server looks for what is in the way by itself.
+    "insert": set(),  # The server looks for conflicts itself.
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
-    "latest_dead_of": {("jobs_dead_of", "queue id")},
+    "latest_dead_of_queue": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
     "pending_keys": {("jobs_pending", "queue priority id")},
     "pending_keys_newest_first": {("jobs_pending", "queue priority id")},
+    "position": {("jobs_pending", "queue priority id"), BY_ID},
+    "priorities": {("jobs_pending", "queue"), ("jobs_pending", "queue priority")},
     "promote": {("jobs_due", "run_at"), BY_ID},
     "purge_dead": {BY_ID},
-    "reap": {("jobs_leases", "lease_expires_at"), BY_ID},
-    "refused": {("jobs_holders", "queue held_key"), BY_ID},
+    "quarantine": {BY_ID},
+    "record_progress": {BY_ID},
     "renew": {BY_ID},
-    "report": {BY_ID},
     "requeue": {BY_ID},
     "reschedule": {BY_ID},
-    "runs": {("jobs_pending", "queue"), ("jobs_pending", "queue priority")},
-    "set_aside": {BY_ID},
     "settle": {BY_ID},
-    "succeed": {BY_ID},
     "sweep": {("jobs_removals", "remove_at"), BY_ID},
     "sweep_finished": {BY_ID},
 }
@@ -65,20 +65,19 @@ PLANS: dict[str, set[Step]] = {
 WALKS: dict[str, set[Step]] = {
     "cancel_requests": {("jobs_flagged", "")},
     "claimed": {("jobs_leases", "")},
-    "reclaim": {("jobs_leases", ""), BY_ID},
     "running_keys": {("jobs_leases", "")},
     "scheduled_keys": {("jobs_due", "")},
 }
-"""These walk an index that holds little more than what they want: the flagged, running or scheduled jobs."""
+"""These walk an index that holds little more than their result: the flagged, running or scheduled jobs."""
 
 SMALL = {
-    "answered", "await_claim", "fold", "installation", "kv_delete", "kv_get", "kv_put", "note", "notes",
-    "notify", "pause", "paused", "prune", "resume", "stats", "write_notes",
+    "await_claim", "compare_and_set", "documents", "fold_counters", "installation", "kv_get", "kv_write",
+    "notify", "pause", "paused", "prune_replies", "resume", "stats", "store_reply", "stored_reply",
 }  # fmt: skip
-"""Statements on the small tables: they never touch the jobs."""
+"""Statements on the small tables: they never read the jobs."""
 
 COMPOSED = {"find"}
-"""Put together by the caller; see the listings below."""
+"""Completed by the caller; see the listings below."""
 
 EXPECTED = {**PLANS, **WALKS, **{name: set() for name in SMALL}}
 
@@ -95,12 +94,12 @@ LISTINGS = {
 }
 
 
-# Parameters, for a batch of so many.
+# Parameters, by the size of the batch.
 
 
 def some(count: int) -> str:
-    """Ids all over the table."""
-    return f"'{{{','.join(f'{1 + place * JOBS // count:032x}' for place in range(count))}}}'"
+    """Ids spread over the table."""
+    return f"'{{{','.join(f'{1 + number * JOBS // count:032x}' for number in range(count))}}}'"
 
 
 def each(count: int, value: str) -> str:
@@ -109,72 +108,71 @@ def each(count: int, value: str) -> str:
 
 ID = f"'{1:032x}'"
 FIRST, LAST = f"'{'0' * 32}'", f"'{'f' * 32}'"
-KEEPS = "'{big}', '{0}', -1"
+RETENTION = "'{big}', '{0}', -1"
 
 PARAMETERS: dict[str, Callable[[int], str]] = {
-    "ahead": lambda n: f"{ID}, {n}",
-    "answered": lambda _: ID,
+    "ack": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {n}",
     "await_claim": lambda _: ID,
-    "cancel": lambda n: f"{ID}, NULL, 'channel', 'news', {some(n)}, {KEEPS}",
+    "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
-        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, false"
+        f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, "
+        "false, 1000"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
-    "expire": lambda n: f"NULL, {n}, {KEEPS}, 'reason'",
+    "compare_and_set": lambda n: ", ".join(
+        [ID, "NULL", "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
+    ),
+    "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}",
+    "documents": lambda _: "NULL, 'kind 1'",
+    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL",
+    "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",
-    "fold": lambda n: str(n),
+    "fold_counters": lambda n: str(n),
     "get": some,
     "insert": lambda n: ", ".join(
         [
-            "NULL", ID, "'channel'", "NULL", some(n), each(n, "big"), each(n, "task"), each(n, "payload"),
+            ID, "NULL", "'channel'", "NULL", some(n), each(n, "big"), each(n, "task"), each(n, "payload"),
             each(n, "1"), each(n, "3"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"),
             each(n, "NULL"), each(n, "NULL"), each(n, "key"), each(n, "claimed"),
         ]
     ),
     "installation": lambda _: "",
-    "kv_delete": lambda n: each(n, "k"),
     "kv_get": lambda n: each(n, "k"),
-    "kv_put": lambda n: f"{each(n, 'k')}, {each(n, 'v')}",
+    "kv_write": lambda n: f"{ID}, {each(n, 'k')}, {each(n, 'v')}",
     "latest_dead": lambda n: f"5, {LAST}, {n}",
-    "latest_dead_of": lambda n: f"5, {LAST}, {n}, 'big'",
+    "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
-    "note": lambda _: f"{ID}, '{{answer}}'",
-    "notes": lambda _: "NULL, 'kind 1'",
-    "notify": lambda _: "'channel', 'news'",
-    "pause": lambda _: "'big'",
+    "notify": lambda _: "'channel', 'message'",
+    "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
     "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
     "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
-    "promote": lambda n: f"NULL, {n}",
-    "prune": lambda n: f"1, {n}",
+    "position": lambda n: f"{ID}, {n}",
+    "priorities": lambda n: f"NULL, {n}",
+    "promote": lambda n: f"{ID}, NULL, {n}",
+    "prune_replies": lambda n: f"1, {n}",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
-    "reap": lambda n: f"NULL, {n}, {KEEPS}, 'reason'",
-    "reclaim": lambda n: f"NULL, {n}, {KEEPS}, 'reason', {each(n, 'w')}",
-    "refused": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}",
+    "quarantine": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
+    "record_progress": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {each(n, 'null')}",
     "renew": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, '30')}",
-    "report": lambda n: f"{some(n)}, {each(n, '1')}, {each(n, 'null')}",
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
-    "resume": lambda _: "'big', 'channel', 'news'",
+    "resume": lambda _: f"{ID}, 'big', 'channel', 'message'",
     "running_keys": lambda n: f"NULL, NULL, true, {n}",
-    "runs": lambda n: f"NULL, {n}",
     "scheduled_keys": lambda n: f"'big', {ID}, false, {n}",
-    "set_aside": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
     "settle": lambda n: ", ".join(
         [
-            "NULL", ID, some(n), each(n, "1"), each(n, "ack"), each(n, "NULL"), each(n, "0"),
+            ID, "NULL", some(n), each(n, "1"), each(n, "ack"), each(n, "NULL"), each(n, "0"),
             each(n, "result"), each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"),
         ]
     ),
     "stats": lambda _: "",
-    "succeed": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {n}",
-    "sweep": lambda n: f"NULL, {n}",
-    "sweep_finished": lambda n: f"NULL, {some(n)}, 'dead', 1",
-    "write_notes": lambda n: ", ".join(
-        ["NULL", ID, "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
-    ),
+    "store_reply": lambda _: f"{ID}, '{{reply}}'",
+    "stored_reply": lambda _: ID,
+    "sweep": lambda n: f"{ID}, NULL, {n}",
+    "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1, 'cursor'",
     "all_up": lambda n: f"'big', {FIRST}, {n}",
     "all_down": lambda n: f"'big', {LAST}, {n}",
     "of_a_queue_up": lambda n: f"'big', {FIRST}, {n}",
@@ -186,11 +184,11 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
 }  # fmt: skip
 
 Plan = tuple[set[Step], bool]
-"""How it gets at the jobs, and whether it sorts them."""
+"""The ways in which it reads the jobs, and whether it sorts them."""
 
 
 def prepared(statements: Statements, *, as_the_engine: bool) -> Session:
-    """A session in which every statement is prepared, under its name."""
+    """A session with every statement prepared under its name."""
     session = open_session(as_the_engine=as_the_engine)
     for name in EXPECTED:
         session.execute(f"PREPARE {name} AS {statements[name]}")
@@ -200,7 +198,7 @@ def prepared(statements: Statements, *, as_the_engine: bool) -> Session:
 
 
 def plans(session: Session, count: int) -> dict[str, Plan]:
-    """The plan of every statement for a batch of that many."""
+    """Return the plan of every statement for a batch of that size."""
     found = {name: explain(session, name, of(count)) for name, of in PARAMETERS.items()}
     return {name: (steps(plan), sorts_jobs(plan)) for name, plan in found.items()}
 
@@ -212,38 +210,38 @@ def check(found: dict[str, Plan]) -> None:
 
 
 @dataclass
-class Crowd:
+class ManyJobs:
     statements: Statements
     early: dict[str, Plan]
-    """Plans that were made and kept while there was not one job, as they are now."""
+    """The plans that were cached while the table was empty."""
 
 
 @pytest.fixture(scope="module")
-def crowd() -> Iterator[Crowd]:
-    """A schema with a hundred thousand jobs in all states, and the statistics of them."""
+def many_jobs() -> Iterator[ManyJobs]:
+    """A schema with a hundred thousand jobs in all states, and their statistics."""
     schema = f"test_plans_{ids.new_key().hex()}"
 
     async def create() -> None:
         async with Broker(with_options(server_url(), schema=schema), config=BrokerConfig(duties=False)):
-            """The tables are there."""
+            """The tables exist."""
 
     asyncio.run(create())
     statements = Statements(schema)
     with closing(open_session(as_the_engine=False)) as console:
         try:
-            # Nobody else is to gather statistics: whoever planned early would plan again.
-            console.execute(statements.placed("ALTER TABLE dayjob.jobs SET (autovacuum_enabled = off)"))
+            # Statistics by autovacuum would invalidate the early plans.
+            console.execute(statements.with_schema("ALTER TABLE dayjob.jobs SET (autovacuum_enabled = off)"))
             with closing(prepared(statements, as_the_engine=True)) as early:
                 early.execute("SET plan_cache_mode = force_generic_plan")
                 plans(early, 1)
                 fill(console, statements)
                 planned_early = plans(early, 100)
             console.execute(
-                statements.placed(
-                    "ANALYZE dayjob.jobs, dayjob.counts, dayjob.batches, dayjob.kv, dayjob.notes"
+                statements.with_schema(
+                    "ANALYZE dayjob.jobs, dayjob.counters, dayjob.replies, dayjob.kv, dayjob.documents"
                 )
             )
-            yield Crowd(statements, planned_early)
+            yield ManyJobs(statements, planned_early)
         finally:
             console.execute(f"DROP SCHEMA {schema} CASCADE")
 
@@ -256,8 +254,8 @@ def test_every_statement_has_its_plan() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *COMPOSED}))
-def test_what_a_server_shows_of_a_statement_tells_what_it_does(name: str) -> None:
-    """It shows the first 1,024 bytes: one line of words, and then the statement."""
+def test_the_first_line_of_a_statement_describes_it(name: str) -> None:
+    """A server shows the first 1,024 bytes of a running statement."""
     words, statement = Statements("dayjob")[name].split("\n", 1)
     assert words.startswith("-- ")
     assert not statement.startswith("--")
@@ -265,9 +263,9 @@ def test_what_a_server_shows_of_a_statement_tells_what_it_does(name: str) -> Non
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("as_the_engine", [True, False], ids=["as the engine", "server's defaults"])
-def test_jobs_are_found_by_the_index_meant_for_it(crowd: Crowd, as_the_engine: bool, mode: str) -> None:
-    """With the server's defaults, it may take a walk for cheaper than a batch that is a part of the table."""
-    with closing(prepared(crowd.statements, as_the_engine=as_the_engine)) as session:
+def test_every_statement_uses_its_index(many_jobs: ManyJobs, as_the_engine: bool, mode: str) -> None:
+    """With the server's defaults, batches are smaller: a scan may be cheaper for many jobs."""
+    with closing(prepared(many_jobs.statements, as_the_engine=as_the_engine)) as session:
         session.execute(f"SET plan_cache_mode = {mode}")
         for count in (1, 100, 1000) if as_the_engine else (1, 100):
             found = plans(session, count)
@@ -276,15 +274,15 @@ def test_jobs_are_found_by_the_index_meant_for_it(crowd: Crowd, as_the_engine: b
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-def test_notes_are_found_by_their_names(crowd: Crowd, mode: str) -> None:
-    with closing(prepared(crowd.statements, as_the_engine=True)) as session:
+def test_documents_are_found_by_their_primary_key(many_jobs: ManyJobs, mode: str) -> None:
+    with closing(prepared(many_jobs.statements, as_the_engine=True)) as session:
         session.execute(f"SET plan_cache_mode = {mode}")
         for count in (1, 100):
-            for name in ("notes", "write_notes"):
+            for name in ("documents", "compare_and_set"):
                 plan = explain(session, name, PARAMETERS[name](count))
-                assert ways_to(plan, "notes") == {"notes_pkey"}, name
+                assert indexes_of(plan, "documents") == {"documents_pkey"}, name
 
 
-def test_what_was_planned_for_an_empty_table_does_not_walk_a_full_one(crowd: Crowd) -> None:
-    check(crowd.early)
-    assert all(("", "") not in by for by, _ in crowd.early.values())
+def test_plans_cached_for_an_empty_table_do_not_scan_a_full_one(many_jobs: ManyJobs) -> None:
+    check(many_jobs.early)
+    assert all(("", "") not in by for by, _ in many_jobs.early.values())

@@ -1,4 +1,4 @@
-"""Behind a pooler that keeps nothing of a session: ``?pgbouncer=1``."""
+"""Behind a pooler without sessions: ``?pgbouncer=1``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from dayjob.model.job import id_text
 from dayjob.runtime.signals import documents_topic
 from tests.support.arrange import KEEP_ALL, claim_one, record, running
 from tests.support.observe import check_counters
-from tests.support.servers.pooler import Pooler, pooler
 from tests.support.servers.postgres import schema_url, server_url, with_options
+from tests.support.servers.transaction_pooler import Pooler, pooler
 from tests.support.workers import until, within, working
 
 CONFIG = BrokerConfig(
@@ -43,7 +43,7 @@ def direct_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def pool() -> AsyncIterator[Pooler]:
-    """Whatever a test did, it left nothing in a session."""
+    """A pooler that checks that no session state was used."""
     async with pooler(server_url(), size=2) as pool:
         yield pool
         assert pool.refusals == 0, "a statement was prepared by name"
@@ -88,7 +88,7 @@ async def test_jobs_are_enqueued_claimed_and_settled(broker: Broker) -> None:
     assert await broker.cancel(jobs[1].id) is CancelOutcome.REMOVED
 
 
-async def test_a_claim_waits_by_looking_now_and_then(broker: Broker, url: str) -> None:
+async def test_a_waiting_claim_polls(broker: Broker, url: str) -> None:
     async with Broker(url, config=CONFIG) as other:
         waiting = asyncio.create_task(broker.claim("q", wait=20))
         enqueued = await other.enqueue("q")
@@ -99,7 +99,7 @@ async def test_a_claim_waits_by_looking_now_and_then(broker: Broker, url: str) -
         assert (await within(ended)).status == "completed"
 
 
-async def test_a_cancel_reaches_the_claim_by_looking_now_and_then(broker: Broker, url: str) -> None:
+async def test_a_cancel_reaches_the_claim_by_polling(broker: Broker, url: str) -> None:
     job = await running(broker)
     async with Broker(url, config=CONFIG) as other:
         assert await other.cancel(job.id) is CancelOutcome.REQUESTED
@@ -107,31 +107,31 @@ async def test_a_cancel_reaches_the_claim_by_looking_now_and_then(broker: Broker
     await broker.mark_cancelled(job)
 
 
-async def test_notes_are_written_with_jobs_or_not_at_all(broker: Broker, url: str) -> None:
-    engine = broker._engine
+async def test_documents_and_jobs_are_written_together_or_not_at_all(broker: Broker, url: str) -> None:
+    engine, storage = broker._engine, broker._session.storage
     first, second = (broker._validator.insertion(NewJob("q", dedup_key="d")) for _ in range(2))
     both = [DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")]
-    assert await engine.compare_and_set(both[1:])
-    assert not await engine.compare_and_set(both, [first])
-    assert [note.name for note in (await engine.documents("k"))[1]] == ["b"]
+    assert await storage.compare_and_set(both[1:])
+    assert not await storage.compare_and_set(both, [first])
+    assert [document.name for document in (await engine.documents("k"))[1]] == ["b"]
     assert await broker.jobs() == []
     async with Broker(url, config=CONFIG) as other:
-        with other._engine.signals.listen([documents_topic("k")]) as heard:
+        with other._engine.signals.listen([documents_topic("k")]) as changed:
             await other._engine.documents("k")
-            heard.clear()
-            assert await engine.compare_and_set(both[:1], [second], announce=True)
-            await within(heard.wait())
+            changed.clear()
+            assert await storage.compare_and_set(both[:1], [second], announce=True)
+            await within(changed.wait())
         written = await asyncio.gather(
             *(
                 at.compare_and_set([DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "b", b"1", None)])
-                for at in (engine, other._engine, engine)
+                for at in (storage, other._session.storage, storage)
             )
         )
         assert sorted(written) == [False, False, True]
     assert [job.id for job in await broker.jobs()] == [id_text(second.key)]
     [job] = await broker.claim("q", worker="gone")
     assert await engine.position(job.key, 10) == 0
-    assert await engine.reclaim(["gone"], 10, broker._policies.retention) == 1
+    assert await engine.reclaim(["gone"], 10, broker._validator.policies.retention) == 1
 
 
 async def test_a_worker_runs_jobs(url: str) -> None:
@@ -175,7 +175,7 @@ async def test_a_caller_s_own_transaction(broker: Broker, pool: Pooler) -> None:
     assert [job.payload for job in await broker.jobs("q")] == [b"committed"]
 
 
-async def test_without_the_option_it_can_not_be_used_and_says_so(pool: Pooler, direct_url: str) -> None:
+async def test_without_the_option_the_error_names_it(pool: Pooler, direct_url: str) -> None:
     async with Broker(with_options(pool.through(direct_url), pgbouncer="1")):
         pass
     with pytest.raises(DayjobError, match="pgbouncer=1"):

@@ -1,4 +1,4 @@
-"""``enqueue(connection=...)``: the job belongs to the caller's transaction, by whichever driver it is run."""
+"""``enqueue(connection=...)``: the job is part of the caller's transaction, with every supported driver."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Enqueued, InvalidState, Job, JobState, NewJob
-from dayjob.engines.postgres.place import Place
-from tests.engines.postgres.drivers import ASYNC, DRIVERS, SYNC, Caller, Driver, with_driver
+from dayjob.engines.postgres.settings import PostgresSettings
+from tests.engines.postgres.caller_connections import ASYNC, DRIVERS, SYNC, Caller, Driver, with_driver
 from tests.support.arrange import claim_one, record
 from tests.support.observe import check_counters, everything
 from tests.support.servers.postgres import server_url, with_options
-from tests.support.servers.private import private_server
+from tests.support.servers.private_postgres import private_server
 from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False)
@@ -38,14 +38,14 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 @pytest.fixture
 async def caller(driver: Driver, broker: Broker) -> AsyncIterator[Caller]:
-    """The application; the queue is there already."""
+    """An application with an open transaction; the tables exist."""
     async with driver(server_url()) as caller:
         yield caller
 
 
 @pytest.fixture
-def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by himself now and then, so that only notifications wake anybody."""
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only notifications wake waiting callers."""
     monkeypatch.setattr("dayjob.engines.postgres.listener.CHECK", HOUR)
 
 
@@ -53,7 +53,7 @@ def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 async def waiting_claim(
     url: str, console: psycopg.Connection[tuple[Any, ...]], schema: str
 ) -> AsyncIterator[asyncio.Task[Any]]:
-    """A claim of another broker that waits and is heard of only through notifications."""
+    """A waiting claim of another broker that only a notification wakes."""
 
     def listens() -> bool:
         query = "SELECT FROM pg_stat_activity WHERE state = 'idle' AND query ILIKE %s"
@@ -70,38 +70,38 @@ async def waiting_claim(
 
 @asynccontextmanager
 async def notifications(schema: str) -> AsyncIterator[list[str]]:
-    """What was announced within the block; it is complete after it."""
-    channel = Place("", "", schema).channel
-    heard: list[str] = []
+    """The notifications that are sent in the block, complete after it."""
+    channel = PostgresSettings("", "", schema).channel
+    received: list[str] = []
     over = asyncio.Event()
 
-    def hear(_: object, __: int, ___: str, message: str) -> None:
+    def receive(_: object, __: int, ___: str, message: str) -> None:
         if message == "over":
             over.set()
         else:
-            heard.append(message)
+            received.append(message)
 
     connection = await asyncpg.connect(server_url())
     try:
-        await connection.add_listener(channel, hear)
-        yield heard
+        await connection.add_listener(channel, receive)
+        yield received
         await connection.execute("SELECT pg_notify($1, 'over')", channel)
         await within(over.wait())
     finally:
         await connection.close()
 
 
-# What a transaction decides.
+# Commit and rollback.
 
 
-@pytest.mark.usefixtures("no_looking")
-async def test_a_commit_makes_the_job_claimable_at_once_and_wakes_who_waits(
+@pytest.mark.usefixtures("no_polling")
+async def test_a_commit_makes_the_job_claimable_and_wakes_a_waiting_claim(
     broker: Broker, caller: Caller, url: str, schema: str, console: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
     async with waiting_claim(url, console, schema) as waiting:
         enqueued = await broker.enqueue("q", b"data", connection=caller.connection)
         assert enqueued.created
-        assert await broker.get(enqueued.id) is None, "not before"
+        assert await broker.get(enqueued.id) is None, "not before the commit"
         assert not waiting.done()
         await caller.commit()
         (job,) = await within(waiting)
@@ -113,21 +113,21 @@ async def test_a_rollback_leaves_no_trace(
     broker: Broker, caller: Caller, schema: str, console: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
     before = await everything(broker)
-    async with notifications(schema) as heard:
+    async with notifications(schema) as received:
         enqueued = await broker.enqueue("new", kv={b"k": b"v"}, dedup_key="d", connection=caller.connection)
         await broker.enqueue_many([NewJob("new"), NewJob("newer")], connection=caller.connection)
         await caller.rollback()
-    assert heard == []
+    assert received == []
     assert await everything(broker) == before
     assert await broker.queues() == []
     assert await broker.get(enqueued.id) is None
     assert await broker.kv_get(b"k") is None
-    for table in ("jobs", "counts", "batches", "kv"):
+    for table in ("jobs", "counters", "replies", "kv"):
         assert console.execute(f'SELECT FROM "{schema}".{table}').fetchall() == []
     assert (await broker.enqueue("new", dedup_key="d")).created, "the key is free"
 
 
-async def test_options_hold_within_the_transaction(broker: Broker, caller: Caller) -> None:
+async def test_all_options_work_in_a_transaction(broker: Broker, caller: Caller) -> None:
     first = await broker.enqueue(
         "q", b"\x00data\xff", task="t", headers={"h": "ü\n'\"\\"}, kv={b"k\x00": b"v\x00"}, dedup_key="d'\"",
         delay=60, priority=5, max_attempts=7, tenant="acme", expires=120, connection=caller.connection,
@@ -146,7 +146,7 @@ async def test_options_hold_within_the_transaction(broker: Broker, caller: Calle
     await check_counters(broker)
 
 
-async def test_many_are_enqueued_at_once(broker: Broker, caller: Caller) -> None:
+async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> None:
     held = await broker.enqueue("q", b"held", dedup_key="held")
     answers = await broker.enqueue_many(
         [
@@ -166,7 +166,7 @@ async def test_many_are_enqueued_at_once(broker: Broker, caller: Caller) -> None
     await check_counters(broker)
 
 
-async def test_a_savepoint_rolled_back_takes_its_jobs_along(broker: Broker, caller: Caller) -> None:
+async def test_a_rollback_to_a_savepoint_removes_its_jobs(broker: Broker, caller: Caller) -> None:
     await broker.enqueue("q", b"before", connection=caller.connection)
     await caller.execute("SAVEPOINT here")
     await broker.enqueue("q", b"within", dedup_key="d", kv={b"k": b"v"}, connection=caller.connection)
@@ -178,7 +178,7 @@ async def test_a_savepoint_rolled_back_takes_its_jobs_along(broker: Broker, call
     await check_counters(broker)
 
 
-async def test_the_caller_s_own_writes_share_the_fate_of_the_job(
+async def test_the_caller_s_own_writes_commit_with_the_job(
     broker: Broker, caller: Caller, schema: str, console: psycopg.Connection[tuple[Any, ...]]
 ) -> None:
     console.execute(f'CREATE TABLE "{schema}".orders (number int)')
@@ -240,10 +240,10 @@ async def _awaiting(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-# What is refused.
+# Refused connections.
 
 
-async def test_without_a_transaction_it_is_refused(broker: Broker) -> None:
+async def test_a_connection_without_a_transaction_is_refused(broker: Broker) -> None:
     url = server_url()
     connection = await asyncpg.connect(url)
     sync_engine = create_engine(with_driver(url, "psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
@@ -297,7 +297,7 @@ async def test_another_database_is_refused(broker: Broker, schema: str) -> None:
         assert await other.queues() == await broker.queues() == []
 
 
-async def test_what_is_no_connection_is_refused(broker: Broker) -> None:
+async def test_an_object_that_is_no_connection_is_refused(broker: Broker) -> None:
     for wrong in ("text", 5, object(), create_engine("sqlite://")):
         with pytest.raises(TypeError, match=r"connection=.*can't be used: pass one of psycopg 3 .*asyncpg"):
             await broker.enqueue("q", connection=wrong)
@@ -314,7 +314,7 @@ async def test_a_connection_of_another_kind_of_database_is_refused(broker: Broke
     assert await broker.queues() == []
 
 
-async def test_what_belongs_to_a_driver_and_is_no_connection_is_refused(broker: Broker) -> None:
+async def test_an_object_of_a_driver_that_is_no_connection_is_refused(broker: Broker) -> None:
     connection = await asyncpg.connect(server_url())
     async with asyncpg.create_pool(server_url(), min_size=0) as pool:
         with psycopg.connect(server_url()) as psycopg_connection, psycopg_connection.cursor() as cursor:
@@ -342,4 +342,4 @@ async def test_synchronous_code_can_not_use_an_asynchronous_connection(name: str
             await asyncio.to_thread(enqueue_here, caller)
         handle = await work.using(connection=caller.connection).aenqueue(2)
         await caller.commit()
-        assert [job.id for job in await app.broker.jobs()] == [handle.id], "the transaction went on"
+        assert [job.id for job in await app.broker.jobs()] == [handle.id], "the transaction continued"

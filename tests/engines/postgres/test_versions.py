@@ -1,4 +1,4 @@
-"""Each version of the server that the wheel brings: the whole suite runs on one of them, and this on all."""
+"""Every server version in the wheel. The whole suite runs on one of them, these tests on all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dayjob.engines.postgres.statements import Statements
 from tests.engines.postgres.test_plans import EXPECTED
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL
-from tests.support.servers.cluster import PROGRAMS
-from tests.support.servers.private import PrivateServer, private_server
+from tests.support.servers.postgres_cluster import PROGRAMS
+from tests.support.servers.private_postgres import PrivateServer, private_server
 from tests.support.workers import within
 
 
@@ -25,7 +25,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[PrivateServer]
         yield server
 
 
-async def test_it_runs_every_statement(server: PrivateServer) -> None:
+async def test_every_statement_runs(server: PrivateServer) -> None:
     async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
         await use_every_verb(broker)
     statements = Statements("dayjob")
@@ -34,7 +34,7 @@ async def test_it_runs_every_statement(server: PrivateServer) -> None:
             console.execute(f"PREPARE {name} AS {statements[name]}".encode())
 
 
-async def test_a_worker_on_it_runs_jobs_of_committed_transactions(server: PrivateServer) -> None:
+async def test_a_worker_runs_jobs_of_committed_transactions(server: PrivateServer) -> None:
     app = App(server.url)
     runs: list[int] = []
 

@@ -10,7 +10,7 @@ from tests.support.workers import within
 
 
 async def use_every_verb(broker: Broker) -> None:
-    """Enqueue, claim, settle and look, in every way that has a statement of its own."""
+    """Use every verb that has a statement of its own."""
     first = await broker.enqueue("q", b"data", kv={b"k": b"v"}, headers={"h": "1"})
     keyed = await broker.enqueue("q", dedup_key="d", delay=60)
     assert not (await broker.enqueue("q", dedup_key="d")).created
@@ -51,7 +51,7 @@ async def use_every_verb(broker: Broker) -> None:
     assert await engine.compare_and_set(
         [DocumentWrite("k", "a", b"1", None), DocumentWrite("k", "b", None, b"2")]
     )
-    assert [note.name for note in (await engine.documents("k"))[1]] == ["b"]
-    assert await engine.reclaim(["nobody"], 10, broker._policies.retention) == 0
+    assert [document.name for document in (await engine.documents("k"))[1]] == ["b"]
+    assert await engine.reclaim(["gone"], 10, broker._validator.policies.retention) == 0
     assert await engine.position(jobs[4].key, 10) == 1
     await check_counters(broker)

@@ -1,4 +1,4 @@
-"""A server that a test may harm, a proxy before it, and brokers on both; nothing leaks from any test."""
+"""A server that a test may kill, a proxy in front of it, and brokers on both; each test is audited."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.servers.redis_audit import check
 
 QUIET = BrokerConfig(duties=False)
 
-SHORT = "&patience=2"
-"""Short enough to wait for its end, and long enough for a busy machine to answer within it."""
+SHORT = "&timeout=2"
+"""Short enough to wait for its end, and long enough for a reply from a busy machine."""
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    """A server of the test's own, which forgets nothing that it has acknowledged."""
+    """A server of the test's own, which loses no acknowledged write."""
     async with running_server(appendonly="yes", appendfsync="always") as server:
         yield server
         with client(server.url) as connection:
@@ -28,7 +28,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def broker(server: Server) -> AsyncIterator[Broker]:
-    """An open broker that runs no duties, straight on the server."""
+    """An open broker without duties, connected to the server directly."""
     async with Broker(server.url, config=QUIET) as broker:
         yield broker
 
@@ -48,6 +48,6 @@ async def through(proxy: Proxy) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def other(server: Server) -> AsyncIterator[Broker]:
-    """A broker elsewhere, which enqueues."""
+    """A broker in another process, in effect: it enqueues."""
     async with Broker(server.url, config=QUIET) as broker:
         yield broker

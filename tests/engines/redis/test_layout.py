@@ -1,4 +1,4 @@
-"""The layout is as documented: fixed keys, all declared; bounded scripts; little memory."""
+"""The layout is as documented: fixed keys, all declared; bounded scripts; little memory per job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from dayjob import Broker, ConfigError, JobState, NewJob
 from dayjob.engines.base import DocumentWrite
-from dayjob.engines.redis import keys, opening
-from dayjob.engines.redis.link import Link
-from dayjob.engines.redis.opening import server_version, settings_dangers
+from dayjob.engines.redis import diagnosis, keys, migration
+from dayjob.engines.redis.client import Client
+from dayjob.engines.redis.diagnosis import settings_risks
+from dayjob.engines.redis.migration import server_version
 from tests.engines.redis.conftest import QUIET
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
@@ -21,43 +22,44 @@ SHARED = sorted((LUA / "shared").glob("*.lua"))
 VERBS = sorted(LUA.glob("*.lua"))
 
 BOUNDED = {
-    "DEL", "GET", "HDEL", "HGET", "HINCRBY", "HMGET", "HSET", "PUBLISH", "SADD", "SET", "SISMEMBER", "SREM",
-    "TIME", "PUBSUB", "ZADD", "ZRANDMEMBER", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
+    "DEL", "EXISTS", "GET", "HDEL", "HGET", "HINCRBY", "HMGET", "HSET", "PUBLISH", "RENAME", "SADD",
+    "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZRANDMEMBER",
+    "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
 }  # fmt: skip
-"""Commands whose work is bounded by their arguments; ranges need a LIMIT besides, and scans a COUNT."""
+"""Commands whose work is bounded by their arguments; ranges also need a LIMIT, and scans a COUNT."""
 
 
-def test_the_scripts_name_their_keys_in_the_order_in_which_they_get_them() -> None:
+def test_the_scripts_name_their_keys_in_the_order_of_the_call() -> None:
     source = (LUA / "shared" / "1_keys.lua").read_text()
     named: dict[int, str] = {}
-    for names, places in re.findall(r"^local ([A-Z, ]+) = (KEYS.*)$", source, re.MULTILINE):
-        numbers = [int(number) for number in re.findall(r"KEYS\[(\d+)\]", places)]
+    for names, values in re.findall(r"^local ([A-Z_, ]+) = (KEYS.*)$", source, re.MULTILINE):
+        numbers = [int(number) for number in re.findall(r"KEYS\[(\d+)\]", values)]
         named |= dict(zip(numbers, names.split(", "), strict=True))
-    assert [named[number] for number in sorted(named)] == [name.upper() for name in (*keys.FIXED, "answer")]
+    assert [named[number] for number in sorted(named)] == [name.upper() for name in (*keys.FIXED, "reply")]
 
 
 def test_every_key_is_documented() -> None:
-    for name in (*keys.FIXED, *keys.PERMANENT, "answer:…"):
+    for name in (*keys.FIXED, *keys.PERMANENT, "reply:…"):
         assert f"\n``{name}``" in (keys.__doc__ or "")
 
 
 @pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
-def test_a_script_says_what_it_does_and_what_it_gets(path: Path) -> None:
+def test_a_script_has_a_header_with_its_purpose_and_arguments(path: Path) -> None:
     head = path.read_text().partition("\nlocal")[0].partition("\nfor")[0]
     assert head.startswith("-- ")
-    keys_ = "-- KEYS: " if path.stem == "raise_layout" else "-- KEYS and the first ARGV: shared/1_keys.lua. "
+    keys_ = "-- KEYS: " if path.stem == "migrate" else "-- KEYS and the first ARGV: shared/1_keys.lua. "
     assert re.search(f"^{re.escape(keys_)}.*ARGV: ", head, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", [*SHARED, *VERBS], ids=lambda path: path.stem)
 def test_a_script_touches_declared_keys_only_and_does_bounded_work(path: Path) -> None:
-    declared = {name.upper() for name in (*keys.FIXED, "answer", "layout")} | {"key", "index"}
+    declared = {name.upper() for name in (*keys.FIXED, "reply", "layout")} | {"key", "index", "KEYS[index]"}
     for command, key, rest in re.findall(
         r"redis\.p?call\('(\w+)'(?:, ([\w\[\].]+))?([^\n]*)", path.read_text()
     ):
         assert command in BOUNDED
-        told = command == "PUBLISH" and key in ("ARGV[2]", "ARGV[3]", "seat.channel")
-        assert command in ("TIME", "PUBSUB") or key in declared or told
+        channel = command == "PUBLISH" and key in ("ARGV[2]", "ARGV[3]", "waiting.channel")
+        assert command in ("TIME", "PUBSUB") or key in declared or channel
         assert "LIMIT" in rest or not command.startswith("ZRANGE")
         assert "COUNT" in rest or command != "ZSCAN"
     for command, key in re.findall(r"\bsend\('(\w+)', (\w+)", path.read_text()):
@@ -76,12 +78,12 @@ async def test_a_pending_job_takes_few_bytes(server: Server, broker: Broker) -> 
 
 
 async def test_an_older_server_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "OLDEST", (99, 0))
+    monkeypatch.setattr(migration, "OLDEST", (99, 0))
     with pytest.raises(ConfigError, match=r"version \d+\.\d+\.\d+: dayjob needs Redis 6\.2 or later"):
         await Broker(server.url, config=QUIET).open()
 
 
-def test_the_version_is_read_from_what_the_server_tells() -> None:
+def test_the_version_is_read_from_the_server_info() -> None:
     assert server_version(b"# Server\r\nredis_version:6.2.14\r\nredis_mode:standalone\r\n") == (6, 2, 14)
     assert server_version(b"# Server\r\nserver_name:valkey\r\nredis_version:7.2.4\r\n") == (7, 2, 4)
 
@@ -100,27 +102,27 @@ def test_the_version_is_read_from_what_the_server_tells() -> None:
         ({}, []),
     ],
 )
-def test_settings_that_may_lose_jobs_are_named(settings: dict[str, str], words: list[str]) -> None:
-    dangers = settings_dangers(settings)
-    assert len(dangers) == len(words)
-    for danger, word in zip(dangers, words, strict=True):
-        assert word in danger
+def test_settings_that_may_lose_jobs_are_found(settings: dict[str, str], words: list[str]) -> None:
+    risks = settings_risks(settings)
+    assert len(risks) == len(words)
+    for risk, word in zip(risks, words, strict=True):
+        assert word in risk
 
 
-async def test_a_server_that_hides_its_settings_is_taken_as_it_is(server: Server) -> None:
+async def test_a_server_that_hides_its_settings_is_accepted(server: Server) -> None:
     with client(server.url) as connection:
         connection.config_set("maxmemory-policy", "allkeys-lru")
         connection.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "&*", "+@all", "-config")
     async with Broker(server.url, config=QUIET) as broker:
-        link = broker._engine._link  # type: ignore[attr-defined]
-        assert len(await opening.dangers(link)) == 1
-        hidden = Link(link.place)
-        hidden.place.options["username"], hidden.place.options["password"] = "app", "x"
-        assert await opening.dangers(hidden) == []
+        allowed = broker._engine._client  # type: ignore[attr-defined]
+        assert len(await diagnosis.risks(allowed)) == 1
+        hidden = Client(allowed.settings)
+        hidden.settings.options["username"], hidden.settings.options["password"] = "app", "x"
+        assert await diagnosis.risks(hidden) == []
         await hidden.close()
 
 
-async def test_dangers_are_logged_when_a_server_is_first_opened(
+async def test_risks_are_logged_when_a_server_is_first_opened(
     server: Server, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     with client(server.url) as connection:
@@ -131,9 +133,9 @@ async def test_dangers_are_logged_when_a_server_is_first_opened(
     assert caplog.text.count("set it to noeviction") == 1
 
 
-async def test_a_user_with_the_documented_rights_can_do_everything(server: Server, proxy: Proxy) -> None:
+async def test_the_documented_rights_suffice_for_all_verbs(server: Server, proxy: Proxy) -> None:
     text = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
-    commands = re.search(r"and the commands `([A-Z\s]+)`", text)
+    commands = re.search(r"and the commands\s+`([A-Z\s]+)`", text)
     assert commands is not None
     with client(server.url) as connection:
         rights = [f"+{command.lower()}" for command in commands[1].split()]

@@ -12,8 +12,8 @@ import msgspec
 from slatedb import uniffi
 
 from dayjob.engines.registry import parse
-from dayjob.engines.slatedb import create, keys, sharing
-from dayjob.engines.slatedb.core import Core
+from dayjob.engines.slatedb import create, handles, keys
+from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.model.job import JobState
 from dayjob.runtime.clock import SYSTEM
 
@@ -31,23 +31,23 @@ NOT_OURS = {
 WHOLES = {"no value": b"", "no version": b"\xffgarbage", "cut short": b"\x01\x00\x00\x01\x00abc"}
 
 
-def open_core(url: str) -> Core:
-    """The core of a database that this process has open."""
+def open_thread(url: str) -> StoreThread:
+    """The thread of a database that this process has open."""
     engine: Any = create(parse(url), SYSTEM)
-    core = sharing.find(engine._place)
-    assert core is not None
-    return core
+    thread = handles.find(engine.settings)
+    assert thread is not None
+    return thread
 
 
 def damage_job(url: str, key: bytes, what: str) -> None:
     """Replace the job's stored value, or its body, in the database and wherever it is kept."""
-    core = open_core(url)
-    assert core._loop is not None
-    asyncio.run_coroutine_threadsafe(_damage(core, key, what), core._loop).result(20)
+    thread = open_thread(url)
+    assert thread._loop is not None
+    asyncio.run_coroutine_threadsafe(_damage(thread, key, what), thread._loop).result(20)
 
 
-async def _damage(core: Core, key: bytes, what: str) -> None:
-    ledger = core._ledger
+async def _damage(thread: StoreThread, key: bytes, what: str) -> None:
+    ledger = thread._write_batch
     rows = {keys.job(key): 2}
     rows |= {keys.finished(state, key): 3 for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED)}
     changed = 0
@@ -57,8 +57,8 @@ async def _damage(core: Core, key: bytes, what: str) -> None:
             ledger.put(row, WHOLES[what] if what in WHOLES else _with_body(value, parts, BODIES[what]))
             changed += 1
     assert changed == 1
-    core._store.bodies.drop(key)
-    await core._publish()
+    thread._store.payloads.drop(key)
+    await thread._publish()
 
 
 def _with_body(value: bytes, parts: int, body: bytes) -> bytes:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dayjob import Broker, JobState
 from dayjob.engines.slatedb import keys
 from tests.engines.slatedb.crash_roles import churn, every_job, miscounted
-from tests.engines.slatedb.damage import open_core
+from tests.engines.slatedb.damage import open_thread
 from tests.faults.roles import AFTER, CONFIG, WORK, succeed
 from tests.support.processes import Child, Spawn, pause
 
@@ -23,16 +23,16 @@ pytestmark = pytest.mark.slow
 
 async def stored_keys(url: str) -> set[str]:
     """All keys of the kv space."""
-    core = open_core(url)
-    assert core._loop is not None
+    thread = open_thread(url)
+    assert thread._loop is not None
 
     async def scan() -> set[str]:
         found: set[str] = set()
-        async for rows in core._database.scan(keys.KV):
+        async for rows in thread._database.scan(keys.KV):
             found |= {stored[len(keys.KV) :].decode() for stored, _ in rows}
         return found
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(scan(), core._loop))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(scan(), thread._loop))
 
 
 async def finish(broker: Broker) -> list[str]:

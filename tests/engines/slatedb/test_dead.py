@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from dayjob import Broker, Job, JobState, NewJob, QueueStats, Retention, Settlement
-from dayjob.engines.slatedb import keys, loading
-from dayjob.engines.slatedb.binding import Row
+from dayjob.engines.slatedb import keys, opening
 from dayjob.engines.slatedb.database import Source
+from dayjob.engines.slatedb.ffi import Row
 from dayjob.model.job import id_key
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import damage_job, open_core, write_database
+from tests.engines.slatedb.damage import damage_job, open_thread, write_database
 from tests.engines.slatedb.test_opening import rewrite
 from tests.support.arrange import dead, quiet, running
 from tests.support.observe import check_counters, ids
@@ -28,13 +28,13 @@ FOR_EVER = quiet(retention=Retention(dead=None))
 
 async def stored(url: str, prefix: bytes) -> dict[bytes, bytes]:
     """The rows under the prefix."""
-    core = open_core(url)
-    assert core._loop is not None
+    thread = open_thread(url)
+    assert thread._loop is not None
 
     async def read() -> dict[bytes, bytes]:
-        return {key: value async for rows in core._database.scan(prefix) for key, value in rows}
+        return {key: value async for rows in thread._database.scan(prefix) for key, value in rows}
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(read(), core._loop))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(read(), thread._loop))
 
 
 async def check_index(broker: Broker, url: str) -> int:
@@ -124,7 +124,9 @@ async def test_a_dead_job_that_is_unreadable_keeps_its_place_and_its_queue(url: 
 async def test_an_entry_without_its_job_is_passed_over(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         made = [await dead(broker) for _ in range(4)]
-        await rewrite(url, lambda core: core._ledger.delete(keys.finished(JobState.DEAD, id_key(made[2]))))
+        await rewrite(
+            url, lambda thread: thread._write_batch.delete(keys.finished(JobState.DEAD, id_key(made[2])))
+        )
         assert ids(await broker.latest_dead(limit=2)) == [made[3], made[1]]
 
 
@@ -165,11 +167,11 @@ async def check_latest(broker: Broker) -> None:
         assert [UUID(job.id).int for job in await paged(broker, queue)] == numbers
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 1000])
+@pytest.mark.parametrize("batch", [1, 2, 1000])
 async def test_the_dead_of_the_first_layout_are_indexed(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    url: str, path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(loading, "_AT_ONCE", at_once)
+    monkeypatch.setattr(opening, "_MIGRATED", batch)
     write_database(path, first_layout())
     async with Broker(url, config=QUIET) as broker:
         await check_latest(broker)
@@ -203,7 +205,7 @@ async def test_a_migration_that_was_cut_off_is_begun_anew(
         raise RuntimeError("cut off")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dayjob.engines.slatedb.core.load", cut_off)
+        patched.setattr("dayjob.engines.slatedb.store_thread.load", cut_off)
         with pytest.raises(Exception, match="cut off"):
             await Broker(url, config=QUIET).open()
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dayjob import Broker, JobState, NewJob, Retention
 from dayjob.engines.base import DocumentWrite, Insertion
 from dayjob.engines.slatedb import keys, values
-from dayjob.engines.slatedb.core import Core
+from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.engines.slatedb.values import Corrupt
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import open_core
+from tests.engines.slatedb.damage import open_thread
 from tests.support.arrange import quiet
 
 ids = st.binary(min_size=16, max_size=16)
@@ -47,7 +47,9 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
         **{("queue", text): keys.queue(text) for text in (name, another)},
         **{("kv", text): keys.kv(text.encode()) for text in (name, another)},
         **{
-            ("note", text, other): keys.note(text, other) for text in ("k", "kk") for other in (name, another)
+            ("document", text, other): keys.document(text, other)
+            for text in ("k", "kk")
+            for other in (name, another)
         },
         ("claim", time): keys.claim(time),
     }
@@ -76,14 +78,14 @@ def test_a_queue_s_name_is_read_back(name: str) -> None:
 
 
 @given(texts)
-def test_a_note_s_kind_and_name_are_read_back(name: str) -> None:
-    assert keys.note_parts(keys.note("k", name)) == ("k", name)
+def test_a_document_s_kind_and_name_are_read_back(name: str) -> None:
+    assert keys.document_parts(keys.document("k", name)) == ("k", name)
 
 
 @given(st.binary(max_size=200), st.integers(0, 80))
 def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: int) -> None:
     """Never any other error: of garbage, and of a good value that is cut or has a byte replaced."""
-    _, good = values.new_job(Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"}), 5, 5, None)
+    good = values.new_job(Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"}), 5, 5, None)
     for stored in (value, good[:cut], good[:cut] + value[:1] + good[cut + 1 :]):
         for read in (
             values.job_head,
@@ -92,7 +94,7 @@ def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: 
             values.claimed,
             values.queue,
             values.owner,
-            values.noted,
+            values.stored_document,
         ):
             with suppress(Corrupt):
                 read(stored)
@@ -105,15 +107,15 @@ def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: 
 class Writes:
     """Counts the rows that calls write, the counters of queues aside."""
 
-    def __init__(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, thread: StoreThread, monkeypatch: pytest.MonkeyPatch) -> None:
         self._rows: list[bytes] = []
-        write = core._database.write
+        write = thread._database.write
 
         def counted(changes: dict[bytes, bytes | None]) -> object:
             self._rows += [key for key in changes if not key.startswith((keys.QUEUE, keys.OWNER))]
             return write(changes)
 
-        monkeypatch.setattr(core._database, "write", counted)
+        monkeypatch.setattr(thread._database, "write", counted)
 
     async def of(self, call: Awaitable[object]) -> int:
         self._rows.clear()
@@ -123,7 +125,7 @@ class Writes:
 
 @pytest.fixture
 def count(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Writes]:
-    return lambda: Writes(open_core(url), monkeypatch)
+    return lambda: Writes(open_thread(url), monkeypatch)
 
 
 async def test_the_writes_of_each_transition(url: str, count: Callable[[], Writes]) -> None:
@@ -148,9 +150,9 @@ async def test_the_writes_of_each_transition(url: str, count: Callable[[], Write
         assert await writes.of(broker.ack(last)) == 2, "the claim's last job"
         assert await writes.of(broker.stats("q")) == 0
         assert await writes.of(broker.jobs("q")) == 0
-        note = DocumentWrite("k", "a", None, b"1")
-        assert await writes.of(broker._engine.compare_and_set([note])) == 1
-        assert await writes.of(broker._engine.compare_and_set([note])) == 0, "it is not as expected"
+        document = DocumentWrite("k", "a", None, b"1")
+        assert await writes.of(broker._engine.compare_and_set([document])) == 1
+        assert await writes.of(broker._engine.compare_and_set([document])) == 0, "it is not as expected"
         assert await writes.of(broker._engine.documents("k")) == 0
         assert await writes.of(broker.promote()) == await writes.of(broker.reap()) == 0
 

@@ -10,28 +10,28 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, EngineUnavailable, JobState, NewJob, QueueStats
-from dayjob.engines.slatedb import bodies, keys, store, values
-from dayjob.engines.slatedb.core import Core
+from dayjob.engines.slatedb import keys, payload_cache, values
+from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.model.job import id_key
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import damage_job, open_core
+from tests.engines.slatedb.damage import damage_job, open_thread
 from tests.support.arrange import KEEP_ALL, quiet
 from tests.support.observe import check_counters, ids
 from tests.support.workers import until
 
-Rewrite = Callable[[Core], None]
+Rewrite = Callable[[StoreThread], None]
 
 
 async def rewrite(url: str, change: Rewrite) -> None:
     """Stage rows in the open database and write them."""
-    core = open_core(url)
-    assert core._loop is not None
+    thread = open_thread(url)
+    assert thread._loop is not None
 
     async def write() -> None:
-        change(core)
-        await core._publish()
+        change(thread)
+        await thread._publish()
 
-    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(write(), core._loop))
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(write(), thread._loop))
 
 
 async def test_an_id_that_came_back_is_not_under_the_claim_of_the_job_that_had_it(url: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_job_whose_state_is_unreadable_is_set_aside_on_its_queue(url: st
         retried, other = await broker.enqueue_many([NewJob("q", b"data", dedup_key="k"), NewJob("q")])
         (job,) = await broker.claim("q")
         await broker.nack(job, "boom", delay=60)
-        await rewrite(url, lambda core: core._ledger.put(keys.state(job.key), b"\x01\xc1"))
+        await rewrite(url, lambda thread: thread._write_batch.put(keys.state(job.key), b"\x01\xc1"))
     async with Broker(url, config=QUIET) as broker:
         (dead,) = await broker.dead_jobs("q")
         assert (dead.id, dead.payload) == (retried.id, b"data")
@@ -107,7 +107,7 @@ async def test_a_claim_that_is_unreadable_gives_its_jobs_back(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q")
         await broker.claim("q")
-        await rewrite(url, lambda core: core._ledger.put(keys.claim(1), b"garbage"))
+        await rewrite(url, lambda thread: thread._write_batch.put(keys.claim(1), b"garbage"))
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1)
         assert len(await broker.claim("q")) == 1
@@ -118,7 +118,7 @@ async def test_counters_that_were_wrong_are_right_again(url: str) -> None:
         await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q", delay=60)])
         await broker.ack((await broker.claim("q"))[0])
         wrong = values.queue_value(QueueStats(9, 9, 9, 1, 0, 0), False)
-        await rewrite(url, lambda core: core._ledger.put(keys.queue("q"), wrong))
+        await rewrite(url, lambda thread: thread._write_batch.put(keys.queue("q"), wrong))
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1, scheduled=1, done=1)
 
@@ -127,8 +127,8 @@ async def test_more_than_fits_in_memory_is_claimed_in_order(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two queues side by side, some jobs kept in memory, most read ahead, some read one by one."""
-    monkeypatch.setattr(bodies, "ROOM", 20_000)
-    monkeypatch.setattr(bodies, "_AHEAD", 50)
+    monkeypatch.setattr(payload_cache, "ROOM", 20_000)
+    monkeypatch.setattr(payload_cache, "_READ_AHEAD", 50)
     jobs = [NewJob("ab"[number % 2], b"%d" % number) for number in range(600)]
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many(jobs)
@@ -140,19 +140,19 @@ async def test_more_than_fits_in_memory_is_claimed_in_order(
     async with Broker(url, config=QUIET) as broker:
         found = [job.payload for _ in range(10) for job in await broker.claim("b", limit=30)]
         assert found == [b"%d" % number for number in range(1, 600, 2)]
-        assert open_core(url)._store.bodies._size < 3 * bodies.ROOM
+        assert open_thread(url)._store.payloads._size < 3 * payload_cache.ROOM
         assert {job.state for job in await broker.jobs(limit=1000)} == {JobState.RUNNING}
 
 
 async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it serves, and those that wait for their turn; the database can be opened again."""
     broker = await Broker(url, config=QUIET).open()
-    core = open_core(url)
+    thread = open_thread(url)
 
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(core._ledger, "take_topics", fail)
+    monkeypatch.setattr(thread._store, "take_topics", fail)
     calls = [broker.enqueue("q"), broker.stats("q"), broker.kv_get(b"k")]
     async with asyncio.timeout(20):
         for answer in await asyncio.gather(*calls, return_exceptions=True):
@@ -168,9 +168,9 @@ async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: py
 async def test_who_asks_a_core_while_it_fails_is_told_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has stopped serving, and has not yet told anybody."""
     broker = await Broker(url, config=QUIET).open()
-    core = open_core(url)
+    thread = open_thread(url)
     stopping, asked = threading.Event(), threading.Event()
-    shut = core._shut
+    shut = thread._shut
 
     async def shut_slowly() -> None:
         stopping.set()
@@ -180,24 +180,15 @@ async def test_who_asks_a_core_while_it_fails_is_told_why(url: str, monkeypatch:
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(core._ledger, "take_topics", fail)
-    monkeypatch.setattr(core, "_shut", shut_slowly)
+    monkeypatch.setattr(thread._store, "take_topics", fail)
+    monkeypatch.setattr(thread, "_shut", shut_slowly)
     async with asyncio.timeout(20):
         first = asyncio.create_task(broker.enqueue("q"))
         await asyncio.to_thread(stopping.wait, 20)
         second = asyncio.create_task(broker.stats("q"))
-        await until(lambda: core._waiting)
+        await until(lambda: thread._waiting)
         asked.set()
         for answer in await asyncio.gather(first, second, return_exceptions=True):
             assert isinstance(answer, EngineUnavailable)
             assert "a bug" in str(answer)
         await broker.close()
-
-
-def test_answers_that_nobody_asks_for_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "REMEMBERED", 2)
-    kept = store.Store.__new__(store.Store)
-    kept.lost_answers, kept.lost_enqueues = {}, {}
-    kept.remember(settled=[((b"%d" % number, 1), JobState.DONE) for number in range(5)], enqueued="abcde")
-    assert list(kept.lost_answers) == [(b"3", 1), (b"4", 1)]
-    assert list(kept.lost_enqueues) == ["d", "e"]

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from dayjob import Broker, EngineFenced, EngineUnavailable, InvalidState, JobState, NewJob
 from dayjob.engines.slatedb import keys, values
-from dayjob.engines.slatedb.loading import BEATS_MISSED, is_alive
+from dayjob.engines.slatedb.opening import BEATS_MISSED, is_alive
 from dayjob.engines.slatedb.values import Owner
 from dayjob.model.durations import SECOND
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.process import Process, this_process
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import open_core
+from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import (
     claim_and_stay,
     hold,
@@ -177,7 +177,7 @@ async def test_brokers_of_one_process_share_a_handle_however_the_path_is_written
     async with Broker(url, config=QUIET) as first:
         async with Broker(f"file://{path}/../jobs/?flush_ms=10", config=QUIET) as second:
             await second.enqueue("q")
-            assert open_core(url).users == 2
+            assert open_thread(url).users == 2
         assert len(await first.claim("q")) == 1
 
 
@@ -206,16 +206,16 @@ def test_who_is_alive() -> None:
 
 async def test_the_owner_gives_signs_of_life(url: str) -> None:
     async with Broker(f"{url}?beat=0.1", config=QUIET):
-        core = open_core(url)
+        thread = open_thread(url)
 
         async def beat() -> int:
-            value = await core._database.get(keys.OWNER)
+            value = await thread._database.get(keys.OWNER)
             assert value is not None
             return values.owner(value).beat_us
 
-        first = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(beat(), core._loop))  # type: ignore[arg-type]
+        first = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(beat(), thread._loop))  # type: ignore[arg-type]
 
         async def later() -> bool:
-            return first < await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(beat(), core._loop))  # type: ignore[arg-type]
+            return first < await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(beat(), thread._loop))  # type: ignore[arg-type]
 
         await until(later)

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
 from dayjob.duties import Sample
-from dayjob.engines.base import DocumentWrite
+from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, SettleOp, Token, Transient
+from dayjob.model.lifecycle import Transition
 from tests.engines.slatedb.conftest import QUIET
-from tests.engines.slatedb.damage import open_core
+from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import claim_and_stay, hold, look, try_to_open
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
 from tests.support.arrange import KEEP_ALL, quiet
@@ -133,27 +134,29 @@ async def refusals(proxy: Proxy, count: int) -> None:
     await until(enough)
 
 
-async def test_after_too_long_an_outage_a_repetition_gets_the_answer_that_was_lost(
-    url: str, proxy: Proxy
-) -> None:
+async def test_after_a_long_outage_a_repeated_token_gets_the_stored_reply(url: str, proxy: Proxy) -> None:
     async with Broker(url, config=QUIET) as broker:
-        core = open_core(url)
-        core.place = replace(core.place, patience=1)  # From here on: opening may take its time.
+        engine, thread = broker._engine, open_thread(url)
+        thread.settings = replace(thread.settings, timeout=1)  # Opening may take longer.
         await broker.enqueue("q", b"to settle")
         await broker.enqueue("q", b"to claim")
         (job,) = await broker.claim("q")
         proxy.failing = b"503 Slow Down"
-        id = "00000000-0000-7000-8000-000000000001"
-        note = DocumentWrite("k", "a", None, b"1")
+        document = DocumentWrite("k", "a", None, b"1")
+        tokens = [Token(b"%d" % slot, b"client", slot, 1) for slot in range(4)]
+        ack = SettleOp(job.key, job.epoch, Transition.ACK, RetentionTimes())
+        new = broker._validator.insertion(NewJob("r"))
         attempts = await asyncio.gather(
-            broker.ack(job),
-            broker.enqueue("r", id=id),
-            broker.claim("q"),
-            broker._engine.compare_and_set([note]),
+            engine.settle([ack], token=tokens[0]),
+            engine.insert([new], token=tokens[1]),
+            engine.claim([ClaimRequest((("q", 60_000_000),), 1, None)], token=tokens[2]),
+            engine.compare_and_set([document], token=tokens[3]),
             return_exceptions=True,
         )
-        assert [type(attempt) for attempt in attempts] == [EngineUnavailable] * 4
-        assert url in str(attempts[0])
+        for attempt in attempts:
+            assert isinstance(attempt, Transient)
+            assert attempt.commit_unknown
+            assert url in str(attempt)
         proxy.failing = None
 
         async def back() -> bool:
@@ -164,15 +167,15 @@ async def test_after_too_long_an_outage_a_repetition_gets_the_answer_that_was_lo
             return True
 
         await until(back)
-        await broker.ack(job)
-        assert (await broker.enqueue("r", id=id)).created, "as it was told the first time, had it been told"
-        assert not (await broker.enqueue("r", id=id)).created
-        assert await broker._engine.compare_and_set([note])
-        assert not await broker._engine.compare_and_set([note])
+        repeated = [replace(token, repeated=True) for token in tokens]
+        assert await engine.settle([ack], token=repeated[0]) == [JobState.DONE]
+        assert [reply.created for reply in await engine.insert([new], token=repeated[1])] == [True]
+        assert await engine.compare_and_set([document], token=repeated[3])
+        assert not await engine.compare_and_set([document]), "another write"
         assert (await broker.stats("r")).pending == 1
         assert (await broker.stats("q")).done == 1
         (claimed,) = await broker.claim("q")
-        assert (claimed.payload, claimed.attempts) == (b"to claim", 1), "a claim that nobody got is released"
+        assert (claimed.payload, claimed.attempts) == (b"to claim", 1), "an unconfirmed claim is released"
         await check_counters(broker)
 
 
@@ -191,7 +194,7 @@ async def test_a_lack_of_permission_is_told(url: str, proxy: Proxy) -> None:
 
 async def test_a_store_that_is_not_there_is_told(base: str, proxy: Proxy) -> None:
     with pytest.raises(EngineUnavailable, match="endpoint can be reached"):
-        await Broker(f"{base}?endpoint=http://127.0.0.1:1&patience=1", config=QUIET).open()
+        await Broker(f"{base}?endpoint=http://127.0.0.1:1&timeout=1", config=QUIET).open()
 
 
 async def test_nothing_is_written_while_nothing_changes(

@@ -1,4 +1,4 @@
-"""From a URL to a place, and from a store's refusal to words that help. Nothing here reaches a network."""
+"""URLs become settings, and a refusal of the store becomes a helpful error. No test uses a network."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineFenced, EngineUnavailable
 from dayjob.engines.registry import create_engine
-from dayjob.engines.slatedb.place import Place
+from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
 
 
-def place_of(url: str) -> Place:
+def settings_of(url: str) -> SlateSettings:
     engine: Any = create_engine(url, SYSTEM)
-    place: Place = engine._place
-    return place
+    settings: SlateSettings = engine.settings
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def place_of(url: str) -> Place:
         ("az://container/a", "az://container", "a"),
     ],
 )
-def test_where_it_is(url: str, store: str, path: str) -> None:
-    place = place_of(url)
-    assert (place.url, place.store, place.path) == (url, store, path)
+def test_a_url_has_a_store_and_a_path(url: str, store: str, path: str) -> None:
+    settings = settings_of(url)
+    assert (settings.url, settings.store, settings.path) == (url, store, path)
 
 
-def test_a_folder_and_a_bucket_have_defaults_of_their_own() -> None:
-    local, remote = place_of("file:///jobs"), place_of("s3://bucket/jobs")
+def test_a_folder_and_a_bucket_have_different_defaults() -> None:
+    local, remote = settings_of("file:///jobs"), settings_of("s3://bucket/jobs")
     assert (local.flush_ms, remote.flush_ms) == (5, 100)
     assert (local.beat, remote.beat) == (10, 30)
     assert not local.take_over
@@ -47,30 +47,33 @@ def test_a_folder_and_a_bucket_have_defaults_of_their_own() -> None:
 
 def test_options_of_the_url_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAYJOB_SLATEDB_FLUSH_MS", "50")
-    assert place_of("s3://bucket/jobs").flush_ms == 50
-    assert place_of("s3://bucket/jobs?flush_ms=20").flush_ms == 20
+    assert settings_of("s3://bucket/jobs").flush_ms == 50
+    assert settings_of("s3://bucket/jobs?flush_ms=20").flush_ms == 20
     monkeypatch.setenv("DAYJOB_SLATEDB_FLUSH_MS", "soon")
     with pytest.raises(ConfigError, match="flush_ms='soon'"):
-        place_of("s3://bucket/jobs")
+        settings_of("s3://bucket/jobs")
 
 
 def test_region_and_endpoint_become_the_store_s_variables() -> None:
-    place = place_of("s3://bucket/jobs?region=eu-west-1&endpoint=http://127.0.0.1:9000")
-    assert dict(place.variables) == {
+    settings = settings_of("s3://bucket/jobs?region=eu-west-1&endpoint=http://127.0.0.1:9000")
+    assert dict(settings.variables) == {
         "AWS_REGION": "eu-west-1",
         "AWS_ENDPOINT": "http://127.0.0.1:9000",
         "AWS_ALLOW_HTTP": "true",
     }
-    assert "AWS_ALLOW_HTTP" not in dict(place_of("s3://bucket/jobs?endpoint=https://store").variables)
+    assert "AWS_ALLOW_HTTP" not in dict(settings_of("s3://bucket/jobs?endpoint=https://store").variables)
 
 
 def test_two_endpoints_are_two_databases() -> None:
-    one, other = place_of("s3://b/jobs?endpoint=https://one"), place_of("s3://b/jobs?endpoint=https://other")
+    one, other = (
+        settings_of("s3://b/jobs?endpoint=https://one"),
+        settings_of("s3://b/jobs?endpoint=https://other"),
+    )
     assert one.identity != other.identity
-    assert one.identity == place_of("s3://b/jobs/?endpoint=https://one&flush_ms=7").identity
+    assert one.identity == settings_of("s3://b/jobs/?endpoint=https://one&flush_ms=7").identity
 
 
-async def test_a_store_that_lacks_settings_is_told_before_it_is_asked(
+async def test_a_store_without_settings_is_refused_before_any_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_USE_EMULATOR"):
@@ -93,14 +96,14 @@ async def test_a_store_that_lacks_settings_is_told_before_it_is_asked(
     ],
 )
 def test_a_refusal_comes_with_its_remedy(message: str, remedy: str) -> None:
-    place = place_of("s3://bucket/jobs")
-    told = place.translated(uniffi.Error.Unavailable(message), opening=True)
-    assert isinstance(told, ConfigError)
-    assert remedy in str(told)
-    assert message in str(told)
-    assert isinstance(place.translated(uniffi.Error.Unavailable(message)), EngineUnavailable)
+    settings = settings_of("s3://bucket/jobs")
+    error = settings.translated(uniffi.Error.Unavailable(message), opening=True)
+    assert isinstance(error, ConfigError)
+    assert remedy in str(error)
+    assert message in str(error)
+    assert isinstance(settings.translated(uniffi.Error.Unavailable(message)), EngineUnavailable)
 
 
-def test_a_fence_is_told_as_one() -> None:
+def test_a_fence_is_translated_to_engine_fenced() -> None:
     error = uniffi.Error.Closed(uniffi.CloseReason.FENCED, "detected newer DB client")
-    assert isinstance(place_of("s3://bucket/jobs").translated(error), EngineFenced)
+    assert isinstance(settings_of("s3://bucket/jobs").translated(error), EngineFenced)

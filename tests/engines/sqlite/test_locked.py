@@ -1,4 +1,4 @@
-"""Somebody else holds the write lock: calls wait for it, up to ``busy_timeout``, and then go on."""
+"""Somebody else holds the write lock: calls wait for it, up to ``timeout``, and then go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, NewJob
 from tests.support.processes import pause, until
 
 QUIET = BrokerConfig(duties=False)
-IMPATIENT = "?busy_timeout=0.2"
+IMPATIENT = "?timeout=0.2"
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ async def test_an_older_dayjob_refuses_a_migrated_file(url: str, old_code: pytes
         new_code.setattr(database, "migrations", migrations)
         async with Broker(url, config=QUIET):
             pass
-    with pytest.raises(ConfigError, match=f"has layout {NEWEST} and this dayjob knows up to 1: upgrade"):
+    with pytest.raises(ConfigError, match=f"has layout {NEWEST} and this dayjob supports up to 1: upgrade"):
         await Broker(url, config=QUIET).open()
 
 

@@ -1,6 +1,6 @@
-"""How SQLite runs the engine's statements on a file with many jobs: it seeks, and never walks or sorts.
+"""The query plans on a file with many jobs: every statement seeks by an index, and none scans or sorts.
 
-A statement that is added to ``sql/`` must be given its plan here.
+A statement that is added to ``sql/`` needs its plan here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,14 +18,16 @@ from msgspec.structs import replace
 from dayjob import Broker, BrokerConfig, Job, JobState
 from dayjob.engines.base import JobQuery
 from dayjob.engines.sqlite.statements import statement
-from dayjob.engines.sqlite.store import Store
+from dayjob.engines.sqlite.store import Owner, SqliteStore
+from dayjob.engines.store import run_now
+from dayjob.runtime.process import this_process
 
 JOBS = 100_000
 
 BY_ID = ("SEARCH", "PRIMARY KEY", {"id"})
 
 Step = tuple[str, str, set[str]]
-"""How a step gets at the jobs, by which index, and which of its columns it seeks by."""
+"""How a step finds the jobs, the index, and the columns that it seeks by."""
 
 PLANS: dict[str, list[Step]] = {
     "candidates": [("SEARCH", "dayjob_pending", {"queue_id"})],
@@ -33,8 +36,8 @@ PLANS: dict[str, list[Step]] = {
     "fence": [BY_ID],
     "save": [BY_ID],
     "remove": [BY_ID],
-    "renew": [BY_ID],
-    "report": [BY_ID],
+    "save_lease": [BY_ID],
+    "save_progress": [BY_ID],
     "exists": [BY_ID],
     "holder": [("SEARCH", "dayjob_holders", {"queue_id", "held_key"})],
     "due": [("SEARCH", "dayjob_due", {"run_at"})],
@@ -47,7 +50,7 @@ PLANS: dict[str, list[Step]] = {
     "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})],
     "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority"})],
     "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
-    # These walk an index that holds little more than what they want: the flagged jobs, the running jobs.
+    # These scan a small index: that of the running jobs, or of those with a cancel request.
     "cancel_requests": [("SCAN", "dayjob_flagged", set())],
     "claims_of": [("SCAN", "dayjob_leases", set())],
     "orphans": [("SCAN", "dayjob_leases", set())],
@@ -55,22 +58,22 @@ PLANS: dict[str, list[Step]] = {
 }
 
 SMALL = {
-    "add_owner", "add_queue", "count", "is_paused", "kv_delete", "kv_get", "kv_put", "note", "notes",
-    "owners", "pause", "paused", "queue", "queue_name", "remove_note", "stats", "write_note",
+    "add_owner", "add_queue", "count", "document", "documents", "is_paused", "kv_delete", "kv_get", "kv_put",
+    "owners", "pause", "paused", "queue", "queue_name", "remove_document", "stats", "write_document",
 }  # fmt: skip
-"""Statements on the small tables: they never touch the jobs."""
+"""Statements on the small tables only."""
 
 INSERTS = {"insert"}
-JOINED = {"ahead"}
-"""Two looks at the jobs, by different indexes."""
+JOINED = {"position"}
+"""Statements that read the jobs twice, by different indexes."""
 
 COMPOSED = {"find"}
-"""Put together by the caller; see the listings below."""
+"""Statements that the caller composes; see the listings below."""
 
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    """A queue with a hundred thousand jobs in all states, and the statistics of them."""
+    """A file with a hundred thousand jobs in all states, and statistics."""
     path = tmp_path_factory.mktemp("plans") / "jobs.db"
 
     async def create() -> None:
@@ -131,7 +134,7 @@ _STEP = re.compile(
 
 
 def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -> list[Step]:
-    """The steps of the query plan that touch the table. What the parameters are does not matter to it."""
+    """Return the steps of the query plan on the table. The plan does not depend on the parameters."""
     parameters = [0] * (1 if "?1" in sql else sql.count("?"))
     details = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
     assert not any("TEMP B-TREE" in detail for detail in details), details
@@ -160,34 +163,35 @@ def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_jobs_are_found_by_the_index_meant_for_it(connection: sqlite3.Connection, name: str) -> None:
+def test_jobs_are_found_by_the_intended_index(connection: sqlite3.Connection, name: str) -> None:
     for width in (1, 500):
         sql = statement(name).replace("{keys}", ", ".join("?" * width))
         assert plan(connection, sql) == PLANS[name]
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_statements_on_the_small_tables_leave_the_jobs_alone(
+def test_statements_on_the_small_tables_do_not_read_the_jobs(
     connection: sqlite3.Connection, name: str
 ) -> None:
     assert plan(connection, statement(name)) == []
 
 
-def test_what_goes_before_a_job_is_the_head_of_its_queue_up_to_it(connection: sqlite3.Connection) -> None:
-    assert plan(connection, statement("ahead"), "job") == [BY_ID]
-    assert plan(connection, statement("ahead"), "first") == [
+def test_the_position_of_a_job_seeks_to_the_head_of_its_queue(connection: sqlite3.Connection) -> None:
+    assert plan(connection, statement("position"), "job") == [BY_ID]
+    assert plan(connection, statement("position"), "first") == [
         ("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})
     ]
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"), [("notes", {"kind"}), ("note", {"kind", "name"}), ("remove_note", {"kind", "name"})]
+    ("name", "columns"),
+    [("documents", {"kind"}), ("document", {"kind", "name"}), ("remove_document", {"kind", "name"})],
 )
-def test_notes_are_found_by_kind_and_name(
+def test_documents_are_found_by_kind_and_name(
     connection: sqlite3.Connection, name: str, columns: set[str]
 ) -> None:
-    index = "sqlite_autoindex_dayjob_notes_1"
-    assert plan(connection, statement(name), "dayjob_notes") == [("SEARCH", index, columns)]
+    index = "sqlite_autoindex_dayjob_documents_1"
+    assert plan(connection, statement(name), "dayjob_documents") == [("SEARCH", index, columns)]
 
 
 def test_a_full_record_is_found_by_its_id(connection: sqlite3.Connection) -> None:
@@ -195,16 +199,18 @@ def test_a_full_record_is_found_by_its_id(connection: sqlite3.Connection) -> Non
     assert plan(connection, sql, "job") == [BY_ID]
 
 
-def looked(connection: sqlite3.Connection, look: Callable[[Store], list[Job]]) -> list[list[Step]]:
-    """How the statements that a look at full records executes get at the jobs."""
-    said: list[str] = []
-    connection.set_trace_callback(said.append)
+def steps_of(
+    connection: sqlite3.Connection, listing: Callable[[SqliteStore], Coroutine[Any, Any, list[Job]]]
+) -> list[list[Step]]:
+    """Return the plans of the statements that a listing executes on the jobs."""
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
     try:
-        found = look(Store(connection))
+        found = run_now(listing(SqliteStore(connection, Owner(this_process()))))
     finally:
         connection.set_trace_callback(None)
     assert found
-    return [plan(connection, sql, "job") for sql in said if " AS job " in sql]
+    return [plan(connection, sql, "job") for sql in statements if " AS job " in sql]
 
 
 CURSOR = b"%016d" % (JOBS // 2)
@@ -224,32 +230,32 @@ CURSOR = b"%016d" % (JOBS // 2)
         JobQuery(50_001, queue="big", state=JobState.PENDING),
     ],
 )
-def test_a_listing_walks_the_ids_in_order_and_sorts_nothing(
+def test_a_listing_scans_the_ids_in_order_without_a_sort(
     connection: sqlite3.Connection, listing: JobQuery, after: bytes | None, newest_first: bool
 ) -> None:
     listing = replace(listing, after=after, newest_first=newest_first)
     walk = ("SCAN", "", set()) if after is None else BY_ID
-    assert looked(connection, lambda store: store.find(listing)) == [[walk]]
+    assert steps_of(connection, lambda store: store.find(listing)) == [[walk]]
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("after", [None, CURSOR])
 @pytest.mark.parametrize("queue", [None, "big"])
 @pytest.mark.parametrize("state", ["pending", "done", "dead", "cancelled"])
-def test_a_listing_of_a_state_gets_the_records_of_its_page_only(
+def test_a_listing_of_a_state_reads_only_the_records_of_its_page(
     connection: sqlite3.Connection, state: str, queue: str | None, after: bytes | None, newest_first: bool
 ) -> None:
     listing = JobQuery(5, queue, JobState(state), None, after, newest_first)
-    assert looked(connection, lambda store: store.find(listing)) == [[BY_ID]] * 5
+    assert steps_of(connection, lambda store: store.find(listing)) == [[BY_ID]] * 5
 
 
 @pytest.mark.parametrize("before", [None, (JOBS // 2, CURSOR)])
 def test_the_latest_failures_are_at_the_end_of_their_indexes(
     connection: sqlite3.Connection, before: tuple[int, bytes] | None
 ) -> None:
-    assert looked(connection, lambda store: store.find_dead(None, before, 5)) == [
+    assert steps_of(connection, lambda store: store.find_dead(None, before, 5)) == [
         [("SEARCH", "dayjob_deaths", {"finished_at", "id"})]
     ]
-    assert looked(connection, lambda store: store.find_dead("small", before, 5)) == [
+    assert steps_of(connection, lambda store: store.find_dead("small", before, 5)) == [
         [("SEARCH", "dayjob_deaths_of_queue", {"queue_id", "finished_at", "id"})]
     ]

@@ -12,7 +12,7 @@ from dayjob import JobState
 from dayjob.runtime.clock import SYSTEM
 from tests.faults.fleet.worker_fleet import WorkerFleet
 from tests.support.processes import Spawn, pause
-from tests.support.servers.private import Stop, private_server
+from tests.support.servers.private_postgres import Stop, private_server
 from tests.support.servers.redis import running_server
 
 pytestmark = pytest.mark.slow

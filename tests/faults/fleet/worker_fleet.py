@@ -101,7 +101,7 @@ class WorkerFleet:
         """Wait until another worker has marked it dead. A merely silent worker may still come back."""
 
         async def marked() -> bool:
-            _, members = await self.broker._worker_registry._read()
+            _, members = await self.broker._session.worker_registry._read()
             return all(seen.member.id != member.id or seen.member.gone for seen in members)
 
         await until(marked, BOUND)

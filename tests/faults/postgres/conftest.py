@@ -1,4 +1,4 @@
-"""A server of its own for each test that harms it, and a way to harm the network to the shared one."""
+"""A private server for each test that stops it, and a proxy in front of the shared one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.postgres import schema_url, server_url
-from tests.support.servers.private import PrivateServer, private_server
-from tests.support.servers.wire import Proxy, proxy
+from tests.support.servers.postgres_proxy import Proxy, proxy
+from tests.support.servers.private_postgres import PrivateServer, private_server
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def server() -> AsyncIterator[PrivateServer]:
 
 @pytest.fixture
 def direct_url(tmp_path: Path) -> str:
-    """A schema of the shared server, reached without detours."""
+    """A schema of the shared server, without the proxy."""
     return schema_url(tmp_path)
 
 
@@ -32,5 +32,5 @@ async def wire() -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 def url(wire: Proxy, direct_url: str) -> str:
-    """The same schema, by way of the proxy."""
+    """The same schema, through the proxy."""
     return wire.through(direct_url)

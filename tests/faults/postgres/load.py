@@ -1,7 +1,7 @@
-"""Producers and workers at work while a test harms their server, and the books that are kept of it.
+"""Producers and workers under a fault, and a record of what they did.
 
-Every job is of one of a few kinds, by its number. Most succeed, with a follow-up job and a value that
-commit with the success; some fail once and succeed then; some are given up for good.
+The number of a job decides its outcome. Most succeed, with a follow-up job and a kv write in the same commit.
+Some fail once and then succeed. Some are dead-lettered.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WORK, AFTER = "work", "after"
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=KEEP_ALL, promote_interval=0.1
 )
-"""Every job is kept, and none dies of the test's faults."""
+"""Every job is kept, and none dies of the faults."""
 
 WORKERS, PRODUCERS = 2, 3
 
@@ -49,7 +49,7 @@ Answer = TypeVar("Answer")
 
 
 async def again(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Call until the storage is there."""
+    """Call until the storage is available."""
     async with asyncio.timeout(BOUND):
         while True:
             try:
@@ -76,7 +76,7 @@ class Load:
         self.runs: Counter[tuple[str, int]] = Counter()
         """How often each job was run, by its id and attempt."""
         self.lost: list[object] = []
-        """Claims that workers were told they had lost."""
+        """The events of lost claims."""
         self._failed: set[str] = set()
         self._numbers = count()
         self._producing = True
@@ -91,7 +91,7 @@ class Load:
 
         @app.task(queue=AFTER, name="after")
         async def after(id: str) -> None:
-            raise AssertionError("nobody works on this queue")
+            raise AssertionError("no worker claims from this queue")
 
         @app.task(queue=WORK, name="work")
         async def work(ctx: Context, number: int) -> int:
@@ -106,7 +106,7 @@ class Load:
 
         return app
 
-    # At work.
+    # Working.
 
     async def _produce(self, app: App) -> None:
         """Enqueue singly, in batches, and with dedup keys, without end."""
@@ -131,7 +131,7 @@ class Load:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """At work during the block; after it, every job that was accepted has been run to its end."""
+        """Work during the block. After it, every accepted job has run to its end."""
         async with asyncio.TaskGroup() as group:
             for worker in self._workers:
                 group.create_task(worker.run())
@@ -161,16 +161,16 @@ class Load:
             await until(nothing_waits)
 
     async def _collect_orphans(self) -> None:
-        """Jobs that the server handed out to a connection that broke run when their lease is over: now."""
+        """Run the jobs of claims whose connection broke, as if their leases had expired."""
         later = ManualClock(to_datetime(SYSTEM.now()) + timedelta(minutes=10))
         async with Broker(self.url, config=BrokerConfig(duties=False), clock=later) as broker:
             await broker.reap()
         await Worker(self._apps[0], queues=(WORK,)).run_until_idle()
 
-    # Afterwards.
+    # Checking.
 
     async def check(self) -> None:
-        """Every accepted job is accounted for, nothing was settled twice, the counters equal the listing."""
+        """Check that no accepted job is missing, none was settled twice, and the counters are right."""
         async with Broker(self.url, config=BrokerConfig(duties=False)) as broker:
             await check_counters(broker)
             jobs = {job.id: job for job in await every_job(broker)}

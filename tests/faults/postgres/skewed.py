@@ -1,4 +1,4 @@
-"""A process whose clock is wrong, at work with others whose clocks are right."""
+"""A process with a wrong clock, among others with right clocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEASE = 4.0
 
 
 def shift_clock(seconds: float) -> None:
-    """Make the host's clock wrong for this process."""
+    """Shift the host's clock for this process."""
     right = SystemClock.now
 
     def wrong(self: SystemClock) -> int:
@@ -24,7 +24,7 @@ def shift_clock(seconds: float) -> None:
 
 
 async def work_in_another_time(url: str, seconds: float) -> None:
-    """Enqueue, run and tidy up; say the ids of what was enqueued, and what was tidied away."""
+    """Enqueue and run jobs, then run duties. Send the ids and the results to the test."""
     shift_clock(seconds)
     app = App(url, config=CONFIG)
     finish = asyncio.Event()

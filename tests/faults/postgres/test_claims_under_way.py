@@ -1,4 +1,4 @@
-"""A claim that was under way when its connection broke is not lost to anybody."""
+"""A claim that was under way when its connection broke loses no job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, Job
 from tests.support.servers.postgres import schema_of, server_url
-from tests.support.servers.wire import Proxy
+from tests.support.servers.postgres_proxy import Proxy
 from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False)
@@ -20,9 +20,9 @@ QUIET = BrokerConfig(duties=False)
 HOLD = """
 CREATE FUNCTION {schema}.hold() RETURNS trigger LANGUAGE plpgsql
     AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(hashtext('{schema}')); RETURN NULL; END $$;
-CREATE TRIGGER hold AFTER INSERT ON {schema}.counts FOR EACH ROW EXECUTE FUNCTION {schema}.hold();
+CREATE TRIGGER hold AFTER INSERT ON {schema}.counters FOR EACH ROW EXECUTE FUNCTION {schema}.hold();
 """
-"""Whoever changes the counters waits for a lock just before the end of the statement."""
+"""A commit that changes the counters waits for a lock near the end of its statement."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def console() -> AsyncIterator[AsyncConnection[tuple[object, ...]]]:
         yield console
 
 
-async def test_its_jobs_are_handed_out_without_waiting_for_their_lease(
+async def test_its_jobs_are_claimed_again_before_their_lease_expires(
     wire: Proxy, url: str, direct_url: str, tmp_path: Path, console: AsyncConnection[tuple[object, ...]]
 ) -> None:
     schema = schema_of(tmp_path)
@@ -57,11 +57,11 @@ async def test_its_jobs_are_handed_out_without_waiting_for_their_lease(
         await console.rollback()
         jobs: list[Job] = await claim
 
-        async def handed_out() -> bool:
+        async def claimed() -> bool:
             if not jobs:
                 jobs.extend(await broker.claim("q"))
             return bool(jobs)
 
-        await until(handed_out)
+        await until(claimed)
         assert [job.id for job in jobs] == [enqueued.id]
         await broker.ack(jobs[0])

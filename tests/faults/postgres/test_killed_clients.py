@@ -1,4 +1,4 @@
-"""Producers and workers on PostgreSQL are killed again and again, and every job is accounted for."""
+"""Producers and workers are killed repeatedly, and no job is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.process_group import ProcessGroup
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
 from tests.support.observe import check_counters, every_job
 from tests.support.processes import Spawn, pause, say, until
-from tests.support.servers.private import PrivateServer
+from tests.support.servers.private_postgres import PrivateServer
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ QUIET = BrokerConfig(duties=False)
 
 
 async def produce_slowly(url: str, log_path: str) -> None:
-    """Enqueue without end, singly and in batches; log each id that was acknowledged."""
+    """Enqueue single jobs and batches without end. Log the id of each accepted job."""
     log = Log(log_path)
     async with Broker(url, config=QUIET) as broker:
         say("ready")
@@ -38,12 +38,12 @@ async def produce_slowly(url: str, log_path: str) -> None:
 
 
 async def keys(server: PrivateServer) -> set[str]:
-    """All keys of the kv space."""
+    """Return all keys of the kv space."""
     return {key.decode() for (key,) in await server.fetch("SELECT key FROM dayjob.kv")}
 
 
 async def all_are_gone(server: PrivateServer) -> None:
-    """Wait until the server has ended the sessions of those who were killed, and what they had begun."""
+    """Wait until the server has ended the sessions of the killed processes."""
 
     async def gone() -> bool:
         return not await server.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'dayjob'")
@@ -52,7 +52,7 @@ async def all_are_gone(server: PrivateServer) -> None:
 
 
 async def finish(url: str) -> list[str]:
-    """Run what is left of the work when all leases are over, in this process; the ids that were acked."""
+    """Run the remaining jobs in this process, as if all leases had expired. Return the acked ids."""
     later = ManualClock(to_datetime(SYSTEM.now()) + timedelta(minutes=10))
     async with Broker(url, config=QUIET, clock=later) as broker:
         await broker.reap()
@@ -70,7 +70,7 @@ async def finish(url: str) -> list[str]:
     return acked
 
 
-async def test_every_acknowledged_job_is_accounted_for_and_none_is_acked_twice(
+async def test_no_accepted_job_is_lost_and_none_is_acked_twice(
     server: PrivateServer, tmp_path: Path, spawn: Spawn
 ) -> None:
     crew = ProcessGroup(spawn, server.url, tmp_path, [work, produce_slowly, work])

@@ -1,4 +1,4 @@
-"""Whoever waits is woken by notifications: few of them, also after the connection that listens broke."""
+"""Notifications wake waiting callers: few are sent, and a broken listening connection is replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.runtime.clock import SYSTEM
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import schema_of, server_url
-from tests.support.servers.wire import Proxy
+from tests.support.servers.postgres_proxy import Proxy
 from tests.support.workers import until, within
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
@@ -25,8 +25,8 @@ HOUR = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by himself now and then, so that only notifications wake anybody."""
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only notifications wake waiting callers."""
     monkeypatch.setattr("dayjob.engines.postgres.listener.CHECK", HOUR)
 
 
@@ -51,7 +51,7 @@ class Listeners:
         return {pid for (pid,) in await cursor.fetchall()}
 
     async def until(self, count: int, besides: AbstractSet[object] = frozenset()) -> set[object]:
-        """Wait for that many of them; who they are."""
+        """Wait for that many. Return their process ids."""
 
         async def listen() -> bool:
             return len(await self.pids() - besides) == count
@@ -70,7 +70,7 @@ def listeners(console: AsyncConnection[tuple[object, ...]], tmp_path: Path) -> L
     return Listeners(console, schema_of(tmp_path))
 
 
-async def test_all_who_wait_in_a_process_share_one_listening_connection(
+async def test_all_waits_of_a_process_share_one_listening_connection(
     direct_url: str, listeners: Listeners
 ) -> None:
     async with Broker(direct_url, config=QUIET) as broker, Broker(direct_url, config=QUIET) as other:
@@ -82,9 +82,7 @@ async def test_all_who_wait_in_a_process_share_one_listening_connection(
         assert len(await listeners.pids()) == 1
 
 
-async def test_a_listening_connection_that_was_ended_is_replaced(
-    direct_url: str, listeners: Listeners
-) -> None:
+async def test_a_terminated_listening_connection_is_replaced(direct_url: str, listeners: Listeners) -> None:
     async with Broker(direct_url, config=QUIET) as broker, Broker(direct_url, config=QUIET) as other:
         ended: set[object] = set()
         for _ in range(3):
@@ -98,7 +96,7 @@ async def test_a_listening_connection_that_was_ended_is_replaced(
             assert job.id == enqueued.id
 
 
-async def test_what_came_while_it_could_not_listen_is_found_and_that_is_told(
+async def test_changes_during_an_outage_are_found_and_the_outage_is_logged(
     wire: Proxy, url: str, direct_url: str, listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "dayjob.engines.postgres")
@@ -110,7 +108,7 @@ async def test_what_came_while_it_could_not_listen_is_found_and_that_is_told(
         wire.cut()
         enqueued = await other.enqueue("q")
         await other.ack(await claim_one(other, "w"))
-        await until(lambda: "polling until notifications come again" in caplog.text)
+        await until(lambda: "polling until notifications arrive again" in caplog.text)
         await wire.accept()
         (job,) = await within(claim)
         assert job.id == enqueued.id
@@ -118,8 +116,8 @@ async def test_what_came_while_it_could_not_listen_is_found_and_that_is_told(
 
 
 @asynccontextmanager
-async def heard(schema: str) -> AsyncIterator[asyncio.Queue[str]]:
-    """All notifications for the schema, while the block lasts."""
+async def received(schema: str) -> AsyncIterator[asyncio.Queue[str]]:
+    """The notifications for the schema during the block."""
     notifications: asyncio.Queue[str] = asyncio.Queue()
 
     async with await AsyncConnection.connect(server_url(), autocommit=True) as connection:
@@ -141,9 +139,9 @@ async def test_a_busy_queue_does_not_send_a_notification_per_insert(
     direct_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 0.5
-    monkeypatch.setattr("dayjob.engines.postgres.news.WINDOW", window)
+    monkeypatch.setattr("dayjob.engines.postgres.throttle.WINDOW", window)
     inserts = 300
-    async with Broker(direct_url, config=QUIET) as broker, heard(schema_of(tmp_path)) as notifications:
+    async with Broker(direct_url, config=QUIET) as broker, received(schema_of(tmp_path)) as notifications:
         begun = SYSTEM.elapsed()
         for _ in range(inserts):
             await broker.enqueue("q")
@@ -153,8 +151,8 @@ async def test_a_busy_queue_does_not_send_a_notification_per_insert(
     assert notifications.qsize() < inserts / 2
 
 
-async def test_the_last_of_a_burst_is_told(direct_url: str) -> None:
-    """Each job wakes a claim that waits, however soon after the one before it came."""
+async def test_every_job_of_a_burst_wakes_a_waiting_claim(direct_url: str) -> None:
+    """A job wakes a claim however soon it follows the one before."""
     async with Broker(direct_url, config=QUIET) as broker, Broker(direct_url, config=QUIET) as other:
         claimed: list[str] = []
 

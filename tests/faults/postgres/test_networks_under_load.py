@@ -1,4 +1,4 @@
-"""Connections that break at any moment cost time, and nothing else."""
+"""Connections that break at any moment cost time, but no job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
 from tests.support.servers.postgres import with_options
-from tests.support.servers.wire import Proxy
+from tests.support.servers.postgres_proxy import Proxy
 from tests.support.workers import pause
 
 pytestmark = pytest.mark.slow
 
 
-async def test_connections_that_are_cut_again_and_again(wire: Proxy, url: str) -> None:
+async def test_connections_that_are_cut_repeatedly(wire: Proxy, url: str) -> None:
     load = Load(url)
     async with load.working():
         await load.progress()
@@ -26,13 +26,13 @@ async def test_connections_that_are_cut_again_and_again(wire: Proxy, url: str) -
     await load.check()
 
 
-async def test_answers_that_are_lost_again_and_again(wire: Proxy, url: str) -> None:
+async def test_replies_that_are_lost_repeatedly(wire: Proxy, url: str) -> None:
     load = Load(url)
     losses = []
     async with load.working():
         await load.progress()
         for _ in range(30):
-            loss = wire.lose_answer("INSERT INTO")
+            loss = wire.lose_reply("INSERT INTO")
             await loss.happens()
             losses.append(loss)
         await load.progress()
@@ -54,7 +54,7 @@ async def test_a_network_that_stalls_and_then_breaks(wire: Proxy, url: str) -> N
     await load.check()
 
 
-async def test_a_server_that_does_not_answer_is_given_up_on(wire: Proxy, url: str, direct_url: str) -> None:
+async def test_a_server_that_does_not_reply_raises_a_timeout(wire: Proxy, url: str, direct_url: str) -> None:
     async with Broker(direct_url, config=BrokerConfig(duties=False)) as broker:
         await broker.enqueue("q", b"before")
     async with Broker(with_options(url, timeout="1"), config=BrokerConfig(duties=False)) as broker:

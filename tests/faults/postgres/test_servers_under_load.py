@@ -1,4 +1,4 @@
-"""A server that stops, crashes, or turns clients away costs time, and nothing else."""
+"""A server that stops, crashes or refuses clients costs time, but no job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.entropy import fraction
 from tests.faults.postgres.load import Load, again
 from tests.support.servers.postgres import with_options
-from tests.support.servers.private import PrivateServer, Stop, private_server
+from tests.support.servers.private_postgres import PrivateServer, Stop, private_server
 from tests.support.workers import pause, until
 
 pytestmark = pytest.mark.slow
 
-END_ALL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dayjob'"
-END_SOME = f"{END_ALL} AND random() < 0.5"
+TERMINATE_ALL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dayjob'"
+TERMINATE_SOME = f"{TERMINATE_ALL} AND random() < 0.5"
 
 
 @pytest.mark.parametrize("how", Stop, ids=str)
@@ -44,13 +44,13 @@ async def test_a_server_that_is_down_for_a_while(server: PrivateServer) -> None:
     await load.check()
 
 
-async def test_sessions_that_are_terminated_again_and_again(server: PrivateServer) -> None:
+async def test_sessions_that_are_terminated_repeatedly(server: PrivateServer) -> None:
     load = Load(server.url)
     ended = 0
     async with load.working():
         await load.progress()
         for turn in range(24):
-            ended += len(await server.fetch(END_ALL if turn % 4 == 0 else END_SOME))
+            ended += len(await server.fetch(TERMINATE_ALL if turn % 4 == 0 else TERMINATE_SOME))
             await pause(fraction() * 0.05)
             if turn % 8 == 7:
                 await load.progress()
@@ -84,62 +84,62 @@ async def test_a_server_whose_connections_are_all_taken_by_others() -> None:
 
 
 async def take_all_connections(server: PrivateServer, most: int, others: AsyncExitStack) -> None:
-    """Take connections, from those who have them, until no other is left."""
+    """Take all connections; terminate sessions of dayjob if there are none left."""
     taken: list[AsyncConnection[tuple[object, ...]]] = []
     while len(taken) < most:
         try:
             connection = await AsyncConnection.connect(server.url, autocommit=True)
         except psycopg.OperationalError:
             if taken:
-                await taken[0].execute(END_ALL)
+                await taken[0].execute(TERMINATE_ALL)
             await pause(0.01)
         else:
             taken.append(await others.enter_async_context(connection))
 
 
-async def test_an_outage_that_lasts_is_told_with_its_cause_and_over_when_it_is_over(
+async def test_a_long_outage_raises_its_cause_and_calls_succeed_after_it(
     server: PrivateServer,
 ) -> None:
-    async with hasty(server) as broker:
+    async with impatient(server) as broker:
         await server.stop(Stop.IMMEDIATE)
-        await told(broker, "ConnectionRefused")
+        await fails_with(broker, "ConnectionRefused")
         await server.start()
         await again(lambda: broker.enqueue("q", b"after"))
         assert [job.payload for job in await broker.jobs("q")] == [b"before", b"after"]
 
 
-async def test_a_server_without_free_connections_is_told_as_such() -> None:
-    async with private_server(max_connections="10") as server, hasty(server) as broker:
+async def test_a_server_without_free_connections_raises_that_cause() -> None:
+    async with private_server(max_connections="10") as server, impatient(server) as broker:
         async with AsyncExitStack() as others:
             await take_all_connections(server, 10, others)
-            await told(broker, "max_connections")
+            await fails_with(broker, "max_connections")
         await again(lambda: broker.enqueue("q", b"after"))
 
 
-async def test_a_server_that_is_read_only_is_told_as_such(server: PrivateServer) -> None:
-    async with hasty(server) as broker:
+async def test_a_read_only_server_raises_that_cause(server: PrivateServer) -> None:
+    async with impatient(server) as broker:
         await server.set("default_transaction_read_only", "on")
-        await told(broker, "read-only")
-        assert [job.payload for job in await broker.jobs("q")] == [b"before"], "reading goes on"
+        await fails_with(broker, "read-only")
+        assert [job.payload for job in await broker.jobs("q")] == [b"before"], "reads still work"
         await server.set("default_transaction_read_only", "off")
         await again(lambda: broker.enqueue("q", b"after"))
         assert [job.payload for job in await broker.jobs("q")] == [b"before", b"after"]
 
 
-async def told(broker: Broker, cause: str) -> None:
-    """Nothing can be stored, and the error says why, if there was time to find out."""
+async def fails_with(broker: Broker, cause: str) -> None:
+    """Wait until an enqueue fails with this cause."""
 
-    async def is_told() -> bool:
+    async def has_cause() -> bool:
         with pytest.raises(EngineUnavailable) as raised:
             await broker.enqueue("q", b"during")
         return cause in str(raised.value)
 
-    await until(is_told)
+    await until(has_cause)
 
 
 @asynccontextmanager
-async def hasty(server: PrivateServer) -> AsyncIterator[Broker]:
-    """A broker with one connection that gives up soon, on a queue with one job."""
+async def impatient(server: PrivateServer) -> AsyncIterator[Broker]:
+    """A broker with one connection and a short timeout, on a queue with one job."""
     async with Broker(server.url, config=BrokerConfig(duties=False)) as broker:
         await broker.enqueue("q", b"before")
     url = with_options(server.url, timeout="1", connections="1")

@@ -1,4 +1,4 @@
-"""The server's clock rules: a client whose clock is ten minutes off sees no difference, nor do others."""
+"""The server's clock decides: a client whose clock is ten minutes off makes no difference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minu
 
 
 def check_times(job: Job) -> None:
-    """All of a job's times are the server's, which is on this host."""
+    """Check that all times are of the server's clock, which is this host's."""
     for time in (job.enqueued_us, job.claimed_us, job.finished_us):
         assert time is not None
         assert abs(time - SYSTEM.now()) < MINUTE

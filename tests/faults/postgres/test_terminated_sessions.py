@@ -1,4 +1,4 @@
-"""A session that the server ends in the middle of a statement, or of a transaction, costs a retry."""
+"""A session that is terminated in the middle of a statement or a transaction costs a retry."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CONFIG = BrokerConfig(retention=KEEP_ALL, duties=False)
 
 Console = AsyncConnection[tuple[object, ...]]
 
-MIDDLE = ["jobs", "counts", "batches"]
-"""Tables whose lock stops an operation, each at another point."""
+MIDDLE = ["jobs", "counters", "replies"]
+"""Tables whose lock stops an operation, each at a different point."""
 
 
 class Interruption:
-    """Stops operations at a table, and ends the sessions that wait there."""
+    """Stops operations at a table, and terminates their sessions."""
 
     def __init__(self, lock: Console, console: Console, schema: str) -> None:
         self._lock = lock
@@ -32,7 +32,7 @@ class Interruption:
         self._schema = schema
 
     async def of(self, operation: Callable[[], Awaitable[object]], table: str) -> None:
-        """Let the operation run; end its session where it waits for the table, and then let it be."""
+        """Run the operation. Terminate its session twice while it waits for the table, then let it finish."""
         await self._lock.execute(f"LOCK TABLE {self._schema}.{table} IN ACCESS EXCLUSIVE MODE")
         running = asyncio.ensure_future(operation())
         ended: set[object] = set()
@@ -91,7 +91,7 @@ async def test_a_keyed_enqueue_with_values(broker: Broker, interruption: Interru
     assert await broker.kv_get(b"k") == b"v"
 
 
-@pytest.mark.parametrize("table", ["jobs", "counts"])
+@pytest.mark.parametrize("table", ["jobs", "counters"])
 async def test_a_claim(broker: Broker, interruption: Interruption, table: str) -> None:
     await broker.enqueue("q", b"once", max_attempts=1)
 

@@ -1,8 +1,8 @@
-"""The PostgreSQL server that the tests of a session share, and a schema of its own for each of them.
+"""The PostgreSQL server that the tests of a session share, with a schema for each test.
 
-The server comes from a wheel, is started by whoever needs it first, in whichever process, and ends when
-the last of these processes has ended or was killed. ``DAYJOB_TEST_POSTGRES`` names another one to use
-instead; its user must be allowed to create schemas.
+The server comes from a wheel. The first process that needs it starts it, and it ends with the last of these
+processes. ``DAYJOB_TEST_POSTGRES`` names another server to use instead; its user must be allowed to create
+schemas.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.support.servers.cluster import Cluster, Seed, free_port, hold_lifeline
+from tests.support.servers.postgres_cluster import Cluster, Seed, free_port, hold_lifeline
 
 ENVIRONMENT = "DAYJOB_TEST_POSTGRES"
 
 _FOLDER = "DAYJOB_TEST_POSTGRES_FOLDER"
-"""Where the session's server lives: told to the processes that tests start, through the environment."""
+"""The environment variable with the folder of the session's server, for child processes."""
 
 _held: list[object] = []
-"""What lives as long as this process: its share in the server's life, and the guard that it started."""
+"""Kept until this process ends: its lifeline, and the guard that it started."""
 
 _schemas: set[str] = set()
 
 
 @cache
 def server_url() -> str:
-    """The URL of the session's server, which runs when this returns; no schema is chosen in it."""
+    """Start the session's server if it does not run. Return its URL, without a schema."""
     if url := os.environ.get(ENVIRONMENT):
         return url
     folder = Path(os.environ.setdefault(_FOLDER, _session_folder()))
@@ -51,7 +51,7 @@ def server_url() -> str:
 
 
 def _session_folder() -> str:
-    """All workers of one pytest-xdist run share a folder; a process on its own has one of its own."""
+    """All workers of a pytest-xdist run share a folder; any other process has its own."""
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     return f"{tempfile.gettempdir()}/dayjob-postgres-{os.getuid()}-{session}"
 
@@ -60,7 +60,7 @@ def _start(folder: Path) -> str:
     cluster = Cluster(folder)
     cluster.create()
     cluster.save_seed()
-    said = ""
+    line = ""
     for _ in range(3):
         guard = subprocess.Popen(
             cluster.guard_command({}),
@@ -72,15 +72,15 @@ def _start(folder: Path) -> str:
         )
         _held.append(guard)
         assert guard.stdout is not None
-        said = guard.stdout.readline()
-        if said.startswith("ready"):
+        line = guard.stdout.readline()
+        if line.startswith("ready"):
             return cluster.url
         cluster.port = free_port()
-    raise AssertionError(f"PostgreSQL does not start: {said}")
+    raise AssertionError(f"PostgreSQL does not start: {line}")
 
 
 def seed() -> Seed | None:
-    """What other servers of the session can be made from; None if the session's server is another's."""
+    """Return the data to create other servers from; None if the session uses an external server."""
     url = server_url()
     if ENVIRONMENT in os.environ:
         return None
@@ -93,12 +93,12 @@ def seed() -> Seed | None:
 
 
 def schema_of(directory: Path) -> str:
-    """The schema that belongs to the directory: the same directory, the same schema."""
+    """Return the name of the directory's schema, always the same one."""
     return f"test_{blake2s(str(directory).encode(), digest_size=10).hexdigest()}"
 
 
 def schema_url(directory: Path) -> str:
-    """The URL of the schema that belongs to the directory; ``drop_schemas`` drops it again."""
+    """Return the URL of the directory's schema. ``drop_schemas`` drops it."""
     schema = schema_of(directory)
     _schemas.add(schema)
     return with_options(server_url(), schema=schema)
@@ -110,7 +110,7 @@ def with_options(url: str, **options: str) -> str:
 
 
 def drop_schemas() -> None:
-    """Drop what ``schema_url`` has handed out in this process so far."""
+    """Drop the schemas of ``schema_url`` in this process."""
     while _schemas:
         schema = _schemas.pop()
         for _ in range(4):
@@ -118,13 +118,13 @@ def drop_schemas() -> None:
                 _console().execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
                 break
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-                # A process that the test killed was still in the middle of something.
-                _end_users(schema)
+                # A killed process still has an open transaction on the server.
+                _terminate_users(schema)
         else:
             raise AssertionError(f"the test left the schema {schema} in use")
 
 
-def _end_users(schema: str) -> None:
+def _terminate_users(schema: str) -> None:
     _console().execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
         " WHERE relnamespace = to_regnamespace(%s) AND pid <> pg_backend_pid()",

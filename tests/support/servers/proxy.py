@@ -1,4 +1,4 @@
-"""A proxy between an engine and its Redis server that loses answers, cuts connections and answers itself."""
+"""A proxy between an engine and its Redis server that drops replies, cuts connections and sends errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from dayjob.runtime.clock import SYSTEM
+
 
 class Proxy:
-    """Passes everything on, unless told otherwise."""
+    """Forwards everything, except for the faults that a test sets."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -17,11 +19,13 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self.port = 0
         self.losing = 0
-        """How many answers of scripts to lose: the server acts on the call, and the connection ends."""
+        """Replies of scripts still to drop: the server executes the call, and the connection is closed."""
         self.lost = 0
-        """How many it has lost."""
+        """Replies dropped so far."""
         self.replies: list[bytes] = []
-        """What to answer to the next calls of scripts, which then don't reach the server."""
+        """Replies to send to the next script calls, which then don't reach the server."""
+        self.bytes_per_second: float | None = None
+        """The rate at which requests and replies are forwarded; None is unlimited."""
 
     def url(self, prefix: str, options: str = "") -> str:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
@@ -31,13 +35,13 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the door, and every connection with it."""
+        """Stop listening, and close every connection."""
         assert self._server is not None
         self._server.close()
         await self.cut()
 
     async def cut(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -50,42 +54,48 @@ class Proxy:
         self._tasks.add(task)
         try:
             with suppress(OSError, asyncio.CancelledError):
-                await self._pass_on(reader, writer)
+                await self._forward(reader, writer)
         finally:
             self._tasks.discard(task)
             writer.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_unix_connection(self._socket)
-        asked_script = asyncio.Event()
-        answering = asyncio.create_task(self._answer(to_reader, writer, asked_script))
+        script_called = asyncio.Event()
+        forwarding = asyncio.create_task(self._forward_replies(to_reader, writer, script_called))
         try:
             while request := await reader.read(2**16):
                 if b"\nEVAL" in request:
                     if self.replies:
                         writer.write(self.replies.pop(0))
                         continue
-                    asked_script.set()
+                    script_called.set()
                 to_writer.write(request)
                 await to_writer.drain()
+                await self._throttle(request)
         finally:
-            answering.cancel()
+            forwarding.cancel()
             to_writer.close()
 
-    async def _answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked_script: asyncio.Event
+    async def _forward_replies(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, script_called: asyncio.Event
     ) -> None:
-        """Pass answers on; one that is to be lost ends the connection instead."""
+        """Forward replies. Close the connection instead of forwarding one that is to be dropped."""
         with suppress(OSError):
-            while answer := await reader.read(2**16):
-                if asked_script.is_set() and self.losing and not answer.startswith(b"-NOSCRIPT"):
+            while reply := await reader.read(2**16):
+                if script_called.is_set() and self.losing and not reply.startswith(b"-NOSCRIPT"):
                     self.losing -= 1
                     self.lost += 1
                     break
-                asked_script.clear()
-                writer.write(answer)
+                script_called.clear()
+                writer.write(reply)
                 await writer.drain()
+                await self._throttle(reply)
         writer.close()
+
+    async def _throttle(self, data: bytes) -> None:
+        if self.bytes_per_second is not None:
+            await SYSTEM.wait(asyncio.Event(), len(data) / self.bytes_per_second)
 
 
 @asynccontextmanager

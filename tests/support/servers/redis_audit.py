@@ -1,4 +1,4 @@
-"""Whether all that a namespace holds belongs to a live job, or is declared permanent."""
+"""The check that every entry of a namespace belongs to a job or is permanent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from dayjob import Job, JobState
 from dayjob.engines.redis.keys import FIXED, PERMANENT, Keys
-from dayjob.engines.redis.record import CODES, TIME, full_job
+from dayjob.engines.redis.record import STATE_CODES, TIME, full_job
 from tests.support.servers.redis import client, prefix_of, url_of
 
 DAMAGED: set[bytes] = set()
-"""Jobs whose records tests have damaged: of them old entries may stay in ``deaths`` until they are listed."""
+"""Jobs with damaged records: their old entries may stay in ``dead_index`` until ``find_dead`` reads them."""
 
 
 def audit(directory: Path) -> None:
@@ -27,59 +27,59 @@ def audit(directory: Path) -> None:
 
 
 def check(connection: Any, prefix: str) -> None:
-    """Each entry of each key is there because of a job, and each job is wherever its state says."""
+    """Check that each entry belongs to a job, and that each job is in the indexes of its state."""
     keys = Keys(prefix)
     known = {*FIXED, *PERMANENT}
     for key in _keys(connection, prefix):
         name = key.decode().partition("}:")[2]
-        if name.startswith("answer:"):
-            assert 0 < connection.pttl(key) <= 600_000, f"{name} stays for ever"
+        if name.startswith("reply:"):
+            assert 0 < connection.pttl(key) <= 600_000, f"{name} does not expire"
         else:
             assert name in known, f"{name} is not in the layout"
     jobs = {id: full_job(id, blob) for id, blob in connection.hgetall(keys.jobs).items()}
-    places = {name: set(connection.zrange(keys.named(name), 0, -1)) for name in (*FIXED[1:8], "deaths")}
-    expected_places = _expected(jobs)
-    left = {death for death in places["deaths"] - expected_places["deaths"] if death[-16:] in DAMAGED}
-    places["deaths"] -= left
-    for name, expected in expected_places.items():
-        assert places[name] == expected, f"{name}: {places[name] ^ expected}"
-    assert all(id in jobs and jobs[id].state.finished for id in places["removals"])
-    flagged = {id for id, job in jobs.items() if job.state is JobState.RUNNING and job.cancel_requested}
-    assert set(connection.smembers(keys.flagged)) == flagged
+    members = {name: set(connection.zrange(keys.named(name), 0, -1)) for name in (*FIXED[1:8], "dead_index")}
+    expected_members = _expected(jobs)
+    old = members["dead_index"] - expected_members["dead_index"]
+    members["dead_index"] -= {member for member in old if member[-16:] in DAMAGED}
+    for name, expected in expected_members.items():
+        assert members[name] == expected, f"{name}: {members[name] ^ expected}"
+    assert all(id in jobs and jobs[id].state.finished for id in members["removals"])
+    requested = {id for id, job in jobs.items() if job.state is JobState.RUNNING and job.cancel_requested}
+    assert set(connection.smembers(keys.cancel_requests)) == requested
     for field, id in connection.hgetall(keys.dedup).items():
         queue, _, key = field.partition(b"\0")
         holder = jobs.get(id)
-        assert holder is not None, f"the dedup key {key!r} is held by a job that is gone"
+        assert holder is not None, f"the dedup key {key!r} is held by a removed job"
         assert (holder.queue.encode(), (holder.dedup_key or "").encode()) == (queue, key)
         assert not holder.state.finished
-    counts = Counter((CODES[job.state], job.queue) for job in jobs.values())
+    counts = Counter((STATE_CODES[job.state], job.queue) for job in jobs.values())
     for field, count in connection.hgetall(keys.counts).items():
         state, queue = int(field[:1]), field[1:].decode()
-        assert int(count) == counts[state, queue] or state == CODES[JobState.DONE]
+        assert int(count) == counts[state, queue] or state == STATE_CODES[JobState.DONE]
     documents = [member.split(b"\0", 2) for member in connection.zrange(keys.documents, 0, -1)]
-    assert all(len(note) == 3 and len(note[2]) >= 8 for note in documents)
-    assert len({(kind, name) for kind, name, _ in documents}) == len(documents), "a note was written twice"
-    assert nobodys_seats(connection, keys) == []
-    for claim in connection.zrange(keys.handed, 0, -1):
+    assert all(len(document) == 3 and len(document[2]) >= 8 for document in documents)
+    assert len({(kind, name) for kind, name, _ in documents}) == len(documents), "a document has two members"
+    assert stale_waiting_claims(connection, keys) == []
+    for claim in connection.zrange(keys.handoffs, 0, -1):
         assert len(claim) == 20, f"{claim!r} is no claim"
     queues = {name.decode() for name in connection.smembers(keys.queues)}
     assert {job.queue for job in jobs.values()} <= queues
 
 
-def nobodys_seats(connection: Any, keys: Keys) -> list[bytes]:
-    """The seats whose process does not listen."""
+def stale_waiting_claims(connection: Any, keys: Keys) -> list[bytes]:
+    """Return the waiting claims whose client is not subscribed."""
     found: list[bytes] = []
-    for waiting in connection.zrange(keys.seats, 0, -1):
+    for waiting in connection.zrange(keys.waiting_claims, 0, -1):
         client = waiting[waiting.index(b"\0") + 9 :][:16]
-        [(_, listeners)] = connection.pubsub_numsub(keys.hand_overs(client))
-        if not listeners:
+        [(_, subscribers)] = connection.pubsub_numsub(keys.handoff_channel(client))
+        if not subscribers:
             found.append(waiting)
     return found
 
 
 def _expected(jobs: dict[bytes, Job]) -> dict[str, set[bytes]]:
-    """What the sorted sets hold, by the jobs' states; but ``removals``, which a record does not show."""
-    names = ({*FIXED[1:8]} - {"removals"}) | {"deaths"}
+    """Return the members of the sorted sets by the jobs' states; a record does not have ``removals``."""
+    names = ({*FIXED[1:8]} - {"removals"}) | {"dead_index"}
     expected: dict[str, set[bytes]] = {name: set() for name in names}
     for id, job in jobs.items():
         queue = job.queue.encode()
@@ -91,10 +91,10 @@ def _expected(jobs: dict[bytes, Job]) -> dict[str, set[bytes]]:
         elif job.state is JobState.RUNNING:
             expected["leases"].add(id)
         else:
-            expected["finished"].add(b"%d%b\0%b" % (CODES[job.state], queue, id))
+            expected["finished"].add(b"%d%b\0%b" % (STATE_CODES[job.state], queue, id))
         if job.state is JobState.DEAD:
-            place = b"\0" + TIME.pack(job.finished_us or 0) + id
-            expected["deaths"] |= {place, queue + place}
+            member = b"\0" + TIME.pack(job.finished_us or 0) + id
+            expected["dead_index"] |= {member, queue + member}
         waiting = job.state in (JobState.PENDING, JobState.SCHEDULED)
         if waiting and job.expires_us is not None and job.attempts == 0:
             expected["expiries"].add(id)

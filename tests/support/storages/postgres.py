@@ -1,4 +1,4 @@
-"""The PostgreSQL engine under test: a schema on the session's server for each test."""
+"""The PostgreSQL engine under test, with a schema of the session's server for each test."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.servers import postgres
 from tests.support.storages.base import EngineUnderTest
 
 
-def _postgres(directory: Path) -> closing[psycopg.Connection[tuple[Any, ...]]]:
+def _console(directory: Path) -> closing[psycopg.Connection[tuple[Any, ...]]]:
     return closing(psycopg.connect(postgres.server_url(), autocommit=True))
 
 
-def _postgres_transaction(directory: Path) -> closing[psycopg.Connection[tuple[Any, ...]]]:
+def _transaction(directory: Path) -> closing[psycopg.Connection[tuple[Any, ...]]]:
     return closing(psycopg.connect(postgres.server_url()))
 
 
-def _postgres_damage(assignment: str) -> Callable[[Path, str], None]:
+def _damage(assignment: str) -> Callable[[Path, str], None]:
     def damage(directory: Path, id: str) -> None:
-        with _postgres(directory) as connection:
+        with _console(directory) as connection:
             statement = f'UPDATE "{postgres.schema_of(directory)}".jobs SET {assignment} WHERE id = %s'
             changed = connection.execute(statement, (id,)).rowcount
         assert changed == 1
@@ -32,7 +32,7 @@ def _postgres_damage(assignment: str) -> Callable[[Path, str], None]:
 
 
 POSTGRES_DAMAGE = {
-    assignment: _postgres_damage(assignment)
+    assignment: _damage(assignment)
     for assignment in (
         "headers = '[1, 2]'",
         "headers = '\"text\"'",
@@ -42,10 +42,10 @@ POSTGRES_DAMAGE = {
 }
 
 
-def _postgres_from_the_future(directory: Path) -> str:
+def _newer_layout(directory: Path) -> str:
     url = postgres.schema_url(directory)
     schema = postgres.schema_of(directory)
-    with _postgres(directory) as connection:
+    with _console(directory) as connection:
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
         connection.execute(
             f"""CREATE TABLE "{schema}".meta AS SELECT 'layout'::text AS key, '9999'::text AS value"""
@@ -53,30 +53,28 @@ def _postgres_from_the_future(directory: Path) -> str:
     return url
 
 
-def _postgres_tables_of_others(directory: Path) -> str:
+def _foreign_tables(directory: Path) -> str:
     url = postgres.schema_url(directory)
-    with _postgres(directory) as connection:
+    with _console(directory) as connection:
         schema = postgres.schema_of(directory)
         connection.execute(f'CREATE SCHEMA "{schema}" CREATE TABLE jobs (id int)')
     return url
 
 
-def _postgres_option(**options: str) -> Callable[[Path], str]:
+def _with_option(**options: str) -> Callable[[Path], str]:
     return lambda directory: postgres.with_options(postgres.schema_url(directory), **options)
 
 
 POSTGRES_UNUSABLE: dict[str, Callable[[Path], str]] = {
-    "schema from the future": _postgres_from_the_future,
-    "tables of others": _postgres_tables_of_others,
-    "unknown option": _postgres_option(colour="blue"),
-    "bad pgbouncer": _postgres_option(pgbouncer="perhaps"),
-    "bad connections": _postgres_option(connections="0"),
-    "bad timeout": _postgres_option(timeout="soon"),
-    "bad poll": _postgres_option(poll="-1"),
+    "newer layout": _newer_layout,
+    "foreign tables": _foreign_tables,
+    "unknown option": _with_option(colour="blue"),
+    "bad pgbouncer": _with_option(pgbouncer="perhaps"),
+    "bad connections": _with_option(connections="0"),
+    "bad timeout": _with_option(timeout="soon"),
+    "bad poll": _with_option(poll="-1"),
     "unknown database": lambda _: f"{postgres.server_url()}_that_is_not_there",
 }
 
 
-POSTGRES = EngineUnderTest(
-    "postgres", postgres.schema_url, POSTGRES_DAMAGE, POSTGRES_UNUSABLE, _postgres_transaction
-)
+POSTGRES = EngineUnderTest("postgres", postgres.schema_url, POSTGRES_DAMAGE, POSTGRES_UNUSABLE, _transaction)

@@ -51,8 +51,8 @@ def _redis_from_the_future(directory: Path) -> str:
 REDIS_UNUSABLE: dict[str, Callable[[Path], str]] = {
     "layout from the future": _redis_from_the_future,
     "unknown option": _redis_option("colour=blue"),
-    "bad patience": _redis_option("patience=long"),
-    "no patience": _redis_option("patience=0"),
+    "bad timeout": _redis_option("timeout=long"),
+    "no timeout": _redis_option("timeout=0"),
     "braces in the prefix": lambda directory: "redis://localhost/0?prefix={a}",
     "no prefix": lambda directory: "redis://localhost/0?prefix=",
     "a database by name": lambda directory: "redis://localhost/jobs",

@@ -76,7 +76,7 @@ SLATEDB_UNUSABLE: dict[str, Callable[[Path], str]] = {
     "unknown option": _slatedb_option("colour=blue"),
     "bad flush_ms": _slatedb_option("flush_ms=0"),
     "bad takeover": _slatedb_option("takeover=yes"),
-    "bad patience": _slatedb_option("patience=long"),
+    "bad timeout": _slatedb_option("timeout=long"),
     "region of a folder": _slatedb_option("region=eu-west-1"),
     "no path": lambda directory: "file:///",
     "a host": lambda directory: "file://host/jobs",

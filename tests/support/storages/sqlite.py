@@ -96,7 +96,7 @@ SQLITE_UNUSABLE: dict[str, Callable[[Path], str]] = {
     "schema from the future": _from_the_future,
     "unknown option": _option("colour=blue"),
     "bad synchronous": _option("synchronous=perhaps"),
-    "bad busy_timeout": _option("busy_timeout=soon"),
+    "bad timeout": _option("timeout=soon"),
     "no path": lambda directory: "sqlite:///",
     "a host": lambda directory: "sqlite://host/jobs.db",
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dayjob.engines.memory.engine import MemoryEngine
-from dayjob.engines.memory.store import Store
+from dayjob.engines.memory.store import MemoryStore
 from dayjob.engines.registry import Location
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import Clock
 
-_shared: dict[str, Store] = {}
+_shared: dict[str, MemoryStore] = {}
 
 
 def create(location: Location, clock: Clock) -> MemoryEngine:
@@ -17,4 +17,4 @@ def create(location: Location, clock: Clock) -> MemoryEngine:
     name = location.parts.netloc
     if location.parts.path.strip("/"):
         raise ConfigError(f"the URL {location.url!r} has a path: write memory:// or memory://name")
-    return MemoryEngine(_shared.setdefault(name, Store()) if name else Store(), clock)
+    return MemoryEngine(_shared.setdefault(name, MemoryStore()) if name else MemoryStore(), clock)

@@ -1,10 +1,10 @@
-"""The PostgreSQL engine: jobs in a schema of their own, for fleets of workers on many machines."""
+"""The PostgreSQL engine: jobs in a schema of a database, for fleets of workers on many machines."""
 
 from __future__ import annotations
 
 from dayjob.engines.postgres.engine import PostgresEngine
 from dayjob.engines.postgres.migrate import PostgresLayout
-from dayjob.engines.postgres.place import read
+from dayjob.engines.postgres.settings import read_settings
 from dayjob.engines.registry import Location
 from dayjob.runtime.clock import Clock
 
@@ -12,9 +12,9 @@ __all__ = ["create", "layout"]
 
 
 def create(location: Location, clock: Clock) -> PostgresEngine:
-    """``postgresql://user@host/database`` with the options of ``place.read``."""
-    return PostgresEngine(read(location))
+    """``postgresql://user@host/database`` with the options of ``read_settings``."""
+    return PostgresEngine(read_settings(location))
 
 
 def layout(location: Location) -> PostgresLayout:
-    return PostgresLayout(read(location))
+    return PostgresLayout(read_settings(location))

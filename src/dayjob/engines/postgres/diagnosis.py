@@ -1,4 +1,4 @@
-"""What ``dayjob doctor`` says of a server: its version, its settings, and what holds up its cleaning."""
+"""The checks of ``dayjob doctor``: the server's version, its settings, and obstacles to vacuum."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.postgres.migrate import layout_version
-from dayjob.engines.postgres.place import Place
 from dayjob.engines.postgres.pool import Connection
+from dayjob.engines.postgres.settings import PostgresSettings
 
-OLDEST = 140_000
-LONG = 3600
-"""Seconds after which a transaction is in the way of vacuum."""
+OLDEST_VERSION = 140_000
+LONG_TRANSACTION = 3600
+"""Seconds after which a transaction is reported, because it keeps vacuum from removing rows."""
 
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS shown,
@@ -25,25 +25,25 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 """
 
 
-async def diagnose(connection: Connection, place: Place) -> list[Diagnostic]:
-    layout = await layout_version(connection, place)
+async def diagnose(connection: Connection, settings: PostgresSettings) -> list[Diagnostic]:
+    layout = await layout_version(connection, settings)
     found = await connection.fetchrow(_SETTINGS)
     return [
-        Diagnostic("layout", "ok", f"version {layout} in schema {place.schema!r}"),
+        Diagnostic("layout", "ok", f"version {layout} in schema {settings.schema!r}"),
         *_settings(dict(found)),
     ]
 
 
 def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """What each setting means for the jobs."""
-    old = found["version"] < OLDEST
+    """Yield a diagnostic for each setting that matters to jobs."""
+    old = found["version"] < OLDEST_VERSION
     yield Diagnostic(
         "version", "error" if old else "ok", f"PostgreSQL {found['shown']}",
-        "dayjob is written for PostgreSQL 14 and later" if old else None,
+        "upgrade to PostgreSQL 14 or later" if old else None,
     )  # fmt: skip
     if found["standby"]:
         yield Diagnostic(
-            "role", "error", "this server is a standby and takes no jobs", "connect to the primary"
+            "role", "error", "the server is a standby and accepts no jobs", "connect to the primary"
         )
     unsafe = [
         f"{name} = {found[name]}"
@@ -53,22 +53,22 @@ def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
     if unsafe:
         yield Diagnostic(
             "durability", "error" if "fsync = off" in unsafe else "warning",
-            f"a crash of the server may lose jobs that were accepted ({', '.join(unsafe)})",
+            f"a crash of the server may lose accepted jobs ({', '.join(unsafe)})",
             "set them to on for this database",
         )  # fmt: skip
     else:
-        yield Diagnostic("durability", "ok", "what is committed is on disk")
+        yield Diagnostic("durability", "ok", "commits are on disk")
     if found["autovacuum"] == "off":
         yield Diagnostic(
-            "vacuum", "error", "autovacuum is off, so tables will only grow", "set autovacuum = on"
+            "vacuum", "error", "autovacuum is off, so the tables only grow", "set autovacuum = on"
         )
-    elif found["oldest"] > LONG:
+    elif found["oldest"] > LONG_TRANSACTION:
         yield Diagnostic(
             "vacuum", "warning", f"a transaction has been open for {found['oldest'] / 60:.0f} minutes",
-            "it keeps the server from cleaning up: find it in pg_stat_activity",
+            "it keeps vacuum from removing rows: find it in pg_stat_activity",
         )  # fmt: skip
     else:
-        yield Diagnostic("vacuum", "ok", "nothing is in its way")
+        yield Diagnostic("vacuum", "ok", "autovacuum is on, and no transaction holds it up")
     used, allowed = found["connections"], found["max_connections"]
     if used > 0.9 * allowed:
         yield Diagnostic(

@@ -1,4 +1,4 @@
-"""Looking at jobs in id order: each listing by the index that fits it."""
+"""Lists jobs in id order, each listing by the index that fits it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 from dayjob.engines.base import JobQuery
 from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.rows import full_job
-from dayjob.engines.postgres.statements import Statements
+from dayjob.engines.postgres.statements import LAST_TIME, Statements
 from dayjob.model.job import FINISHED, Job, JobState
 
 _FIRST, _LAST = bytes(16), b"\xff" * 16
-_NO_TIME_LATER = 2**63 - 1
 
-_RUNS = 1000
-"""Up to this many pairs of queue and priority, listings of pending jobs are merged from their runs."""
+_RANGES = 1000
+"""Up to this many pairs of queue and priority, pending jobs are merged from ranges of their index."""
 
 _FEW = 50_000
-"""Up to this many jobs in a state, listing them sorts the state's own index."""
+"""Up to this many scheduled or running jobs, a listing reads and sorts all of them."""
 
 
 async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
@@ -26,9 +25,9 @@ async def get(connection: Connection, statements: Statements, keys: Sequence[byt
     return {row[0]: full_job(row) for row in found}
 
 
-async def find(connection: Connection, statements: Statements, listing: JobQuery) -> list[Job]:
-    if listing.state is not None and listing.task is None:
-        keys = await _keys(connection, statements, listing, listing.state)
+async def find(connection: Connection, statements: Statements, query: JobQuery) -> list[Job]:
+    if query.state is not None and query.task is None:
+        keys = await _keys(connection, statements, query, query.state)
         if keys is not None:
             jobs = await get(connection, statements, keys)
             return [jobs[key] for key in keys if key in jobs]
@@ -40,35 +39,33 @@ async def find(connection: Connection, statements: Statements, listing: JobQuery
             parameters.append(value)
             conditions.append(condition.format(f"${len(parameters)}"))
 
-    add("state = {}", None if listing.state is None else listing.state.value)
-    add("queue = {}", listing.queue)
-    add("task = {}", listing.task)
-    add("id < {}" if listing.newest_first else "id > {}", listing.after)
-    parameters.append(listing.limit)
-    order = f"ORDER BY id{' DESC' if listing.newest_first else ''} LIMIT ${len(parameters)}"
+    add("state = {}", None if query.state is None else query.state.value)
+    add("queue = {}", query.queue)
+    add("task = {}", query.task)
+    add("id < {}" if query.newest_first else "id > {}", query.after)
+    parameters.append(query.limit)
+    order = f"ORDER BY id{' DESC' if query.newest_first else ''} LIMIT ${len(parameters)}"
     select = "".join([statements["find"], *(f"    AND {condition}\n" for condition in conditions), order])
     return [full_job(row) for row in await connection.fetch(select, *parameters)]
 
 
 async def _keys(
-    connection: Connection, statements: Statements, listing: JobQuery, state: JobState
+    connection: Connection, statements: Statements, query: JobQuery, state: JobState
 ) -> list[bytes] | None:
-    """Ids of the jobs in a state, by the state's own index; None if walking the ids is the better way."""
-    queue, after, limit = listing.queue, listing.after, listing.limit
+    """Return ids of the jobs in a state, by its own index; None if walking the primary key is faster."""
+    queue, after, limit = query.queue, query.after, query.limit
     if state in FINISHED:
         return await finished_keys(
-            connection, statements, state, queue, after, limit, newest_first=listing.newest_first
+            connection, statements, state, queue, after, limit, newest_first=query.newest_first
         )
     queues = None if queue is None else [queue]
     if state is JobState.PENDING:
-        runs = await connection.fetch(statements["runs"], queues, _RUNS + 1)
-        if len(runs) > _RUNS:
+        ranges = await connection.fetch(statements["priorities"], queues, _RANGES + 1)
+        if len(ranges) > _RANGES:
             return None
-        name, start = (
-            ("pending_keys_newest_first", _LAST) if listing.newest_first else ("pending_keys", _FIRST)
-        )
+        name, start = ("pending_keys_newest_first", _LAST) if query.newest_first else ("pending_keys", _FIRST)
         found = await connection.fetch(
-            statements[name], [row[0] for row in runs], [row[1] for row in runs],
+            statements[name], [row[0] for row in ranges], [row[1] for row in ranges],
             start if after is None else after, after, limit,
         )  # fmt: skip
         return [row[0] for row in found]
@@ -76,9 +73,7 @@ async def _keys(
     counts = await connection.fetch(statements["stats"])
     if sum(row[column] for row in counts) > _FEW:
         return None
-    found = await connection.fetch(
-        statements[f"{state.value}_keys"], queue, after, listing.newest_first, limit
-    )
+    found = await connection.fetch(statements[f"{state.value}_keys"], queue, after, query.newest_first, limit)
     return [row[0] for row in found]
 
 
@@ -86,11 +81,11 @@ async def find_dead(
     connection: Connection, statements: Statements, queue: str | None, before: tuple[int, bytes] | None,
     limit: int,
 ) -> list[Job]:  # fmt: skip
-    time, key = before or (_NO_TIME_LATER, _LAST)
+    time, key = before or (LAST_TIME, _LAST)
     if queue is None:
         found = await connection.fetch(statements["latest_dead"], time, key, limit)
     else:
-        found = await connection.fetch(statements["latest_dead_of"], time, key, limit, queue)
+        found = await connection.fetch(statements["latest_dead_of_queue"], time, key, limit, queue)
     keys = [row[0] for row in found]
     jobs = await get(connection, statements, keys)
     return [jobs[key] for key in keys if key in jobs]
@@ -100,7 +95,7 @@ async def finished_keys(
     connection: Connection, statements: Statements, state: JobState, queue: str | None, after: bytes | None,
     limit: int, *, newest_first: bool = False,
 ) -> list[bytes]:  # fmt: skip
-    """Ids of finished jobs in id order, with and without a queue by the same index."""
+    """Return ids of finished jobs in id order, of one queue or of all, by the same index."""
     name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
     queues = None if queue is None else [queue]
     found = await connection.fetch(

@@ -1,23 +1,29 @@
-"""A few connections to the server, opened when they are needed and kept while they work.
+"""A small pool of connections, opened on demand and reused.
 
-One that failed in an unknown state is thrown away, never handed out again.
+A connection that failed in an unknown state is closed and never reused. ``run`` tries once: the broker
+repeats a call that fails with ``Transient``.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from dayjob.engines.postgres.place import Place
+from dayjob.engines.base import Transient
+from dayjob.engines.postgres.errors import public_error
+from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.errors import Closed, DayjobError
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
 
 
 class Connection(Protocol):
-    """What this engine uses of a connection of the driver, which has no types of its own."""
+    """The part of the driver's connection that this engine uses. The driver has no types of its own."""
 
     async def fetch(self, sql: str, *parameters: Any) -> list[Any]: ...
     async def fetchrow(self, sql: str, *parameters: Any) -> Any: ...
@@ -32,32 +38,39 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-SETTINGS = {
+Reply = TypeVar("Reply")
+Work = Callable[[Connection], Awaitable[Reply]]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_SHORTEST_TRY = 0.1
+
+SESSION_SETTINGS = {
     "enable_seqscan": "off",
     "jit": "off",
     "lock_timeout": "250ms",
     "plan_cache_mode": "force_generic_plan",
 }
-"""A statement may be planned while its table is empty, and must not walk it once it is large.
+"""The settings of each session.
 
-No statement has a better plan for some parameters than for others, and to plan a claim takes as long as
-to claim a hundred jobs: each is planned once.
+A statement may be planned while its table is empty, and must not scan the table once it is large. No
+statement has a better plan for some parameters than for others. Planning a claim takes as long as claiming a
+hundred jobs, so each statement is planned once.
 """
 
-SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
-"""The settings for one transaction, where there is no session to have them."""
+SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
+"""The settings for one transaction, behind a pooler without sessions."""
 
-_STATEMENTS = 200
+_CACHED_STATEMENTS = 200
 
 
-async def connect(place: Place, timeout: float) -> Connection:
-    """A new connection that has ids as bytes. Behind PgBouncer it keeps nothing in the session."""
+async def connect(settings: PostgresSettings, timeout: float) -> Connection:
+    """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     connection: Connection = await asyncpg.connect(
-        place.dsn,
+        settings.dsn,
         timeout=timeout,
-        statement_cache_size=0 if place.pgbouncer else _STATEMENTS,
+        statement_cache_size=0 if settings.pgbouncer else _CACHED_STATEMENTS,
         max_cached_statement_lifetime=0,
-        server_settings=None if place.pgbouncer else {"application_name": "dayjob", **SETTINGS},
+        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **SESSION_SETTINGS},
     )
     try:
         await connection.set_type_codec(
@@ -70,16 +83,69 @@ async def connect(place: Place, timeout: float) -> Connection:
 
 
 class Pool:
-    """At most ``place.connections`` connections, used by one event loop."""
+    """At most ``settings.connections`` connections, used by one event loop."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
         self._idle: deque[Connection] = deque()
-        self._free = asyncio.Semaphore(place.connections)
+        self._free = asyncio.Semaphore(settings.connections)
         self._closed = False
 
+    async def run(
+        self, work: Work[Reply], *, timeout: float | None = None, wait_for_locks: bool = True
+    ) -> Reply:
+        """Run work once. Raise ``Transient`` if the next try may succeed.
+
+        Work fails after the timeout, or that of the settings. A locked row raises ``Transient`` after the
+        lock timeout; without ``wait_for_locks``, ``Contended``.
+        """
+        if self._closed:
+            raise Closed(f"{self._settings.url}: the engine is closed")
+        deadline = SYSTEM.elapsed() + (self._settings.timeout if timeout is None else timeout)
+        connection: Connection | None = None
+        sound = False
+        try:
+            connection = await self.acquire(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY))
+            async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY)):
+                if self._settings.pgbouncer:
+                    async with connection.transaction():
+                        await connection.execute(SET_LOCAL)
+                        reply = await work(connection)
+                else:
+                    reply = await work(connection)
+            sound = True
+            return reply
+        except DayjobError:
+            raise
+        except Exception as error:
+            public = public_error(
+                self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
+            )
+            raise public from (None if public is error else error)
+        finally:
+            if connection is not None:
+                self.release(connection, sound=sound)
+
+    async def run_retrying(self, work: Work[Reply]) -> Reply:
+        """Run work outside of the broker's calls, again after transient errors, until the timeout.
+
+        The repetition of the work must be harmless.
+        """
+        deadline = SYSTEM.elapsed() + self._settings.timeout
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+        cause: Transient | None = None
+        while True:
+            try:
+                return await self.run(work, timeout=deadline - SYSTEM.elapsed())
+            except Transient as error:
+                if cause is None or not isinstance(error.__cause__, TimeoutError):
+                    cause = error  # A timeout explains less than any other error.
+            if SYSTEM.elapsed() + backoff.pause >= deadline:
+                raise cause
+            await backoff.wait(SYSTEM)
+
     async def acquire(self, timeout: float) -> Connection:
-        """A connection of one's own, within that many seconds, until it is given back."""
+        """Return a connection for exclusive use until ``release``, or raise ``TimeoutError``."""
         async with asyncio.timeout(timeout):
             await self._free.acquire()
         try:
@@ -87,13 +153,13 @@ class Pool:
                 connection = self._idle.pop()
                 if not connection.is_closed():
                     return connection
-            return await connect(self._place, timeout)
+            return await connect(self._settings, timeout)
         except BaseException:
             self._free.release()
             raise
 
     def release(self, connection: Connection, *, sound: bool) -> None:
-        """Give a connection back; one that is not sound is closed."""
+        """Return a connection to the pool, or close it if it is not sound."""
         self._free.release()
         if sound and not self._closed and not connection.is_closed():
             self._idle.append(connection)
@@ -101,7 +167,7 @@ class Pool:
             connection.terminate()
 
     async def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is given back."""
+        """Close the idle connections. Those in use are closed when they are released."""
         self._closed = True
         while self._idle:
             connection = self._idle.pop()

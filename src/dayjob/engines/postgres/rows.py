@@ -1,4 +1,4 @@
-"""Between rows and jobs: strict for a claim; lenient, saying what is amiss, for a look."""
+"""Conversion between jobs and rows: strict for a claim; lenient for a read, which reports corrupt parts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.engines.postgres.statements import FOREVER
 from dayjob.model.job import DedupUntil, Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
-
-FOREVER = -1
-"""A keep without end, as the statements have it."""
 
 _STATES = {state.value: state for state in JobState}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -22,7 +20,7 @@ _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Corrupt(Exception):
-    """A row that does not hold what it should; the text says which part."""
+    """A part of a row can't be decoded; the text names it."""
 
 
 def json_text(value: object) -> str:
@@ -30,7 +28,7 @@ def json_text(value: object) -> str:
 
 
 def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
-    """The parameters of ``insert.sql`` from the fifth on, in types that every driver can send."""
+    """Return the parameters of ``insert.sql`` from the fifth on, in types that every driver can send."""
     return [
         [id_text(job.key) for job in jobs],
         [job.queue for job in jobs],
@@ -49,15 +47,15 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     ]
 
 
-def claim_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
-    """The parameters of ``succeed.sql`` from the second on; the driver would encode an array item by item."""
+def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
+    """Return the parameters of ``ack.sql`` from the second on; the driver encodes arrays item by item."""
     keys = b"".join([op.key for op in ops]).hex(",", 16)
     epochs = ",".join([str(op.epoch) for op in ops])
     return f"{{{keys}}}", f"{{{epochs}}}", len(ops)
 
 
-def verdict_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
-    """The parameters of ``settle.sql`` from the third on."""
+def settle_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
+    """Return the parameters of ``settle.sql`` from the third on."""
     return [
         [op.key for op in ops],
         [op.epoch for op in ops],
@@ -66,42 +64,44 @@ def verdict_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
         [op.delay for op in ops],
         [op.result for op in ops],
         [json_text(op.progress) if op.progress else None for op in ops],
-        [kept(op.retention.done) for op in ops],
-        [kept(op.retention.dead) for op in ops],
-        [kept(op.retention.cancelled) for op in ops],
+        [_retention(op.retention.done) for op in ops],
+        [_retention(op.retention.dead) for op in ops],
+        [_retention(op.retention.cancelled) for op in ops],
     ]
 
 
-def kept(retention: int | None) -> int:
-    return FOREVER if retention is None else retention
+def _retention(time: int | None) -> int:
+    return FOREVER if time is None else time
 
 
-def keep_columns(retention: RetentionByQueue, state: JobState) -> tuple[list[str], list[int], int]:
-    """Which queues have a keep of their own for jobs that end in the state, and the keep of the others."""
+def retention_columns(retention: RetentionByQueue, state: JobState) -> tuple[list[str], list[int], int]:
+    """Return the queues with a retention of their own for the state, these times, and that of others."""
 
-    def of(retention: RetentionTimes) -> int:
-        return kept(retention.of(state))
+    def of(times: RetentionTimes) -> int:
+        return _retention(times.of(state))
 
     return (
         list(retention.queues),
-        [of(retention) for retention in retention.queues.values()],
+        [of(times) for times in retention.queues.values()],
         of(retention.default),
     )
 
 
 def claimed_job(row: Row, worker: str | None) -> Job:
-    """A row of ``claim.sql``."""
+    """Decode a row of ``claim.sql``. Raise ``Corrupt`` if it can't be decoded."""
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
      claimed, lease, expires, last_error, cancel_requested, _) = row  # fmt: skip
     return Job(
-        key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
-        JobState.RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease, None, expires,
-        last_error, cancel_requested=cancel_requested, worker=worker,
+        key=key, queue=queue, task=task, payload=payload,
+        headers={} if headers is None else _headers(headers), tenant=tenant, priority=priority,
+        state=JobState.RUNNING, attempts=attempts, max_attempts=max_attempts, epoch=epoch,
+        enqueued_us=enqueued, run_us=run, claimed_us=claimed, lease_us=lease, expires_us=expires,
+        last_error=last_error, cancel_requested=cancel_requested, worker=worker,
     )  # fmt: skip
 
 
 def full_job(row: Row) -> Job:
-    """A row of ``find.sql``; what can't be decoded is left out, and ``last_error`` says so."""
+    """Decode a row of ``find.sql``. A corrupt part is left out and reported in ``last_error``."""
     (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
      run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
      worker, result, progress) = row  # fmt: skip
@@ -112,15 +112,17 @@ def full_job(row: Row) -> Job:
         except Corrupt as error:
             last_error = last_error or corrupt_text(error)
     return Job(
-        key, queue, task, payload, decoded, tenant, priority, _STATES.get(state, JobState.DEAD), attempts,
-        max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, last_error,
-        _errors(errors) if errors else (), dedup_key, _until(dedup_until), cancel_requested, worker, result,
-        _progress(progress),
+        key=key, queue=queue, task=task, payload=payload, headers=decoded, tenant=tenant, priority=priority,
+        state=_STATES.get(state, JobState.DEAD), attempts=attempts, max_attempts=max_attempts, epoch=epoch,
+        enqueued_us=enqueued, run_us=run, claimed_us=claimed, lease_us=lease, finished_us=finished,
+        expires_us=expires, last_error=last_error, errors=_errors(errors) if errors else (),
+        dedup_key=dedup_key, dedup_until=_until(dedup_until), cancel_requested=cancel_requested,
+        worker=worker, result=result, progress=_progress(progress),
     )  # fmt: skip
 
 
-def corrupt_text(what: object) -> str:
-    return f"corrupt record: {what}"
+def corrupt_text(error: Corrupt) -> str:
+    return f"corrupt record: {error}"
 
 
 def _headers(text: str) -> dict[str, str]:
@@ -131,7 +133,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _errors(texts: list[str | None]) -> tuple[Failure, ...]:
-    """The history of failures; one that can't be read is nothing to hold a job up for."""
+    """Return the failures that can be decoded. The others must not hold up the job."""
     failures = []
     for text in texts:
         try:

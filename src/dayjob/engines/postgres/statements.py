@@ -1,7 +1,7 @@
 """The SQL of this engine: one statement per file in ``sql/``, named by its verb.
 
-The files say ``dayjob.jobs`` and the like; ``Statements`` puts the schema's own name in that place, so no
-statement depends on a session's ``search_path``.
+The files name the schema ``dayjob``; ``Statements`` replaces it, so no statement depends on the
+``search_path`` of a session. They name Python constants as ``:NAME``.
 """
 
 from __future__ import annotations
@@ -10,21 +10,34 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from dayjob.model.job import ERRORS_KEPT
+
 _HERE = files("dayjob.engines.postgres")
 
-_NAMED = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
-"""In a literal and in the SQL itself; in one go, as the schema's own name may hold the word."""
+FOREVER = -1
+"""Retention without end; 0 is not at all."""
+
+LAST_TIME = 2**63 - 1
+"""A time after all others."""
+
+_CONSTANTS = {"ERRORS_KEPT": ERRORS_KEPT, "FOREVER": FOREVER, "LAST_TIME": LAST_TIME}
+
+_CONSTANT = re.compile(r"(?<!:):([A-Z_]+)\b")
+
+_SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
+"""In a literal and in the SQL itself, replaced in one pass: the schema's own name may contain the word."""
 
 
 @cache
 def source(name: str) -> str:
-    """The statement, with the line that says what it does: a server shows the beginning of what it runs."""
+    """Return the statement with the first line of its header, which a server shows while it runs."""
     first, *lines = (_HERE / "sql" / f"{name}.sql").read_text("utf-8").splitlines(keepends=True)
-    return first + "".join(line for line in lines if not line.startswith("--"))
+    body = "".join(line for line in lines if not line.startswith("--"))
+    return first + _CONSTANT.sub(lambda constant: str(_CONSTANTS[constant[1]]), body)
 
 
 def quoted(name: str) -> str:
-    """The name as an SQL identifier."""
+    """Return the name as an SQL identifier."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
@@ -39,16 +52,16 @@ class Statements:
     def __getitem__(self, name: str) -> str:
         found = self._known.get(name)
         if found is None:
-            found = self._known[name] = self.placed(source(name))
+            found = self._known[name] = self.with_schema(source(name))
         return found
 
-    def placed(self, sql: str) -> str:
-        """The SQL with this schema's name instead of ``dayjob``."""
+    def with_schema(self, sql: str) -> str:
+        """Return the SQL with the name of this schema instead of ``dayjob``."""
         literal = self._schema.replace("'", "''")
-        return _NAMED.sub(lambda name: f"'{literal}.{name[1]}'" if name[1] else f"{self._schema}.", sql)
+        return _SCHEMA.sub(lambda name: f"'{literal}.{name[1]}'" if name[1] else f"{self._schema}.", sql)
 
 
 def migrations() -> list[tuple[int, str]]:
-    """The numbered scripts that build the layout, in order."""
+    """Return the numbered scripts that create the layout, in order."""
     scripts = [entry for entry in (_HERE / "migrations").iterdir() if entry.name.endswith(".sql")]
     return sorted((int(script.name.removesuffix(".sql")), script.read_text("utf-8")) for script in scripts)

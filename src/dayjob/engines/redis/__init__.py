@@ -1,9 +1,9 @@
-"""The Redis engine: jobs on a Redis or Valkey server, for fleets that want the lowest latency."""
+"""The Redis engine: jobs on a Redis or Valkey server, for fleets that need the lowest latency."""
 
 from __future__ import annotations
 
 from dayjob.engines.redis.engine import RedisEngine
-from dayjob.engines.redis.place import place_of
+from dayjob.engines.redis.settings import read_settings
 from dayjob.engines.registry import Location
 from dayjob.runtime.clock import Clock
 
@@ -11,6 +11,7 @@ from dayjob.runtime.clock import Clock
 def create(location: Location, clock: Clock) -> RedisEngine:
     """``redis://user:password@host:6379/0``, ``rediss://`` for TLS, or ``unix:///path/redis.sock``.
 
-    ``?prefix=`` names the namespace, ``?patience=`` the seconds that an outage is ridden out.
+    ``?prefix=`` sets the namespace, ``?timeout=`` the seconds for which an operation is repeated during an
+    outage.
     """
-    return RedisEngine(place_of(location), clock)
+    return RedisEngine(read_settings(location))

@@ -1,4 +1,4 @@
-"""What the scripts get: jobs, requests and verdicts as flat lists, in the order that their heads name."""
+"""The arguments of the scripts, as flat lists in the order that the headers of the scripts give."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from struct import Struct as Layout
 
 from dayjob.engines.base import ClaimRequest, DocumentWrite, Insertion, RetentionByQueue, SettleOp
 from dayjob.engines.redis import record
-from dayjob.engines.redis.record import NONE
 from dayjob.model.lifecycle import Transition
 
 Arguments = list[bytes | str | int]
 
-_SETTLE_OP = Layout(">IBBIqqqq")
-_TRANSITIONS = {
+_SETTLE_OP = Layout(">IBBIq")
+TRANSITION_CODES = {
     Transition.ACK: 1, Transition.NACK: 2, Transition.DEAD_LETTER: 3, Transition.RELEASE: 4,
     Transition.SNOOZE: 5, Transition.MARK_CANCELLED: 6,
 }  # fmt: skip
@@ -26,7 +25,7 @@ def ids(keys: Iterable[bytes]) -> bytes:
 
 
 def jobs(insertions: Sequence[Insertion]) -> Arguments:
-    """See ``lua/shared/5_insertion.lua``."""
+    """See ``lua/shared/5_insert.lua``."""
     arguments: Arguments = [ids([job.key for job in insertions])]
     for job in insertions:
         arguments += (job.queue, record.numbers(job), job.dedup_key or b"", record.facts(job))
@@ -37,7 +36,7 @@ def jobs(insertions: Sequence[Insertion]) -> Arguments:
 
 
 def requests(claims: Sequence[ClaimRequest], client: bytes | None = None) -> Arguments:
-    """See ``lua/shared/6_claiming.lua``. Without a client nobody takes a seat."""
+    """See ``lua/shared/6_claim.lua``. Without a client no request becomes a waiting claim."""
     arguments: Arguments = [len(claims)]
     for claim in claims:
         waiting = b"" if client is None or claim.waiting is None else client + claim.waiting.name
@@ -52,7 +51,6 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
     numbers: list[bytes] = []
     given: Arguments = []
     for op in settlements:
-        kept_for = (op.retention.done, op.retention.dead, op.retention.cancelled)
         flags = 0
         if op.error is not None:
             flags |= _ERROR
@@ -71,15 +69,16 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
                 given += pair
         numbers.append(
             _SETTLE_OP.pack(
-                op.epoch, _TRANSITIONS[op.transition], flags, len(op.kv) if op.kv else 0,
-                op.delay, *(NONE if each is None else each for each in kept_for),
+                op.epoch, TRANSITION_CODES[op.transition], flags, len(op.kv) if op.kv else 0,
+                op.delay,
             )
+            + record.retention(op.retention)
         )  # fmt: skip
     return [ids([op.key for op in settlements]), b"".join(numbers), *given]
 
 
 def retention(retention: RetentionByQueue) -> Arguments:
-    """See ``take_keeps`` in ``lua/shared/4_rules.lua``."""
+    """See ``take_retention`` in ``lua/shared/4_rules.lua``."""
     arguments: Arguments = [record.retention(retention.default), len(retention.queues)]
     for queue, times in retention.queues.items():
         arguments += (queue, record.retention(times))
@@ -87,7 +86,7 @@ def retention(retention: RetentionByQueue) -> Arguments:
 
 
 def documents(writes: Sequence[DocumentWrite]) -> Arguments:
-    """See ``lua/write_notes.lua``."""
+    """See ``lua/compare_and_set.lua``."""
     arguments: Arguments = [len(writes)]
     for write in writes:
         given = 0 if write.expected is None else _EXPECTED

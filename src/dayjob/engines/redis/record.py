@@ -1,11 +1,12 @@
-"""Between records and jobs; ``lua/shared/2_records.lua`` is the other side of this layout.
+"""Encoding and decoding of records; ``lua/shared/2_records.lua`` has the same layout.
 
 A record is a fixed head, seven strings whose sizes are in the head, and the facts, which never change and
-which no script reads. ``NONE`` stands for a time that is not there.
+which no script reads. ``NONE`` stands for a missing time.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
 
@@ -16,14 +17,16 @@ from dayjob.model.job import Failure, Job, JobState
 
 NONE = -(2**63)
 
-STATES = (
-    None, JobState.SCHEDULED, JobState.PENDING, JobState.RUNNING, JobState.DONE, JobState.DEAD,
-    JobState.CANCELLED,
-)  # fmt: skip
-CODES = {state: code for code, state in enumerate(STATES) if state is not None}
+STATE_CODES = {
+    JobState.SCHEDULED: 1, JobState.PENDING: 2, JobState.RUNNING: 3, JobState.DONE: 4, JobState.DEAD: 5,
+    JobState.CANCELLED: 6,
+}  # fmt: skip
+"""The stored codes. Scripts compare them: waiting states are below ``RUNNING``, final ones above."""
+
+STATES = {code: state for state, code in STATE_CODES.items()}
 
 TIME = Layout(">q")
-KEEP = Layout(">qqq")
+RETENTION = Layout(">qqq")
 NUMBERS = Layout(">BIIIqq")
 _FORMAT = 1
 _HEAD = Layout(">BBBIIIIqqqqqqqHHHIIII")
@@ -35,7 +38,7 @@ _CANCEL, _SETTLED, _ERROR, _RESULT = 1, 4, 8, 16
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
-    """What never changes in a job's life."""
+    """The fields that never change in a job's life."""
 
     task: str
     payload: bytes
@@ -48,11 +51,11 @@ _decode_facts = msgspec.msgpack.Decoder(Facts).decode
 
 
 class Corrupt(Exception):
-    """The facts of a record can't be decoded; the text says why."""
+    """The facts of a record can't be decoded; the text has the reason."""
 
 
 class Unreadable(Exception):
-    """The head of a record can't be read: not even its state is known."""
+    """The head of a record can't be read, so not even its state is known."""
 
 
 def facts(job: Insertion) -> bytes:
@@ -60,7 +63,7 @@ def facts(job: Insertion) -> bytes:
 
 
 def numbers(job: Insertion) -> bytes:
-    """The numbers of a new job for ``lua/shared/5_insertion.lua``."""
+    """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
     if job.run_at is None:
         flags |= 1
@@ -76,9 +79,10 @@ def numbers(job: Insertion) -> bytes:
     return NUMBERS.pack(flags, job.priority, job.max_attempts, len(job.kv) if job.kv else 0, run, expires)
 
 
+@lru_cache(maxsize=1000)
 def retention(retention: RetentionTimes) -> bytes:
-    """How long finished jobs are kept, for ``keep_of`` in ``lua/shared/4_rules.lua``."""
-    return KEEP.pack(
+    """Return the packed times for ``retention_of`` in ``lua/shared/4_rules.lua``."""
+    return RETENTION.pack(
         *(NONE if time is None else time for time in (retention.done, retention.dead, retention.cancelled))
     )
 
@@ -88,7 +92,7 @@ def progress(fraction: float, message: str) -> bytes:
 
 
 def claimed_job(key: bytes, record: bytes) -> Job:
-    """What running the job needs; ``Corrupt`` if that can't be decoded."""
+    """Return the job with the fields that a run needs. Raise ``Corrupt`` if its facts can't be decoded."""
     (_, _, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease, _, expires, _,
      queue_size, dedup_size, worker_size, error_size, errors_size, result_size, progress_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
@@ -101,14 +105,32 @@ def claimed_job(key: bytes, record: bytes) -> Job:
         found = _decode_facts(record[facts_at:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(corrupt_text(str(error))) from None
-    return Job(
-        key, queue, found.task, found.payload, found.headers or {}, found.tenant, priority,
-        JobState.RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease, None,
-        None if expires == NONE else expires,
-        record[error_at : error_at + error_size].decode("utf-8", "replace") if flags & _ERROR else None,
-        cancel_requested=flags & _CANCEL > 0,
-        worker=record[worker_at:error_at].decode() if worker_size else None,
-    )  # fmt: skip
+    job = Job(
+        key=key,
+        queue=queue,
+        task=found.task,
+        payload=found.payload,
+        headers=found.headers or {},
+        tenant=found.tenant,
+        priority=priority,
+        state=JobState.RUNNING,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        epoch=epoch,
+        enqueued_us=enqueued,
+        run_us=run,
+        claimed_us=claimed,
+        lease_us=lease,
+    )
+    if worker_size:
+        job.worker = record[worker_at:error_at].decode()
+    if expires != NONE:
+        job.expires_us = expires
+    if flags & _ERROR:
+        job.last_error = record[error_at : error_at + error_size].decode("utf-8", "replace")
+    if flags & _CANCEL:
+        job.cancel_requested = True
+    return job
 
 
 def epoch_of(record: bytes) -> int:
@@ -116,23 +138,23 @@ def epoch_of(record: bytes) -> int:
     return epoch
 
 
-def asks_to_stop(record: bytes) -> bool:
-    """Whether the job runs and is asked to stop."""
+def cancel_requested(record: bytes) -> bool:
+    """Return whether the job runs and a cancel is requested."""
     _, state, flags = record[:3]
-    return STATES[state] is JobState.RUNNING and flags & _CANCEL > 0
+    return state == STATE_CODES[JobState.RUNNING] and flags & _CANCEL > 0
 
 
 def full_job(key: bytes, record: bytes) -> Job:
-    """The public record; facts that can't be decoded are left out, and ``last_error`` says so.
+    """Return the public record. Facts that can't be decoded are empty, and ``last_error`` has the reason.
 
-    ``Unreadable`` if the head is damaged: the ``mend`` script makes a new one.
+    Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
         (format, state, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
          finished, expires, _, *sizes) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None
-    if format != _FORMAT or not 0 < state < len(STATES) or _HEAD.size + sum(sizes) > len(record):
+    if format != _FORMAT or state not in STATES or _HEAD.size + sum(sizes) > len(record):
         raise Unreadable
     parts: list[bytes] = []
     start = _HEAD.size
@@ -143,23 +165,40 @@ def full_job(key: bytes, record: bytes) -> Job:
     last_error = error.decode("utf-8", "replace") if flags & _ERROR else None
     try:
         found = _decode_facts(record[start:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as amiss:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as failure:
         found = Facts("", b"")
-        last_error = last_error or corrupt_text(str(amiss))
-    state_now = STATES[state]
-    assert state_now is not None
+        last_error = last_error or corrupt_text(str(failure))
     return Job(
-        key, queue.decode("utf-8", "replace"), found.task, found.payload, found.headers or {}, found.tenant,
-        priority, state_now, attempts, max_attempts, epoch, enqueued, run, _time(claimed), _time(lease),
-        _time(finished), _time(expires), last_error, _failures(errors),
-        dedup.decode("utf-8", "replace") if dedup else None, "settled" if flags & _SETTLED else "claimed",
-        flags & _CANCEL > 0, worker.decode("utf-8", "replace") if worker else None,
-        result if flags & _RESULT else None, _progress(progress),
-    )  # fmt: skip
+        key=key,
+        queue=queue.decode("utf-8", "replace"),
+        task=found.task,
+        payload=found.payload,
+        headers=found.headers or {},
+        tenant=found.tenant,
+        priority=priority,
+        state=STATES[state],
+        attempts=attempts,
+        max_attempts=max_attempts,
+        epoch=epoch,
+        enqueued_us=enqueued,
+        run_us=run,
+        claimed_us=_time(claimed),
+        lease_us=_time(lease),
+        finished_us=_time(finished),
+        expires_us=_time(expires),
+        last_error=last_error,
+        errors=_failures(errors),
+        dedup_key=dedup.decode("utf-8", "replace") if dedup else None,
+        dedup_until="settled" if flags & _SETTLED else "claimed",
+        cancel_requested=flags & _CANCEL > 0,
+        worker=worker.decode("utf-8", "replace") if worker else None,
+        result=result if flags & _RESULT else None,
+        progress=_progress(progress),
+    )
 
 
-def corrupt_text(what: str) -> str:
-    return f"corrupt record: {what}"
+def corrupt_text(reason: str) -> str:
+    return f"corrupt record: {reason}"
 
 
 def _time(value: int) -> int | None:
@@ -167,7 +206,7 @@ def _time(value: int) -> int | None:
 
 
 def _failures(blob: bytes) -> tuple[Failure, ...]:
-    """The history of failures; one that can't be read is nothing to hold a job up for."""
+    """Return the history of failures, or none if it can't be read: the job itself still runs."""
     found: list[Failure] = []
     start = 0
     try:

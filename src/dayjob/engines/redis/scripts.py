@@ -1,6 +1,6 @@
-"""The scripts of this engine: one per verb in ``lua/``, each behind what it needs of ``lua/shared/``.
+"""The Lua scripts: one per verb in ``lua/``, preceded by the parts of ``lua/shared/`` that it needs.
 
-They are called by their digest, and sent in full when the server does not know them: after its restart, a
+They are called by their digest, and sent in full when the server does not have them: after a restart, a
 ``SCRIPT FLUSH``, or a failover.
 """
 
@@ -12,10 +12,15 @@ from importlib.resources import files
 
 from msgspec import Struct
 
+from dayjob.engines.base import BATCH_BYTES
+from dayjob.engines.redis.arguments import TRANSITION_CODES
+from dayjob.engines.redis.record import STATE_CODES
+from dayjob.model.job import ERRORS_KEPT, JobState
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
+
 _LUA = files("dayjob.engines.redis") / "lua"
 
-
-_PARTS = {"insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6, "write_notes": 5, "raise_layout": 0}
+_PARTS = {"insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6, "compare_and_set": 5, "migrate": 0}
 """How many parts of ``lua/shared/`` a verb needs; the others need those up to the rules."""
 
 _RULES = 4
@@ -29,6 +34,7 @@ class Script(Struct, frozen=True):
 @cache
 def script(verb: str) -> Script:
     source = b"".join(_shared()[: _PARTS.get(verb, _RULES)]) + (_LUA / f"{verb}.lua").read_bytes()
+    source = _constants() + source
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
 
@@ -36,3 +42,17 @@ def script(verb: str) -> Script:
 def _shared() -> tuple[bytes, ...]:
     parts = sorted((_LUA / "shared").iterdir(), key=lambda part: part.name)
     return tuple(part.read_bytes() for part in parts)
+
+
+@cache
+def _constants() -> bytes:
+    """Return Lua code that defines the constants shared with Python. ``PENDING`` is the name of a key."""
+    values: dict[str, int | str] = {
+        "PENDING_STATE" if state is JobState.PENDING else state.name: code
+        for state, code in STATE_CODES.items()
+    }
+    values |= {transition.name: code for transition, code in TRANSITION_CODES.items()}
+    values |= {"ERRORS_KEPT": ERRORS_KEPT, "BATCH_BYTES": BATCH_BYTES}
+    texts = {"EXPIRED_TEXT": EXPIRED, "LEASE_EXPIRED_TEXT": LEASE_EXPIRED, "WORKER_GONE_TEXT": WORKER_GONE}
+    values |= {name: f"'{text}'" for name, text in texts.items()}
+    return f"local {', '.join(values)} = {', '.join(map(str, values.values()))}\n".encode()

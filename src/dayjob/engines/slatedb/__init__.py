@@ -1,4 +1,4 @@
-"""The SlateDB engine: a queue whose only server is a bucket, for one process that writes."""
+"""The SlateDB engine: a queue in a bucket, without a server, for one process that writes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from urllib.parse import unquote
 from dayjob.engines.base import Engine
 from dayjob.engines.registry import Location
 from dayjob.engines.slatedb.engine import SlateEngine
-from dayjob.engines.slatedb.place import Place
-from dayjob.engines.slatedb.reading import SlateReader
+from dayjob.engines.slatedb.reader import SlateReader
+from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import Clock
 
-_KNOWN = "flush_ms, takeover, readonly, patience and beat, and for buckets region and endpoint"
+_KNOWN = "flush_ms, takeover, readonly, timeout and beat, and for buckets region and endpoint"
 
 
 def create(location: Location, clock: Clock) -> Engine:
@@ -30,17 +30,17 @@ def create(location: Location, clock: Clock) -> Engine:
         store, path = f"{scheme}://{location.parts.netloc}", path.strip("/") or "dayjob"
     variables = () if scheme == "file" else _variables(location, scheme)
     local = scheme == "file"
-    place = Place(
+    settings = SlateSettings(
         url, store, path,
         flush_ms=int(_number(location, "flush_ms", "5" if local else "100", 1, 60_000)),
-        patience=_number(location, "patience", "30", 0.1, 3600),
+        timeout=_number(location, "timeout", "30", 0.1, 3600),
         beat=_number(location, "beat", "10" if local else "30", 0.1, 3600),
         take_over=_flag(location, "takeover"),
         read_only=_flag(location, "readonly"),
         variables=variables,
     )  # fmt: skip
     location.done(f"{scheme}:// takes {_KNOWN}")
-    return SlateReader(place, clock) if place.read_only else SlateEngine(place, clock)
+    return SlateReader(settings, clock) if settings.read_only else SlateEngine(settings, clock)
 
 
 def _folder(location: Location, path: str) -> str:
@@ -55,7 +55,7 @@ def _folder(location: Location, path: str) -> str:
 
 
 def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
-    """What the URL says of the store, in the names of the store's own environment variables."""
+    """Return the options of the URL for the store, as environment variables of the store."""
     region, endpoint = location.take("region", ""), location.take("endpoint", "")
     if (region or endpoint) and scheme != "s3":
         raise ConfigError(f"the URL {location.url!r} has region or endpoint: only s3:// takes them")
@@ -70,7 +70,7 @@ def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
 
 
 def _number(location: Location, name: str, default: str, least: float, most: float) -> float:
-    """An option of the URL, or of the environment as ``DAYJOB_SLATEDB_`` and its name."""
+    """Return an option of the URL, or of the environment as ``DAYJOB_SLATEDB_`` and its name."""
     text = location.take(name, os.environ.get(f"DAYJOB_SLATEDB_{name.upper()}", default))
     try:
         number = float(text)

@@ -1,4 +1,4 @@
-"""Reads and writes of one open database, as the engine needs them: rows in, rows out, by key and by range."""
+"""Reads and writes of one open database, by key and by range."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import Any
 
 from slatedb import uniffi
 
-from dayjob.engines.slatedb.binding import Row, choose
-from dayjob.engines.slatedb.place import Place
+from dayjob.engines.slatedb.ffi import Row, choose
+from dayjob.engines.slatedb.settings import SlateSettings
 
 _ROWS = 1000
 _LOG = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
-_AT_ONCE = 64
-"""How many reads of single keys are under way at once."""
+_CONCURRENT_READS = 64
 
 
 class Source:
-    """What can be read: a writer or a reader."""
+    """A database to read from, through a writer or a reader."""
 
-    def __init__(self, place: Place, handle: Any) -> None:
-        self.place = place
+    def __init__(self, settings: SlateSettings, handle: Any) -> None:
+        self.settings = settings
         self._handle = handle
-        self._binding = choose()
+        self._ffi = choose()
 
     async def get(self, key: bytes) -> bytes | None:
         try:
             value: bytes | None = await self._handle.get(key)
             return value
         except uniffi.Error as error:
-            raise self.place.translated(error) from error
+            raise self.settings.translated(error) from error
 
     async def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []
-        for start in range(0, len(keys), _AT_ONCE):
-            found += await asyncio.gather(*map(self.get, keys[start : start + _AT_ONCE]))
+        for start in range(0, len(keys), _CONCURRENT_READS):
+            found += await asyncio.gather(*map(self.get, keys[start : start + _CONCURRENT_READS]))
         return found
 
     async def scan(
@@ -48,9 +47,9 @@ class Source:
         chunk: int = _ROWS,
         once: bool = False,
     ) -> AsyncIterator[list[Row]]:
-        """Rows under the prefix in chunks, from ``first`` on or beyond ``after``, told without prefix.
+        """Yield the rows under the prefix in chunks, from ``first`` or after ``after``, both without prefix.
 
-        ``once``: all of it, so each chunk is read while the one before is worked on, and no cache keeps it.
+        ``once``: the whole range is read once, so each chunk is read ahead and none is cached.
         """
         if backwards:
             bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=after, end_inclusive=False)
@@ -69,22 +68,22 @@ class Source:
         )
         try:
             iterator = await self._handle.scan_prefix_with_options(prefix, bounds, options)
-            rows = await self._binding.rows(iterator, chunk)
+            rows = await self._ffi.rows(iterator, chunk)
             while len(rows) == chunk:
                 if once:
-                    following = asyncio.ensure_future(self._binding.rows(iterator, chunk))
+                    following = asyncio.ensure_future(self._ffi.rows(iterator, chunk))
                     yield rows
                     rows = await following
                 else:
                     yield rows
-                    rows = await self._binding.rows(iterator, chunk)
+                    rows = await self._ffi.rows(iterator, chunk)
             if rows:
                 yield rows
         except uniffi.Error as error:
-            raise self.place.translated(error) from error
+            raise self.settings.translated(error) from error
 
     async def versions(self, prefix: bytes) -> dict[bytes, int]:
-        """When each row under the prefix was last written, as a number that only grows."""
+        """Return the sequence number of the last write of each row under the prefix."""
         bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
         found: dict[bytes, int] = {}
         try:
@@ -92,7 +91,7 @@ class Source:
             while rows := await iterator.next_batch(_ROWS):
                 found |= {row.key: row.seq for row in rows}
         except uniffi.Error as error:
-            raise self.place.translated(error) from error
+            raise self.settings.translated(error) from error
         return found
 
     async def first(self, prefix: bytes, *, backwards: bool = False) -> Row | None:
@@ -108,9 +107,9 @@ class Database(Source):
     """A writer."""
 
     async def write(self, changes: Mapping[bytes, bytes | None]) -> uniffi.WriteHandle:
-        """Apply the changes as one, None deletes; the handle tells when they are durable."""
+        """Apply the changes atomically; None deletes. The handle waits for their durability."""
         batch = uniffi.WriteBatch()
-        put, delete = self._binding.put, self._binding.delete
+        put, delete = self._ffi.put, self._ffi.delete
         for key, value in changes.items():
             if value is None:
                 delete(batch, key)
@@ -120,23 +119,17 @@ class Database(Source):
             handle: uniffi.WriteHandle = await self._handle.write(batch)
             return handle
         except uniffi.Error as error:
-            raise self.place.translated(error) from error
+            raise self.settings.translated(error) from error
 
     async def flush(self) -> None:
-        """Make durable what was written before."""
+        """Make the earlier writes durable."""
         try:
             await self._handle.flush_with_options(_LOG)
         except uniffi.Error as error:
-            raise self.place.translated(error) from error
+            raise self.settings.translated(error) from error
 
     @property
     def fenced(self) -> bool:
-        """Whether another writer is known to have taken over."""
+        """Return whether another writer is known to have taken over."""
         reason: Any = self._handle.status().close_reason
         return reason is uniffi.CloseReason.FENCED
-
-
-async def every(source: Source, prefix: bytes) -> AsyncIterator[Row]:
-    async for rows in source.scan(prefix):
-        for row in rows:
-            yield row

@@ -1,15 +1,17 @@
-"""What ``dayjob doctor`` says of a database in object storage."""
+"""The findings of ``dayjob doctor`` about a database in object storage."""
 
 from __future__ import annotations
 
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.slatedb.keys import VERSION
-from dayjob.engines.slatedb.place import Place
+from dayjob.engines.slatedb.settings import SlateSettings
 
 
-def diagnose(place: Place) -> list[Diagnostic]:
-    diagnostics = [Diagnostic("layout", "ok", f"version {VERSION} at {place.store}{place.path.lstrip('/')}")]
-    if place.local:
+def diagnose(settings: SlateSettings) -> list[Diagnostic]:
+    diagnostics = [
+        Diagnostic("layout", "ok", f"version {VERSION} at {settings.store}{settings.path.lstrip('/')}")
+    ]
+    if settings.local:
         diagnostics.append(
             Diagnostic(
                 "durability", "warning",
@@ -18,5 +20,5 @@ def diagnose(place: Place) -> list[Diagnostic]:
             )
         )  # fmt: skip
     else:
-        diagnostics.append(Diagnostic("durability", "ok", "what is accepted is in the bucket"))
+        diagnostics.append(Diagnostic("durability", "ok", "accepted jobs are in the bucket"))
     return diagnostics

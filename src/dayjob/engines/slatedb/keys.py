@@ -1,44 +1,44 @@
-"""The key layout: every key that the engine writes, and what is behind it.
+"""The key layout: every key that the engine writes, and its value.
 
-A key is a byte that all share, a kind (one byte), then its fields. A field of variable length is the last
-one, or ends with a NUL that it can't hold, so no two keys can be mistaken for each other, whatever text
-they hold. What a scan orders by comes first.
+A key is a prefix byte, a kind (one byte), then its fields. A field of variable length is the last one, or
+ends with a NUL, which it can't contain. So no two keys are equal, whatever their texts. The field that a
+scan orders by comes first.
 
-| kind | fields | value (see ``values``) | why |
+| kind | fields | value (see ``values``) | use |
 | --- | --- | --- | --- |
 | ``j`` | id | the job as it was enqueued | a job that waits or runs; opening scans these |
-| ``s`` | id | what has changed since | only if it is no longer as it was enqueued or claimed |
-| ``c`` | number | who claimed, when, and which ids and epochs | one for all jobs of a claim |
-| ``f`` | state, id | both of the above in one | a finished job that is kept; not scanned by opening |
-| ``r`` | time, id | state, queue, when it ended | when a finished job is to be removed |
-| ``d`` | queue's name or nothing, NUL, time, id | the queue's name | when a dead job ended: twice |
-| ``q`` | queue's name | the counters, and whether it is paused | one for each queue ever used |
+| ``s`` | id | the state of the job | only if it differs from the state at enqueue or claim |
+| ``c`` | number | worker, time, ids and epochs | one for all jobs of a claim |
+| ``f`` | state, id | ``j`` and ``s`` in one | a finished job that is kept; opening does not scan these |
+| ``r`` | time, id | state, queue, finish time | the end of a finished job's retention |
+| ``d`` | queue or nothing, NUL, time, id | the queue's name | the finish time of a dead job: twice |
+| ``q`` | queue's name | counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
-| ``n`` | kind, NUL, name | the note, and when it was written | dayjob's own; opening scans these |
-| ``o`` | – | the owner and its last sign of life | who may write |
+| ``n`` | kind, NUL, name | the document and its write time | the broker's records; opening scans these |
+| ``o`` | – | the owner and its last heartbeat | the process that may write |
 
-``LAYOUT_KEY`` stands outside: its place never changes, and it holds the version of the rest. Version 2 added
-the notes, the index of the dead (``d``), and when it ended to a removal. Opening version 1 indexes the dead
-jobs that are there, then writes the new number, in the commit that makes it the owner.
+``LAYOUT_KEY`` never changes. Its value is the version of the layout. Version 2 added the documents, the
+index of dead jobs (``d``), and the finish time in ``r``. Opening version 1 indexes the dead jobs, then
+writes the new version in the commit that makes the process the owner.
 
-A dead job has two ``d``, for the latest of its queue's and for the latest of all.
+A dead job has two ``d`` rows: one among the dead jobs of its queue, one among all dead jobs.
 
-A claim's entry ``(id, epoch)`` holds if the job's stored epoch is one less: then the job is as it was
-before, and what the claim made of it is worked out again. A job that was changed while it ran, or that
-was settled and is still there, has the claim's epoch itself, and is as its ``s`` says. So a claim needs no
-write per job, and an ack none but the delete.
+A claim's entry ``(id, epoch)`` is valid if the job's stored epoch is one less. The job's stored state is
+then the one before the claim, and opening applies the claim again. A job that was changed while it ran, or
+was settled and is still there, has the claim's epoch itself, and its state is in ``s``. So a claim needs no
+write per job, and an ack only the delete.
 
-Writes of each transition, which is what the engine's speed comes down to (tens of microseconds each):
+The engine's speed depends on the number of writes (tens of microseconds each):
 
 | transition | writes |
 | --- | --- |
 | enqueue | 1 |
 | claim | 1 for all jobs of the call |
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
-| ack, kept | 2, and 1 if it is to be removed some day |
-| dead-letter | 4, and 1 if it is to be removed some day |
+| ack, kept | 2; 1 more if the retention ends |
+| dead-letter | 4; 1 more if the retention ends |
 | retry, release, snooze, renewal, promotion, progress | 1 |
-| note | 1 |
+| document | 1 |
 
 Counters add one write for each queue that a commit touches, however many jobs it moved.
 """
@@ -60,7 +60,7 @@ REMOVAL = _PREFIX + b"r"
 DEAD = _PREFIX + b"d"
 QUEUE = _PREFIX + b"q"
 KV = _PREFIX + b"k"
-NOTE = _PREFIX + b"n"
+DOCUMENT = _PREFIX + b"n"
 OWNER = _PREFIX + b"o"
 
 FINISHED_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
@@ -93,12 +93,12 @@ def finished(state: JobState, key: bytes) -> bytes:
 
 
 def moment(time: int, key: bytes) -> bytes:
-    """Times before 1970 are the first of all: a clock may be wrong, an order may not."""
+    """Return the sort key. Times before 1970 count as 1970, so that a wrong clock keeps the order."""
     return max(time, 0).to_bytes(8, "big") + key
 
 
 def moment_of(stored: bytes) -> tuple[int, bytes]:
-    """The time and the job's id, with which a key ends that is ordered by them."""
+    """Return the time and the job's id at the end of a key."""
     return int.from_bytes(stored[-24:-16], "big"), stored[-16:]
 
 
@@ -107,12 +107,12 @@ def removal(time: int, key: bytes) -> bytes:
 
 
 def dead_prefix(queue: str | None) -> bytes:
-    """What the index of the queue's dead jobs begins with, or that of all; no queue's name is empty."""
+    """Return the prefix of the index of the queue's dead jobs, or of all. No queue's name is empty."""
     return DEAD + (queue or "").encode() + b"\0"
 
 
 def dead(queue: str, time: int, key: bytes) -> tuple[bytes, bytes]:
-    """The dead job in both indexes."""
+    """Return the keys of a dead job in both indexes."""
     ended = moment(time, key)
     return dead_prefix(None) + ended, dead_prefix(queue) + ended
 
@@ -129,20 +129,19 @@ def kv(key: bytes) -> bytes:
     return KV + key
 
 
-def documents(kind: str) -> bytes:
-    """What the notes of the kind begin with."""
-    return NOTE + kind.encode() + b"\0"
+def documents_prefix(kind: str) -> bytes:
+    return DOCUMENT + kind.encode() + b"\0"
 
 
-def note(kind: str, name: str) -> bytes:
-    return documents(kind) + name.encode()
+def document(kind: str, name: str) -> bytes:
+    return documents_prefix(kind) + name.encode()
 
 
-def note_parts(stored: bytes) -> tuple[str, str]:
-    kind, _, name = stored[len(NOTE) :].partition(b"\0")
+def document_parts(stored: bytes) -> tuple[str, str]:
+    kind, _, name = stored[len(DOCUMENT) :].partition(b"\0")
     return kind.decode(), name.decode()
 
 
 def id_of(stored: bytes) -> bytes:
-    """The job's id, with which the keys of jobs end."""
+    """Return the job's id at the end of a key."""
     return stored[-16:]

@@ -1,110 +1,86 @@
-"""Looking at jobs: those that wait or run are known in memory, the finished ones are read."""
+"""Listings of jobs: active jobs come from memory, finished ones from the archive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
 
+from dayjob.engines.active_jobs import ActiveJobs
 from dayjob.engines.base import JobQuery
-from dayjob.engines.order import fitting
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import values
+from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.keys import FINISHED_STATES
-from dayjob.engines.slatedb.live import Live
-from dayjob.engines.slatedb.store import Store
+from dayjob.engines.slatedb.payload_cache import PayloadCache
+from dayjob.engines.slatedb.values import Finished
+from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.model.job import Job
 
 _CHUNK = 500
 
 
-async def get(store: Store, wanted: Sequence[bytes]) -> list[Job | None]:
-    """The full records."""
-    records = [store.live.jobs.get(key) for key in wanted]
-    jobs = {job.key: job for job in await _jobs(store, [record for record in records if record is not None])}
-    finished = await store.archive.find([key for key in wanted if key not in jobs])
-    return [
-        jobs[key] if key in jobs else finished[key].to_job() if key in finished else None for key in wanted
-    ]
+class Listing:
+    """Finds full records."""
 
+    def __init__(
+        self, active: ActiveJobs, payloads: PayloadCache, archive: Archive, write_batch: WriteBatch
+    ) -> None:
+        self._active = active
+        self._payloads = payloads
+        self._archive = archive
+        self._write_batch = write_batch
 
-async def find(store: Store, listing: JobQuery) -> list[Job]:
-    """Full records in id order."""
-    found: list[list[Job]] = []
-    if listing.limit > 0 and (
-        listing.queue in (None, values.UNREADABLE) or listing.queue in store.ledger.stats
-    ):
-        if listing.state not in FINISHED_STATES:
-            found.append(await _find_live(store, listing))
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        active = [record for key in keys if (record := self._active.jobs.get(key)) is not None]
+        jobs = {job.key: job for job in await self._jobs(active)}
+        finished = await self._archive.find([key for key in keys if key not in jobs])
+        return [
+            jobs[key] if key in jobs else finished[key].to_job() if key in finished else None for key in keys
+        ]
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        queue = query.queue
+        if query.limit <= 0 or not (queue in (None, values.UNREADABLE) or queue in self._write_batch.stats):
+            return []
+        found: list[list[Job]] = []
+        if query.state not in FINISHED_STATES:
+            found.append(await self._find_active(query))
+
+        def matches(one: Finished) -> bool:
+            return queue in (None, one.record.queue) and query.task in (None, one.task)
+
         for state in FINISHED_STATES:
-            if listing.state in (None, state):
-                kept = await store.archive.list(
-                    state,
-                    lambda one: _fits(one.record, listing) and listing.task in (None, _task(one)),
-                    listing.after,
-                    listing.limit,
-                    listing.newest_first,
-                    listing.queue,
+            if query.state in (None, state):
+                finished = await self._archive.find_in(
+                    state, matches, query.after, query.limit, query.newest_first, queue
                 )
-                found.append([one.to_job() for one in kept])
-    merged = merge(*found, key=lambda job: job.key, reverse=listing.newest_first)
-    return list(islice(merged, listing.limit))
+                found.append([one.to_job() for one in finished])
+        merged = merge(*found, key=lambda job: job.key, reverse=query.newest_first)
+        return list(islice(merged, query.limit))
 
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        return [one.to_job() for one in await self._archive.latest_dead(queue, before, limit)]
 
-async def find_dead(
-    store: Store, queue: str | None, before: tuple[int, bytes] | None, limit: int
-) -> list[Job]:
-    """Full records, the latest failure first."""
-    return [one.to_job() for one in await store.archive.latest_dead(queue, before, limit)]
+    async def _find_active(self, query: JobQuery) -> list[Job]:
+        matching = self._active.find(query)
+        found: list[Job] = []
+        chunk = _CHUNK if query.task is not None else query.limit
+        while len(found) < query.limit and (some := list(islice(matching, chunk))):
+            found += [job for job in await self._jobs(some) if query.task in (None, job.task)]
+        return found[: query.limit]
 
-
-async def _find_live(store: Store, listing: JobQuery) -> list[Job]:
-    matching = map(store.live.jobs.__getitem__, _matching(store.live, listing))
-    found: list[Job] = []
-    chunk = _CHUNK if listing.task is not None else listing.limit
-    while len(found) < listing.limit and (some := list(islice(matching, chunk))):
-        jobs = await _jobs(store, some)
-        found += [job for job in jobs if listing.task in (None, job.task)]
-    return found[: listing.limit]
-
-
-def _matching(live: Live, listing: JobQuery) -> Iterator[bytes]:
-    """Those that fit, in id order."""
-    queue, state = listing.queue, listing.state
-    ordered = live.keys.after(listing.after, listing.newest_first)
-    if queue is None and state is None:
-        return ordered
-
-    def fits(key: bytes) -> bool:
-        record = live.jobs.get(key)
-        return record is not None and _fits(record, listing)
-
-    return fitting(ordered, fits, partial(live.pool, queue, state), listing.newest_first)
-
-
-def _fits(record: Record, listing: JobQuery) -> bool:
-    return listing.queue in (None, record.queue) and listing.state in (None, record.state)
-
-
-def _task(found: values.Finished) -> str:
-    try:
-        return values.body_of(found.body).task
-    except values.Corrupt:
-        return ""
-
-
-async def _jobs(store: Store, records: Sequence[Record]) -> list[Job]:
-    """The public records of live jobs, in order."""
-    jobs: list[Job] = []
-    for start in range(0, len(records), _CHUNK):
-        some = records[start : start + _CHUNK]
-        await store.bodies.need([record.key for record in some])
-        for record in some:
-            try:
-                head, body = values.job_parts(store.bodies[record.key])
-                jobs.append(values.full_job(record, head, body))
-            except values.Corrupt as error:
-                head = values.substitute_head(record)
-                jobs.append(values.full_job(record, head, b"", str(error)))
-    return jobs
+    async def _jobs(self, records: Sequence[Record]) -> list[Job]:
+        """Return the public records of active jobs, in order."""
+        jobs: list[Job] = []
+        for start in range(0, len(records), _CHUNK):
+            some = records[start : start + _CHUNK]
+            await self._payloads.need([record.key for record in some])
+            for record in some:
+                try:
+                    head, body = values.job_parts(self._payloads[record.key])
+                    jobs.append(values.full_job(record, head, body))
+                except values.Corrupt as error:
+                    head = values.substitute_head(record)
+                    jobs.append(values.full_job(record, head, b"", str(error)))
+        return jobs

@@ -1,7 +1,7 @@
-"""The values behind the keys: a version byte, then parts, each but the last with its length before it.
+"""The values of the keys: a version byte, then parts, each but the last after its length.
 
-A job is stored in parts so that one damaged part leaves the others readable: the ``Head`` has what the
-queue needs to know of it, the ``Body`` what running it needs, and ``Changed`` what has happened to it.
+A job is stored in parts, so that one damaged part leaves the others readable. The ``Head`` has the fields
+that the queue needs, the ``Body`` those that a run needs, and ``Changed`` those that change.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ import msgspec
 from msgspec import Struct
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Record
+from dayjob.engines.record import Facts, Record, corrupt_text
 from dayjob.model.job import DedupUntil, Failure, Job, JobState, QueueStats
 from dayjob.runtime.process import Process
 
 VERSION = 1
 UNREADABLE = "unreadable"
-"""The queue of a job whose own can't be read any more."""
+"""The queue of a job whose own can't be decoded."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_STATES = tuple(JobState)
-_NUMBERS = {state: number for number, state in enumerate(_STATES)}
+_CODES = {
+    JobState.SCHEDULED: 0,
+    JobState.PENDING: 1,
+    JobState.RUNNING: 2,
+    JobState.DONE: 3,
+    JobState.DEAD: 4,
+    JobState.CANCELLED: 5,
+}
+_STATES = {code: state for state, code in _CODES.items()}
 
 
 class Corrupt(Exception):
-    """A value that does not hold what it should; the text says which part."""
+    """A value that can't be decoded. The text names the part."""
 
 
 class Head(Struct, array_like=True, frozen=True, gc=False):
-    """The job as it was enqueued, without what only its run needs."""
+    """The job as it was enqueued, without the fields that only a run needs."""
 
     queue: str
     priority: int
@@ -44,7 +51,7 @@ class Head(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Body(Struct, array_like=True, frozen=True, gc=False):
-    """What a run needs."""
+    """The fields that only a run needs."""
 
     payload: bytes
     task: str = ""
@@ -53,7 +60,7 @@ class Body(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Changed(Struct, array_like=True, frozen=True, gc=False):
-    """What has changed since the job was enqueued; ``session`` is that of the claim, if there is one."""
+    """The fields that change. ``session`` is the one of the claim, if the job runs."""
 
     state: int
     priority: int
@@ -90,7 +97,7 @@ class Queue(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Owner(Struct, array_like=True, frozen=True):
-    """The process that writes; ``beat_us`` is its last sign of life, repeated each ``interval_us``."""
+    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``."""
 
     session: int
     process: Process
@@ -105,10 +112,12 @@ class Removal(Struct, array_like=True, frozen=True, gc=False):
     finished_us: int | None = None
 
 
-class Noted(Struct, array_like=True, frozen=True, gc=False):
+class StoredDocument(Struct, array_like=True, frozen=True, gc=False):
     written_us: int
     value: bytes
 
+
+UNREADABLE_HEAD = Head(queue=UNREADABLE, priority=0, max_attempts=1, enqueued_us=0, run_us=0, scheduled=False)
 
 _heads = msgspec.msgpack.Decoder(Head)
 _decode_head = _heads.decode
@@ -118,7 +127,7 @@ _claims = msgspec.msgpack.Decoder(Claimed)
 _queues = msgspec.msgpack.Decoder(Queue)
 _owners = msgspec.msgpack.Decoder(Owner)
 _removals = msgspec.msgpack.Decoder(Removal)
-_notes = msgspec.msgpack.Decoder(Noted)
+_documents = msgspec.msgpack.Decoder(StoredDocument)
 
 Part = TypeVar("Part")
 
@@ -151,14 +160,14 @@ def _read(decoder: msgspec.msgpack.Decoder[Part], part: bytes, name: str) -> Par
 # A job that waits or runs.
 
 
-def new_job(job: Insertion, now: int, run_at: int, expires_at: int | None) -> tuple[Head, bytes]:
-    """The head of a new job, and the whole of its value."""
+def new_job(job: Insertion, now: int, run_at: int, expires_at: int | None) -> bytes:
     head = Head(
-        job.queue, job.priority, job.max_attempts, now, run_at, run_at > now, expires_at, job.dedup_key,
-        job.dedup_until,
+        queue=job.queue, priority=job.priority, max_attempts=job.max_attempts, enqueued_us=now,
+        run_us=run_at, scheduled=run_at > now, expires_us=expires_at, dedup_key=job.dedup_key,
+        dedup_until=job.dedup_until,
     )  # fmt: skip
-    body = Body(job.payload, job.task, job.headers, job.tenant)
-    return head, _join(_encode(head), _encode(body))
+    body = Body(payload=job.payload, task=job.task, headers=job.headers, tenant=job.tenant)
+    return _join(_encode(head), _encode(body))
 
 
 def job_value(head: Head, body: bytes) -> bytes:
@@ -166,7 +175,7 @@ def job_value(head: Head, body: bytes) -> bytes:
 
 
 def job_head(value: bytes) -> Head:
-    """The head alone: opening reads a million of them."""
+    """Return the head only. This is fast, since opening reads a million of them."""
     try:
         if value[0] == VERSION:
             return _decode_head(value[5 : 5 + int.from_bytes(value[1:5], "big")])
@@ -176,7 +185,7 @@ def job_head(value: bytes) -> Head:
 
 
 def job_parts(value: bytes) -> tuple[Head, bytes]:
-    """The head, and the body still encoded."""
+    """Return the head, and the body still encoded."""
     head, body = _split(value, 2)
     return _read(_heads, head, "head"), body
 
@@ -185,24 +194,32 @@ def body_of(part: bytes) -> Body:
     return _read(_bodies, part, "body")
 
 
+def facts(value: bytes) -> Facts:
+    """Return the constant part of a job from its value. Raise ``Corrupt`` if it can't be decoded."""
+    head, part = job_parts(value)
+    body = body_of(part)
+    return Facts(body.task, body.payload, body.headers, body.tenant, head.enqueued_us, head.dedup_key)
+
+
 def new_record(key: bytes, head: Head) -> Record:
-    """The job as it was enqueued."""
+    """Return the record of the job as it was enqueued."""
     return Record(
-        key, head.queue, JobState.SCHEDULED if head.scheduled else JobState.PENDING, head.priority, 0,
-        head.max_attempts, 0, head.run_us, expires_us=head.expires_us, held_key=head.dedup_key,
-        dedup_until=head.dedup_until,
+        key=key, queue=head.queue, state=JobState.SCHEDULED if head.scheduled else JobState.PENDING,
+        priority=head.priority, attempts=0, max_attempts=head.max_attempts, epoch=0, run_us=head.run_us,
+        expires_us=head.expires_us, held_key=head.dedup_key, dedup_until=head.dedup_until,
     )  # fmt: skip
 
 
 def substitute_head(record: Record) -> Head:
-    """What is known of a job whose own head can't be read."""
+    """Return a head for a job whose own can't be decoded."""
     return Head(
-        record.queue, record.priority, record.max_attempts, record.run_us, record.run_us, False,
-        record.expires_us, record.held_key, record.dedup_until,
+        queue=record.queue, priority=record.priority, max_attempts=record.max_attempts,
+        enqueued_us=record.run_us, run_us=record.run_us, scheduled=False, expires_us=record.expires_us,
+        dedup_key=record.held_key, dedup_until=record.dedup_until,
     )  # fmt: skip
 
 
-# What has happened to it.
+# Its state.
 
 
 def changed_value(record: Record, session: int) -> bytes:
@@ -212,10 +229,12 @@ def changed_value(record: Record, session: int) -> bytes:
 def _changed(record: Record, session: int) -> bytes:
     return _encode(
         Changed(
-            _NUMBERS[record.state], record.priority, record.attempts, record.epoch, record.run_us, session,
-            record.claimed_us, record.lease_us, record.finished_us, record.expires_us, record.remove_us,
-            record.last_error, record.errors, record.held_key, record.cancel_requested, record.worker,
-            record.result, record.progress,
+            state=_CODES[record.state], priority=record.priority, attempts=record.attempts,
+            epoch=record.epoch, run_us=record.run_us, session=session, claimed_us=record.claimed_us,
+            lease_us=record.lease_us, finished_us=record.finished_us, expires_us=record.expires_us,
+            remove_us=record.remove_us, last_error=record.last_error, errors=record.errors,
+            held_key=record.held_key, cancel_requested=record.cancel_requested, worker=record.worker,
+            result=record.result, progress=record.progress,
         )
     )  # fmt: skip
 
@@ -225,8 +244,8 @@ def changed(value: bytes) -> Changed:
 
 
 def apply(record: Record, change: Changed) -> None:
-    """Bring the record to what is stored of it."""
-    record.state = _STATES[change.state] if 0 <= change.state < len(_STATES) else JobState.DEAD
+    """Set the fields of the record to the stored ones."""
+    record.state = _STATES.get(change.state, JobState.DEAD)
     record.priority = change.priority
     record.attempts = change.attempts
     record.epoch = change.epoch
@@ -253,26 +272,33 @@ def finished_value(record: Record, head: Head, body: bytes) -> bytes:
 
 
 class Finished(Struct, gc=False):
-    """A finished job as it is stored; ``amiss`` says what of it could not be read."""
+    """A stored finished job. ``corrupt`` names the part that could not be decoded."""
 
     record: Record
     head: Head
     body: bytes
-    amiss: str | None = None
+    corrupt: str | None = None
 
     def to_job(self) -> Job:
-        return full_job(self.record, self.head, self.body, self.amiss)
+        return full_job(self.record, self.head, self.body, self.corrupt)
+
+    @property
+    def task(self) -> str:
+        try:
+            return body_of(self.body).task
+        except Corrupt:
+            return ""
 
 
 def finished(key: bytes, state: JobState, value: bytes) -> Finished:
-    """Lenient: what can't be read is replaced, and said to be amiss."""
+    """Return the stored job. Parts that can't be decoded are replaced."""
     try:
         head_part, change_part, body = _split(value, 3)
         head = _read(_heads, head_part, "head")
         record = new_record(key, head)
         apply(record, _read(_changes, change_part, "state"))
     except Corrupt as error:
-        head = Head(UNREADABLE, 0, 1, 0, 0, False)
+        head = UNREADABLE_HEAD
         record = new_record(key, head)
         record.state = state
         return Finished(record, head, value, str(error))
@@ -280,23 +306,19 @@ def finished(key: bytes, state: JobState, value: bytes) -> Finished:
     return Finished(record, head, body)
 
 
-def full_job(record: Record, head: Head, part: bytes, amiss: str | None = None) -> Job:
-    """The public record; what of the body can't be decoded is left out, and ``last_error`` says so."""
+def full_job(record: Record, head: Head, part: bytes, corrupt: str | None = None) -> Job:
+    """Return the public record. A body that can't be decoded is empty, and ``last_error`` names the part."""
     try:
         body = body_of(part)
     except Corrupt as error:
         body = Body(b"")
-        amiss = amiss or str(error)
+        corrupt = corrupt or str(error)
     job = record.to_job(
-        body.task, body.payload, body.headers, body.tenant, head.enqueued_us, head.dedup_key
-    )  # fmt: skip
-    if amiss is not None and job.last_error is None:
-        job.last_error = corrupt_text(amiss)
+        Facts(body.task, body.payload, body.headers, body.tenant, head.enqueued_us, head.dedup_key)
+    )
+    if corrupt is not None and job.last_error is None:
+        job.last_error = corrupt_text(corrupt)
     return job
-
-
-def corrupt_text(what: str) -> str:
-    return f"corrupt record: {what}"
 
 
 # The rest.
@@ -328,21 +350,28 @@ def owner(value: bytes) -> Owner:
 
 
 def removal_value(record: Record) -> bytes:
-    return _join(_encode(Removal(_NUMBERS[record.state], record.queue, record.finished_us)))
+    return _join(_encode(Removal(_CODES[record.state], record.queue, record.finished_us)))
 
 
-def removal(value: bytes) -> tuple[JobState, str, int | None]:
-    """The state, the queue, and when the job ended."""
-    found = _read(_removals, _split(value, 1)[0], "time of removal")
-    return _STATES[found.state], found.queue, found.finished_us
+def removal(value: bytes) -> Removal:
+    return _read(_removals, _split(value, 1)[0], "removal")
 
 
-def note_value(value: bytes, now: int) -> bytes:
-    return _join(_encode(Noted(now, value)))
+def removal_record(key: bytes, time: int, value: bytes) -> Record:
+    """Return a finished job with the fields that its removal needs."""
+    found = removal(value)
+    record = new_record(key, UNREADABLE_HEAD)
+    record.queue, record.state = found.queue, _STATES[found.state]
+    record.finished_us, record.remove_us = found.finished_us, time
+    return record
 
 
-def noted(value: bytes) -> Noted:
-    return _read(_notes, _split(value, 1)[0], "note")
+def document_value(value: bytes, now: int) -> bytes:
+    return _join(_encode(StoredDocument(now, value)))
+
+
+def stored_document(value: bytes) -> StoredDocument:
+    return _read(_documents, _split(value, 1)[0], "document")
 
 
 def layout_value(version: int) -> bytes:
@@ -350,7 +379,7 @@ def layout_value(version: int) -> bytes:
 
 
 def layout(value: bytes) -> Any:
-    """The version of the layout; None if it can't be read."""
+    """Return the version of the layout, or None if it can't be decoded."""
     try:
         return msgspec.msgpack.decode(value)["layout"]
     except (msgspec.MsgspecError, TypeError, KeyError, ValueError):

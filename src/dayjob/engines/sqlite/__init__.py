@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dayjob.engines.registry import Location
-from dayjob.engines.sqlite.database import Place, SqliteLayout
+from dayjob.engines.sqlite.database import SqliteLayout, SqliteSettings
 from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import Clock
@@ -22,8 +22,8 @@ def layout(location: Location) -> SqliteLayout:
     return SqliteLayout(_read(location))
 
 
-def _read(location: Location) -> Place:
-    """``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``?synchronous=`` and ``?busy_timeout=``."""
+def _read(location: Location) -> SqliteSettings:
+    """``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``?synchronous=`` and ``?timeout=``."""
     url = location.url
     if location.parts.netloc:
         raise ConfigError(f"the URL {url!r} has two slashes: write three, as in sqlite:///jobs.db")
@@ -37,9 +37,9 @@ def _read(location: Location) -> Place:
     synchronous = location.take("synchronous", "full").lower()
     if synchronous not in _SYNCHRONOUS:
         raise ConfigError(f"the URL {url!r} has synchronous={synchronous!r}: write full (durable) or normal")
-    busy_timeout = _seconds(location.take("busy_timeout", "30"), url)
-    location.done("sqlite:/// takes synchronous and busy_timeout")
-    return Place(url, Path(path).absolute(), synchronous.upper(), busy_timeout)
+    timeout = _seconds(location.take("timeout", "30"), url)
+    location.done("sqlite:/// takes synchronous and timeout")
+    return SqliteSettings(url, Path(path).absolute(), synchronous.upper(), timeout)
 
 
 def _seconds(text: str, url: str) -> float:
@@ -48,5 +48,5 @@ def _seconds(text: str, url: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise ConfigError(f"the URL {url!r} has busy_timeout={text!r}: write a number of seconds, 0 to 3600")
+        raise ConfigError(f"the URL {url!r} has timeout={text!r}: write a number of seconds, 0 to 3600")
     return seconds

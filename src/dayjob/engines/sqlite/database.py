@@ -1,4 +1,4 @@
-"""Opening a SQLite file: durability, busy handling, and the layout's version."""
+"""Opening a SQLite file: durability, lock handling, and the version of the layout."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from dayjob.errors import ConfigError, EngineUnavailable
 from dayjob.runtime import entropy
 from dayjob.runtime.clock import SYSTEM, block
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
-_SHORTEST_NAP, _LONGEST_NAP = 0.0002, 0.002
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.002
 
 
-class Place(Struct, frozen=True):
-    """Which file, and how it is opened."""
+class SqliteSettings(Struct, frozen=True):
+    """The file, and how it is opened."""
 
     url: str
     path: Path
     synchronous: str = "FULL"
-    busy_timeout: float = 30.0
+    timeout: float = 30.0
+    """Seconds that an operation waits for the locks of other processes."""
 
     def connect(self) -> sqlite3.Connection:
-        """A connection in autocommit mode whose owner begins and ends its transactions."""
+        """Return a connection in autocommit mode. Its owner begins and ends the transactions."""
         try:
             connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -38,7 +39,7 @@ class Place(Struct, frozen=True):
         except sqlite3.Error as error:
             raise self.refusal(error) from error
         try:
-            self.patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
+            self.when_unlocked(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA cache_size = -16000")
             connection.execute("PRAGMA temp_store = MEMORY")
@@ -49,13 +50,13 @@ class Place(Struct, frozen=True):
             raise
         return connection
 
-    def patiently(self, attempt: Callable[[], Answer]) -> Answer:
-        """Try until nobody else holds the lock.
+    def when_unlocked(self, attempt: Callable[[], Reply]) -> Reply:
+        """Repeat the attempt until no other process holds the lock, up to the timeout.
 
-        The naps are short and random, so that of several processes each gets its share; SQLite's own
-        waiting lets the process that has just committed win again and again.
+        The pauses are short and random, so that each of several processes gets its share. With SQLite's
+        own busy handler, the process that has just committed wins again and again.
         """
-        deadline = SYSTEM.elapsed() + self.busy_timeout
+        deadline = SYSTEM.elapsed() + self.timeout
         while True:
             try:
                 return attempt()
@@ -64,25 +65,25 @@ class Place(Struct, frozen=True):
                     raise
                 if SYSTEM.elapsed() >= deadline:
                     raise EngineUnavailable(
-                        f"{self.url}: the database stayed locked for {self.busy_timeout:g} s: look for a "
-                        "process that keeps a transaction open, or raise ?busy_timeout="
+                        f"{self.url}: the database stayed locked for {self.timeout:g} s: look for a "
+                        "process that keeps a transaction open, or raise ?timeout="
                     ) from error
-            block(_SHORTEST_NAP + (_LONGEST_NAP - _SHORTEST_NAP) * entropy.fraction())
+            block(_SHORTEST_PAUSE + (_LONGEST_PAUSE - _SHORTEST_PAUSE) * entropy.fraction())
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Take the write lock."""
-        self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        self.when_unlocked(lambda: connection.execute("BEGIN IMMEDIATE"))
 
     def prepare(self) -> sqlite3.Connection:
-        """Open the file and bring its layout up to date; refuse what is not, or no longer, ours to use."""
+        """Open the file and migrate its layout. Refuse files that can't be used, or have a newer layout."""
         if not self.path.parent.is_dir():
             raise ConfigError(
                 f"{self.url}: the folder {str(self.path.parent)!r} does not exist: create it first"
             )
         if self.path.is_dir():
             raise ConfigError(f"{self.url}: {str(self.path)!r} is a folder: name a file in it")
-        as_itself = os.access in os.supports_effective_ids
-        if self.path.exists() and not os.access(self.path, os.R_OK | os.W_OK, effective_ids=as_itself):
+        by_effective_id = os.access in os.supports_effective_ids
+        if self.path.exists() and not os.access(self.path, os.R_OK | os.W_OK, effective_ids=by_effective_id):
             raise self.refusal(sqlite3.OperationalError("unable to open: permission denied"))
         connection = self.connect()
         try:
@@ -95,10 +96,10 @@ class Place(Struct, frozen=True):
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Bring the layout up to date, under the write lock."""
+        """Migrate the layout, under the write lock."""
         scripts = migrations()
         newest = scripts[-1][0]
-        if self.patiently(lambda: _version(connection)) == newest:
+        if self.when_unlocked(lambda: _version(connection)) == newest:
             _check_writable(self, connection)
             return
         self.begin(connection)
@@ -106,7 +107,7 @@ class Place(Struct, frozen=True):
             version = _version(connection)
             if version > newest:
                 raise ConfigError(
-                    f"{self.url}: the file has layout {version} and this dayjob knows up to {newest}: "
+                    f"{self.url}: the file has layout {version} and this dayjob supports up to {newest}: "
                     "upgrade dayjob, or name another file"
                 )
             for number, script in scripts:
@@ -121,7 +122,7 @@ class Place(Struct, frozen=True):
             raise
 
     def refusal(self, error: sqlite3.Error) -> ConfigError | EngineUnavailable:
-        """Why the file can't be used, for errors met while opening it."""
+        """Return the error for a file that can't be opened."""
         text = str(error)
         if "not a database" in text:
             return ConfigError(f"{self.url}: {str(self.path)!r} is not a SQLite database: name another file")
@@ -133,7 +134,7 @@ class Place(Struct, frozen=True):
         return self.outage(error)
 
     def outage(self, error: sqlite3.Error) -> EngineUnavailable:
-        """An operation failed because of the storage."""
+        """Return the error for an operation that failed because of the storage."""
         hint = "make room on the disk" if "full" in str(error) else "check the file and its disk"
         return EngineUnavailable(f"{self.url}: {error}: nothing was changed; {hint}, then try again")
 
@@ -141,22 +142,22 @@ class Place(Struct, frozen=True):
 class SqliteLayout(Struct, frozen=True):
     """The tables of one file."""
 
-    place: Place
+    settings: SqliteSettings
 
     def script(self) -> str:
-        """The SQL that creates them, as one transaction."""
+        """Return the SQL that creates the tables, as one transaction."""
         parts = ["BEGIN;"]
         for number, sql in migrations():
             parts += [f"-- Layout {number}", sql.strip(), _mark(number)]
         return "\n\n".join([*parts, "COMMIT;", ""])
 
     async def apply(self) -> tuple[int, int]:
-        before = self._version() if self.place.path.exists() else 0
-        self.place.prepare().close()
+        before = self._version() if self.settings.path.exists() else 0
+        self.settings.prepare().close()
         return before, migrations()[-1][0]
 
     def _version(self) -> int:
-        with closing(self.place.connect()) as connection:
+        with closing(self.settings.connect()) as connection:
             return _version(connection)
 
 
@@ -164,9 +165,9 @@ def is_busy(error: sqlite3.Error) -> bool:
     return "locked" in str(error) or "busy" in str(error)
 
 
-def _check_writable(place: Place, connection: sqlite3.Connection) -> None:
-    """``BEGIN`` alone does not fail on a file that is read-only."""
-    place.begin(connection)
+def _check_writable(settings: SqliteSettings, connection: sqlite3.Connection) -> None:
+    """Raise if the file is read-only. ``BEGIN`` alone does not fail then."""
+    settings.begin(connection)
     try:
         connection.execute("UPDATE dayjob_meta SET value = value")
     finally:
@@ -189,7 +190,7 @@ def _mark(number: int) -> str:
 
 
 def _commands(script: str) -> list[str]:
-    """The statements of a script one by one; ``executescript`` would commit in the middle."""
+    """Return the statements of a script. ``executescript`` would commit in the middle."""
     commands: list[str] = []
     command = ""
     for line in script.splitlines(keepends=True):

@@ -1,8 +1,8 @@
 """No connection crosses a fork.
 
-SQLite keeps its locks in the memory of the process: a forked child would believe that it holds locks
-that it does not, and commit into a log that its parent has deleted. So all connections are closed
-before a fork; the parent's threads open theirs again at the next use, and a child opens its own.
+SQLite stores its locks in the memory of the process. A forked child would seem to hold locks that it does
+not have, and would commit into a log that its parent has deleted. All connections are therefore closed before
+a fork. The parent's threads reopen theirs at the next use, and a child opens its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 
 class Holder(Protocol):
-    """Whoever keeps a connection open; ``lock`` is held while it is in use."""
+    """An object with an open connection. ``lock`` is held while the connection is in use."""
 
     lock: Lock
 
@@ -30,7 +30,7 @@ _held: list[Lock] = []
 
 @contextmanager
 def no_fork() -> Iterator[None]:
-    """Keep the process from forking for a moment."""
+    """Block forks of this process."""
     with _opening:
         yield
 

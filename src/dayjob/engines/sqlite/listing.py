@@ -1,4 +1,4 @@
-"""Looking at jobs, in id order or the latest failure first: each listing by the index that fits it."""
+"""Listings of jobs, in id order or the latest failure first. Each uses the index that suits it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _INDEX_OF = {
     JobState.RUNNING: "dayjob_leases",
 }
 _SPARSE = 10_000
-"""Up to this many jobs in a state, listing them sorts the state's own index; above, it avoids that."""
+"""Up to this many jobs in a state, a listing sorts the index of the state."""
 
 _MERGED = 50_000
-"""The most ids that are read from the runs of an index to be merged."""
+"""The largest number of ids that are read from the ranges of an index and merged."""
 
 _BY_ID = "INDEXED BY sqlite_autoindex_dayjob_jobs_1"
-"""The ids themselves. ``NOT INDEXED`` means nothing to a table without rowids: the planner would choose."""
+"""The primary key. ``NOT INDEXED`` has no effect on a table without rowids: the planner would choose."""
 
 _FIRST, _LAST = b"", b"\xff" * 17
 _LATEST = (2**63 - 1, _LAST)
 
 
-class Lister:
+class Listing:
     """Finds full records, and the ids of finished jobs."""
 
     def __init__(self, statements: Statements, queues: Queues) -> None:
@@ -39,32 +39,30 @@ class Lister:
 
     def get(self, keys: Sequence[bytes]) -> list[Job | None]:
         select = statement("find").format(index="", conditions="job.id = ?", order="")
-        answers: list[Job | None] = []
+        found: list[Job | None] = []
         for key in keys:
             row = self._statements.cursor.execute(select, (key,)).fetchone()
-            answers.append(None if row is None else rows.full_job(row))
-        return answers
+            found.append(None if row is None else rows.full_job(row))
+        return found
 
-    def find(self, listing: JobQuery) -> list[Job]:
-        queue_id = None if listing.queue is None else self._queues.id_of(listing.queue)
-        if listing.queue is not None and queue_id is None:
+    def find(self, query: JobQuery) -> list[Job]:
+        queue_id = None if query.queue is None else self._queues.id_of(query.queue)
+        if query.queue is not None and queue_id is None:
             return []
-        if listing.state in FINISHED and listing.task is None:
-            keys = self.finished_keys(
-                listing.state, listing.queue, listing.after, listing.limit, listing.newest_first
-            )
+        if query.state in FINISHED and query.task is None:
+            keys = self.finished_keys(query.state, query.queue, query.after, query.limit, query.newest_first)
             return self._present(keys)
-        index = self._listing_index(listing)
-        if index == _BY_ID and listing.state is JobState.PENDING and listing.task is None:
-            pending = self._pending_keys(listing)
+        index = self._index_of(query)
+        if index == _BY_ID and query.state is JobState.PENDING and query.task is None:
+            pending = self._pending_keys(query)
             if pending is not None:
                 return self._present(pending)
         conditions, parameters = ["1"], []
         for condition, value in (
-            (f"job.state = '{listing.state}'" if listing.state else "", None),
+            (f"job.state = '{query.state}'" if query.state else "", None),
             ("job.queue_id = ?", queue_id),
-            ("job.task = ?", listing.task),
-            ("job.id < ?" if listing.newest_first else "job.id > ?", listing.after),
+            ("job.task = ?", query.task),
+            ("job.id < ?" if query.newest_first else "job.id > ?", query.after),
         ):
             if value is not None:
                 parameters.append(value)
@@ -73,13 +71,13 @@ class Lister:
         select = statement("find").format(
             index=index,
             conditions=" AND ".join(conditions),
-            order=f"ORDER BY job.id {'DESC' if listing.newest_first else ''} LIMIT ?",
+            order=f"ORDER BY job.id {'DESC' if query.newest_first else ''} LIMIT ?",
         )
-        found = self._statements.cursor.execute(select, (*parameters, listing.limit)).fetchall()
+        found = self._statements.cursor.execute(select, (*parameters, query.limit)).fetchall()
         return [rows.full_job(row) for row in found]
 
     def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        """Dead jobs, the latest failure first."""
+        """Return dead jobs, the latest failure first."""
         index, conditions, parameters = "dayjob_deaths", "", []
         if queue is not None:
             queue_id = self._queues.id_of(queue)
@@ -97,17 +95,17 @@ class Lister:
     def _present(self, keys: Sequence[bytes]) -> list[Job]:
         return [job for job in self.get(keys) if job is not None]
 
-    def _listing_index(self, listing: JobQuery) -> str:
-        """The index to list by: that of the state if few jobs are in it, else the ids themselves."""
-        if listing.state not in _INDEX_OF:
+    def _index_of(self, query: JobQuery) -> str:
+        """Return the index to list by: that of the state if few jobs are in it, else the primary key."""
+        if query.state not in _INDEX_OF:
             return _BY_ID
-        counts = [getattr(stats, listing.state.value) for stats in self._queues.stats().values()]
-        return f"INDEXED BY {_INDEX_OF[listing.state]}" if sum(counts) <= _SPARSE else _BY_ID
+        counts = [getattr(stats, query.state.value) for stats in self._queues.stats().values()]
+        return f"INDEXED BY {_INDEX_OF[query.state]}" if sum(counts) <= _SPARSE else _BY_ID
 
     def finished_keys(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int, newest_first: bool = False
     ) -> list[bytes]:
-        """Ids of finished jobs in id order: each queue has its run of them in the index; they are merged."""
+        """Return ids of finished jobs in id order, merged from the index range of each queue."""
         name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
         runs = [
             self._statements.keys(name, state.value, queue_id, start if after is None else after, limit)
@@ -115,22 +113,25 @@ class Lister:
         ]
         return list(islice(merge(*runs, reverse=newest_first), limit))
 
-    def _pending_keys(self, listing: JobQuery) -> list[bytes] | None:
-        """Ids of pending jobs in id order, merged from the run of each queue and priority; None if many."""
-        places: list[tuple[int, int]] = []
-        for queue_id in self._queue_ids(listing.queue):
+    def _pending_keys(self, query: JobQuery) -> list[bytes] | None:
+        """Return ids of pending jobs in id order, merged from the range of each queue and priority.
+
+        Return None if there are too many ranges.
+        """
+        ranges: list[tuple[int, int]] = []
+        for queue_id in self._queue_ids(query.queue):
             priority = -1
             while (row := self._statements.one("next_priority", queue_id, priority)) != (None,):
                 assert row is not None
                 (priority,) = row
-                places.append((queue_id, priority))
-                if len(places) * listing.limit > _MERGED:
+                ranges.append((queue_id, priority))
+                if len(ranges) * query.limit > _MERGED:
                     return None
-        newest_first = listing.newest_first
+        newest_first = query.newest_first
         name, start = ("pending_keys_newest_first", _LAST) if newest_first else ("pending_keys", _FIRST)
-        after = start if listing.after is None else listing.after
-        runs = [self._statements.keys(name, *place, after, listing.limit) for place in places]
-        return list(islice(merge(*runs, reverse=newest_first), listing.limit))
+        after = start if query.after is None else query.after
+        runs = [self._statements.keys(name, *one, after, query.limit) for one in ranges]
+        return list(islice(merge(*runs, reverse=newest_first), query.limit))
 
     def _queue_ids(self, queue: str | None) -> list[int]:
         names = [queue] if queue is not None else list(self._queues.stats())

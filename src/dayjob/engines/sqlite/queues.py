@@ -1,24 +1,24 @@
-"""The queues of a file: their ids and names, their counters, and whether they are paused."""
+"""The queues of a file: ids, names, counters, and whether they are paused."""
 
 from __future__ import annotations
 
-from dayjob.engines.record import Tally
 from dayjob.engines.sqlite.statements import Statements
+from dayjob.engines.store import Deltas
 from dayjob.model.job import JobState, QueueStats
 
 _COUNTED = tuple(JobState(name) for name in ("pending", "scheduled", "running", "done", "dead", "cancelled"))
 
 
 class Queues:
-    """What one connection knows of the queues; ids and names never change, so they are asked for once."""
+    """The queues as one connection sees them. Ids and names never change, so they are cached."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self._ids: dict[str, int] = {}
         self._names: dict[int, str] = {}
 
-    def forget(self) -> None:
-        """After a rollback, which may have undone a new queue."""
+    def discard(self) -> None:
+        """Drop the cache after a rollback, which may have undone a new queue."""
         self._ids.clear()
         self._names.clear()
 
@@ -30,8 +30,8 @@ class Queues:
                 found = self._ids[name] = row[0]
         return found
 
-    def own_id_of(self, name: str) -> int:
-        """The queue's id; the queue is made known if it is new."""
+    def make_id_of(self, name: str) -> int:
+        """Return the queue's id. A new queue is added."""
         found = self.id_of(name)
         if found is None:
             found = self._statements.execute("add_queue", name).lastrowid
@@ -47,17 +47,21 @@ class Queues:
             name = self._names[queue_id] = row[0]
         return name
 
-    def count(self, tally: Tally) -> None:
-        for queue in {queue for queue, _ in tally.deltas}:
-            deltas = [tally.deltas.get((queue, state), 0) for state in _COUNTED]
-            if any(deltas):
-                self._statements.execute("count", *deltas, self.own_id_of(queue))
+    def count(self, deltas: Deltas) -> None:
+        for queue in {queue for queue, _ in deltas}:
+            changes = [deltas.get((queue, state), 0) for state in _COUNTED]
+            if any(changes):
+                self._statements.execute("count", *changes, self.make_id_of(queue))
 
     def stats(self) -> dict[str, QueueStats]:
         return {row[0]: QueueStats(*row[1:]) for row in self._statements.execute("stats")}
 
     def pause(self, name: str, paused: bool) -> None:
-        self._statements.execute("pause", int(paused), self.own_id_of(name))
+        self._statements.execute("pause", int(paused), self.make_id_of(name))
+
+    def is_paused(self, name: str) -> bool:
+        queue_id = self.id_of(name)
+        return queue_id is not None and self._statements.one("is_paused", queue_id) == (1,)
 
     def paused(self) -> set[str]:
         return {row[0] for row in self._statements.execute("paused")}

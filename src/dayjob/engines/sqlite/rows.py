@@ -1,4 +1,4 @@
-"""Between rows and records: strict for a claim; lenient, saying what is amiss, for a look."""
+"""Conversion between rows and records: strict for a claim, lenient for a listing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dayjob.engines.base import Insertion, Progress
-from dayjob.engines.record import Record, waiting_state
+from dayjob.engines.base import Insertion
+from dayjob.engines.record import Facts, Record, corrupt_text, waiting_state
 from dayjob.model.job import NORMAL, DedupUntil, Failure, Job, JobState
 
 Row = tuple[Any, ...]
@@ -18,17 +18,15 @@ _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 _decode_progress = msgspec.msgpack.Decoder(tuple[float, str]).decode
 _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
 
-
 _NOT_WHOLE = "a counter or a time is not a whole number"
 
 
 class Corrupt(Exception):
-    """A row that does not hold what it should; the text says which part."""
+    """A row with a value of the wrong type. The text names it."""
 
 
-def insertion_row(job: Insertion, queue_id: int, now: int) -> Row:
-    """The parameters of ``insert.sql``."""
-    run_at, expires_at = job.times(now)
+def insertion_row(job: Insertion, queue_id: int, run_at: int, expires_at: int | None, now: int) -> Row:
+    """Return the parameters of ``insert.sql``."""
     return (
         job.key, queue_id, waiting_state(run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
         expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
@@ -37,7 +35,7 @@ def insertion_row(job: Insertion, queue_id: int, now: int) -> Row:
 
 
 def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) -> Job:
-    """A row of ``candidates.sql`` as the job that its claim makes of it."""
+    """Return a row of ``candidates.sql`` as the claimed job. Raise ``Corrupt`` if it can't be decoded."""
     (key, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run, expires,
      last_error, cancel_requested) = row  # fmt: skip
     if type(payload) is not bytes:
@@ -48,14 +46,15 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
     if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
         raise Corrupt(_NOT_WHOLE)
     return Job(
-        key, queue, task, payload, _headers(headers), tenant, priority, JobState.RUNNING, attempts + 1,
-        max_attempts, epoch + 1, enqueued, run, now, now + lease, None, expires, last_error,
-        cancel_requested=bool(cancel_requested), worker=worker,
+        key=key, queue=queue, task=task, payload=payload, headers=_headers(headers), tenant=tenant,
+        priority=priority, state=JobState.RUNNING, attempts=attempts + 1, max_attempts=max_attempts,
+        epoch=epoch + 1, enqueued_us=enqueued, run_us=run, claimed_us=now, lease_us=now + lease,
+        expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested), worker=worker,
     )  # fmt: skip
 
 
 def record(row: Row, queue: str) -> Record:
-    """A row of ``load.sql``; numbers that are none are replaced."""
+    """Return a row of ``load.sql`` as a record. Numbers that are not are replaced."""
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
      last_error, errors, held_key, dedup_until, cancel_requested, worker, result) = row  # fmt: skip
     corrupt = None
@@ -63,61 +62,63 @@ def record(row: Row, queue: str) -> Record:
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
         corrupt = corrupt_text(_NOT_WHOLE)
     return Record(
-        key, queue, _state(state), priority, attempts, max_attempts, epoch, run, claimed, lease, finished,
-        expires, remove, _text(last_error), _errors(errors) if errors else (), held_key, dedup_until,
-        bool(cancel_requested), worker, result, corrupt=corrupt,
+        key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
+        max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
+        finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
+        errors=_errors(errors) if errors else (), held_key=held_key, dedup_until=dedup_until,
+        cancel_requested=bool(cancel_requested), worker=worker, result=result, corrupt=corrupt,
     )  # fmt: skip
 
 
 def record_row(record: Record) -> Row:
-    """The parameters of ``save.sql``."""
+    """Return the parameters of ``save.sql``."""
     return (
         record.state._value_, record.priority, record.attempts, record.run_us, record.claimed_us,
         record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
         _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
-        record.worker, record.result, _encode(record.progress) if record.progress else None, record.key,
+        record.worker, record.result, progress_value(record.progress), record.key,
     )  # fmt: skip
 
 
 def full_job(row: Row) -> Job:
-    """A row of ``find.sql``; what can't be decoded is left out, and ``last_error`` says so."""
+    """Return a row of ``find.sql`` as a job. Values that can't be decoded are replaced.
+
+    ``last_error`` then names them, unless it has a text of its own.
+    """
     (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
      run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
      worker, result, progress) = row  # fmt: skip
-    amiss: list[str] = []
+    corrupt: list[str] = []
     try:
         decoded = _headers(headers)
     except Corrupt as error:
         decoded = {}
-        amiss.append(str(error))
+        corrupt.append(str(error))
     if type(payload) is not bytes:
-        amiss.append(f"the payload is {type(payload).__name__}, not bytes")
+        corrupt.append(f"the payload is {type(payload).__name__}, not bytes")
         payload = b""
     if not _whole(priority, attempts, max_attempts, epoch, run):
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
-        amiss.append(_NOT_WHOLE)
-    claimed, lease, finished, expires = map(_time, (claimed, lease, finished, expires))
+        corrupt.append(_NOT_WHOLE)
     if type(enqueued) is not int:
         enqueued = 0
-        amiss.append(_NOT_WHOLE)
-    amiss += [f"{text!r} is not valid text" for text in (task, tenant, last_error) if type(text) is bytes]
-    if amiss and last_error is None:
-        last_error = corrupt_text("; ".join(amiss))
-    return Job(
-        key, queue, _text(task) or "", payload, decoded, _text(tenant), priority, _state(state), attempts,
-        max_attempts, epoch, enqueued, run, claimed, lease, finished, expires, _text(last_error),
-        _errors(errors) if errors else (), dedup_key, _until(dedup_until), bool(cancel_requested), worker,
-        result, _progress(progress),
+        corrupt.append(_NOT_WHOLE)
+    corrupt += [f"{text!r} is not valid text" for text in (task, tenant, last_error) if type(text) is bytes]
+    if corrupt and last_error is None:
+        last_error = corrupt_text("; ".join(corrupt))
+    record = Record(
+        key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
+        max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=_time(claimed),
+        lease_us=_time(lease), finished_us=_time(finished), expires_us=_time(expires),
+        last_error=_text(last_error), errors=_errors(errors) if errors else (),
+        dedup_until=_until(dedup_until), cancel_requested=bool(cancel_requested), worker=worker,
+        result=result, progress=_progress(progress),
     )  # fmt: skip
+    return record.to_job(Facts(_text(task) or "", payload, decoded, _text(tenant), enqueued, dedup_key))
 
 
-def report_row(report: Progress) -> Row:
-    """The parameters of ``report.sql``."""
-    return (_encode((report.fraction, report.message)), report.key, report.epoch)
-
-
-def corrupt_text(what: str) -> str:
-    return f"corrupt record: {what}"
+def progress_value(progress: tuple[float, str] | None) -> bytes | None:
+    return None if progress is None else _encode(progress)
 
 
 def _progress(blob: Any) -> tuple[float, str] | None:
@@ -128,7 +129,7 @@ def _progress(blob: Any) -> tuple[float, str] | None:
 
 
 def text_or_bytes(value: bytes) -> str | bytes:
-    """A ``text_factory`` that lets through what is not UTF-8, so that it can be told from the rest."""
+    """A ``text_factory`` that returns text that is not UTF-8 as bytes, so that it can be detected."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -156,7 +157,7 @@ def _replaced(
 
 
 def _state(text: Any) -> JobState:
-    """A record in no known state is out of the way, as a dead one is."""
+    """Return the state. A record in an unknown state counts as dead, so that nothing runs it."""
     return _STATES.get(text, JobState.DEAD)
 
 
@@ -178,7 +179,7 @@ def _headers(blob: Any) -> dict[str, str]:
 
 
 def _errors(blob: Any) -> tuple[Failure, ...]:
-    """The history of failures; one that can't be read is nothing to hold a job up for."""
+    """Return the history of failures. A history that can't be decoded does not hold up a job."""
     try:
         return _decode_errors(blob)
     except (msgspec.MsgspecError, TypeError, ValueError):

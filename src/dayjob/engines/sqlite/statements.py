@@ -1,7 +1,7 @@
 """The SQL of this engine: one statement per file in ``sql/``, named by its verb.
 
-Statements about many jobs come in a few fixed widths, so that each is prepared only once. They are
-also what lets the threads share: the driver hands over the interpreter at every statement it executes.
+Statements on many jobs have a few fixed widths, so that each is prepared only once. Wide statements also
+share the interpreter well: the driver releases the GIL at every statement.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def statement(name: str) -> str:
 
 @cache
 def keyed(name: str, width: int) -> str:
-    """The statement for that many keys."""
+    """Return the statement for that many keys."""
     return statement(name).format(keys=", ".join("?" * width))
 
 
 def key_chunks(keys: Sequence[Item]) -> Iterator[tuple[int, tuple[Item | None, ...]]]:
-    """The keys in groups of the widths that there are, the last filled up with NULLs that match nothing."""
+    """Yield the keys in groups of the fixed widths. NULLs, which match nothing, fill up the last."""
     for start in range(0, len(keys), WIDEST):
         some = keys[start : start + WIDEST]
         width = next(width for width in _WIDTHS if width >= len(some))
@@ -45,12 +45,12 @@ def key_chunks(keys: Sequence[Item]) -> Iterator[tuple[int, tuple[Item | None, .
 
 @cache
 def insert_of(width: int) -> str:
-    """The statement that inserts that many rows."""
+    """Return the statement that inserts that many rows."""
     return statement("insert").format(rows=", ".join([_INSERT_ROW] * width))
 
 
 def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """The rows in groups of the widths that there are, in order."""
+    """Yield the rows in groups of the fixed widths, in order."""
     start = 0
     for width in _INSERT_WIDTHS:
         while len(rows) - start >= width:
@@ -59,7 +59,7 @@ def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def migrations() -> list[tuple[int, str]]:
-    """The numbered scripts that build the layout, in order."""
+    """Return the numbered scripts that build the layout, in order."""
     scripts = [entry for entry in (_HERE / "migrations").iterdir() if entry.name.endswith(".sql")]
     return sorted((int(script.name.removesuffix(".sql")), script.read_text("utf-8")) for script in scripts)
 

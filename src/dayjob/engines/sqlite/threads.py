@@ -1,50 +1,52 @@
-"""The two threads of an engine: one writes, one reads. Each has a connection that nobody else touches.
+"""The two threads of an engine, a writer and a reader, each with its own connection.
 
-The writer takes all that is waiting into one transaction, so that whatever arrives during a commit
-shares the next one. A piece of work that fails is undone alone. While it waits it looks now and then
-whether another process has changed the file.
+The writer runs all waiting verbs in one transaction, so that the verbs that arrive during a commit share
+the next one. A verb that fails is rolled back alone. While the writer waits, it polls for changes by other
+processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from dayjob.engines.sqlite.database import Place
+from dayjob.engines.sqlite.database import SqliteSettings
 from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.rows import text_or_bytes
-from dayjob.engines.sqlite.store import Store
+from dayjob.engines.sqlite.store import Owner, SqliteStore
+from dayjob.engines.store import run_now
 from dayjob.errors import Closed, DayjobError
 from dayjob.runtime.signals import Signals, Topic
 
-Answer = TypeVar("Answer")
-Work = Callable[[Store], Any]
+Reply = TypeVar("Reply")
+Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
+Call = tuple[Verb, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 WATCH_INTERVAL = 0.025
-"""Seconds between looks for changes by other processes; a look costs a few microseconds."""
+"""Seconds between polls for changes by other processes. A poll costs a few microseconds."""
 
-_MOST = 100
-"""How many pieces of work share a transaction at most."""
+_MAX_CALLS = 100
+"""The largest number of calls in one transaction."""
 
 
 class StoreThread:
-    """Runs pieces of work on a store of its own and answers on the event loop."""
+    """Runs verbs on its own store and replies on the event loop."""
 
-    def __init__(self, place: Place, signals: Signals, name: str) -> None:
+    def __init__(self, settings: SqliteSettings, signals: Signals, name: str, owner: Owner) -> None:
         self.lock = Lock()
-        self._place = place
+        self._settings = settings
+        self._owner = owner
         self._signals = signals
-        self._opened: tuple[sqlite3.Connection, Store] | None = None
+        self._opened: tuple[sqlite3.Connection, SqliteStore] | None = None
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Call | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._closed = False
         register(self)
@@ -52,7 +54,7 @@ class StoreThread:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the event loop that waits for answers is gone."""
+        """Return whether the event loop that waits for replies is closed."""
         return self._loop.is_closed()
 
     @property
@@ -60,13 +62,13 @@ class StoreThread:
         return self._open()[0]
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> SqliteStore:
         return self._open()[1]
 
-    def _open(self) -> tuple[sqlite3.Connection, Store]:
+    def _open(self) -> tuple[sqlite3.Connection, SqliteStore]:
         if self._opened is None:
-            connection = self._place.connect()
-            self._opened = (connection, Store(connection))
+            connection = self._settings.connect()
+            self._opened = (connection, SqliteStore(connection, self._owner))
         return self._opened
 
     def disconnect(self) -> None:
@@ -74,160 +76,167 @@ class StoreThread:
         if opened is not None:
             opened[0].close()
 
-    async def do(self, work: Callable[[Store], Answer]) -> Answer:
+    async def run(self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]]) -> Reply:
         if self._closed:
-            raise Closed(f"{self._place.url}: the engine is closed")
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self._queue.put((work, future))
+            raise Closed(f"{self._settings.url}: the engine is closed")
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._queue.put((verb, future))
         return await future
 
     async def close(self) -> None:
-        """Finish what is waiting, then end the thread and close the connection."""
+        """Run the waiting calls, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        with ThreadPoolExecutor(1) as waiter:  # The loop's own may be full of calls that never end.
+        with ThreadPoolExecutor(1) as waiter:  # The loop's executor may be full of calls that never end.
             await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
         self.disconnect()
 
     def _run(self) -> None:
         while True:
             batch = self._next()
-            work = [item for item in batch if item is not None]
-            if work:
+            calls = [item for item in batch if item is not None]
+            if calls:
                 with self.lock:
                     try:
-                        outcomes, topics = self._perform(work)
+                        outcomes, topics = self._perform(calls)
                     except Exception as error:
-                        outcomes, topics = self._fail(work, error)
-                self._tell(self._deliver, outcomes, topics)
-            if len(work) < len(batch):
+                        outcomes, topics = self._fail(calls, error)
+                self._call_soon(self._deliver, outcomes, topics)
+            if len(calls) < len(batch):
                 return
 
-    def _next(self) -> list[tuple[Work, asyncio.Future[Any]] | None]:
-        """All that is waiting, at least one."""
+    def _next(self) -> list[Call | None]:
+        """Return the waiting calls, at least one."""
         batch = [self._wait()]
-        while batch[-1] is not None and len(batch) < _MOST:
+        while batch[-1] is not None and len(batch) < _MAX_CALLS:
             try:
                 batch.append(self._queue.get_nowait())
             except Empty:
                 break
         return batch
 
-    def _wait(self) -> tuple[Work, asyncio.Future[Any]] | None:
+    def _wait(self) -> Call | None:
         return self._queue.get()
 
-    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
+    def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
         raise NotImplementedError
 
-    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # The event loop is gone, and with it whoever waited.
+    def _call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # The event loop is closed, and with it the callers.
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _deliver(self, outcomes: list[Outcome], topics: set[Topic]) -> None:
-        for future, answer, error in outcomes:
+        for future, reply, error in outcomes:
             if not future.done():
                 if error is None:
-                    future.set_result(answer)
+                    future.set_result(reply)
                 else:
                     future.set_exception(error)
         self._signals.publish(topics)
 
-    def _attempt(self, work: Work, future: asyncio.Future[Any]) -> Outcome:
+    def _attempt(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
         try:
-            return future, work(self._store), None
+            return future, self._execute(verb), None
         except sqlite3.Error as error:
             if "decode to UTF-8" in str(error) and self._connection.text_factory is str:
                 self._connection.text_factory = text_or_bytes
-                return self._attempt(work, future)
-            return future, None, self._place.outage(error)
+                return self._attempt(verb, future)
+            return future, None, self._settings.outage(error)
         except Exception as error:
             return future, None, error
 
-    def _fail(
-        self, batch: list[tuple[Work, asyncio.Future[Any]]], error: Exception
-    ) -> tuple[list[Outcome], set[Topic]]:
-        """Nothing of the batch was done; what went wrong is told, and the thread goes on."""
+    def _execute(self, verb: Verb) -> Any:
+        raise NotImplementedError
+
+    def _fail(self, calls: list[Call], error: Exception) -> tuple[list[Outcome], set[Topic]]:
+        """Roll back the transaction and return the error for each call. The thread goes on."""
         if self._opened is not None:
             connection, store = self._opened
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
-            store.forget()
+            store.discard()
         if isinstance(error, sqlite3.Error):
-            error = self._place.outage(error)
-        return [(future, None, error) for _, future in batch], set()
+            error = self._settings.outage(error)
+        return [(future, None, error) for _, future in calls], set()
 
 
 class Reader(StoreThread):
-    """Looks at the last committed state, each piece of work at one moment of it."""
+    """Reads the last committed state. Each call reads one snapshot."""
 
-    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
-        outcomes = []
-        for work, future in batch:
-            outcomes.append(self._attempt(partial(self._at_one_moment, work), future))
-        return outcomes, set()
+    def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
+        return [self._attempt(*call) for call in calls], set()
 
-    def _at_one_moment(self, work: Work, store: Store) -> Any:
-        """Looking may be repeated, so it can wait for whoever holds the file, as after a crash."""
+    def _execute(self, verb: Verb) -> Any:
+        """Reads can be repeated, so they wait for a process that holds the file, as after a crash."""
 
-        def look() -> Any:
+        def read() -> Any:
             self._connection.execute("BEGIN")
             try:
-                return work(store)
+                return run_now(verb(self._store))
             finally:
                 self._connection.execute("COMMIT")
 
-        return self._place.patiently(look)
+        return self._settings.when_unlocked(read)
 
 
 class Writer(StoreThread):
-    """Changes the store, one durable transaction for all that is waiting."""
+    """Writes to the store, in one durable transaction for all waiting calls."""
 
     _version = 0
-    """What the connection last said of changes by others; never 0, and not comparable between connections."""
+    """The last ``data_version`` of the connection. It is never 0, and differs between connections."""
 
     def disconnect(self) -> None:
         self._version = 0
         super().disconnect()
 
-    def _wait(self) -> tuple[Work, asyncio.Future[Any]] | None:
+    def _wait(self) -> Call | None:
         while True:
             try:
                 return self._queue.get(timeout=WATCH_INTERVAL)
             except Empty:
                 with self.lock:
-                    self._look()
+                    self._poll()
 
-    def _look(self) -> None:
-        """Wake everybody if another connection has changed the file since the last look."""
+    def _poll(self) -> None:
+        """Publish all topics if another connection has changed the file since the last poll."""
         try:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         except (sqlite3.Error, DayjobError):
             return
         if version != self._version:
             self._version = version
-            self._tell(self._signals.publish_all)
+            self._call_soon(self._signals.publish_all)
 
-    def _perform(self, batch: list[tuple[Work, asyncio.Future[Any]]]) -> tuple[list[Outcome], set[Topic]]:
-        self._place.begin(self._connection)
-        self._look()
+    def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
+        self._settings.begin(self._connection)
+        self._poll()
         store = self._store
         outcomes = []
         topics: set[Topic] = set()
-        for work, future in batch:
-            outcomes.append(self._isolated(work, future))
+        for verb, future in calls:
+            outcomes.append(self._isolated(verb, future))
             topics |= store.topics
             store.topics.clear()
         self._connection.execute("COMMIT")
         return outcomes, topics
 
-    def _isolated(self, work: Work, future: asyncio.Future[Any]) -> Outcome:
-        """Do one piece of work so that its failure leaves nothing behind, and its neighbours alone."""
-        self._connection.execute("SAVEPOINT dayjob_work")
-        outcome = self._attempt(work, future)
-        if outcome[2] is not None:
-            if not self._connection.in_transaction:
-                raise outcome[2]
-            self._connection.execute("ROLLBACK TO dayjob_work")
-            self._store.forget()
-        self._connection.execute("RELEASE dayjob_work")
+    def _isolated(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
+        """Run one verb so that its failure leaves no change of its own and does not affect the others."""
+        self._connection.execute("SAVEPOINT dayjob_call")
+        outcome = self._attempt(verb, future)
+        if outcome[2] is not None and not self._connection.in_transaction:
+            raise outcome[2]
+        self._connection.execute("RELEASE dayjob_call")
         return outcome
+
+    def _execute(self, verb: Verb) -> Any:
+        store = self._store
+        try:
+            reply = run_now(verb(store))
+            store.flush()
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO dayjob_call")
+                store.discard()
+            raise
+        return reply

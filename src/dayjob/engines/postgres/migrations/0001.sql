@@ -1,29 +1,6 @@
--- The layout of dayjob in a PostgreSQL schema. `dayjob` stands for the schema's name throughout.
---
--- jobs      one row per job. A job enters as pending or scheduled; promote makes it pending, claim makes it
---           running, a settlement ends it or sends it back. Partial indexes keep each of these steps a
---           seek, however many jobs wait or are kept:
---             jobs_pending   what claim takes, in order        jobs_due       when promote is next wanted
---             jobs_leases    what reap looks at                jobs_expiries  jobs that may expire unstarted
---             jobs_removals  what sweep removes, by time       jobs_finished  listing by state and queue
---             jobs_holders   who holds a dedup key (unique)    jobs_flagged   running jobs asked to stop
--- counts    how many jobs of a queue are in each state, as changes to be summed up: every commit that moves
---           jobs appends one row per queue, so that no two clients ever wait for one another's counter and
---           a snapshot held by somebody else costs nothing. fold replaces many rows by their sum. A queue
---           has been used if it is in here.
--- pauses    the queues that hand out nothing.
--- batches   the answer of each batch of changes, under the token that its client made for it: a client
---           that lost the connection before the answer came asks again with the same token and gets the
---           first answer. Tokens grow with time, so the index grows at its end; old ones are pruned.
--- kv        the users' key-value space.
--- notes     small records of dayjob's own; see 0002.sql.
--- meta      the version of this layout, and the id of this installation.
---
--- Times are microseconds since 1970 in UTC, read from the server's clock unless a client gives one. errors
--- holds one JSON array [attempt, time, worker, message] per failure. held_key repeats dedup_key for as long
--- as the job holds it. claim is the token of the claim that made the job running.
+-- The tables of the first layout; README.md describes all tables as they are now.
 
--- The time to act at: the one that is given, or the server's.
+-- Return the time to act at: the given one, or the server's.
 CREATE FUNCTION dayjob.now_us(given bigint) RETURNS bigint
     LANGUAGE sql VOLATILE PARALLEL SAFE
     AS $$ SELECT coalesce(given, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) $$;

@@ -1,5 +1,4 @@
--- notes     small records of dayjob's own, such as schedules and workers, by kind and name. Whoever writes one
---           says what it was before, so that of two who knew the same one succeeds.
+-- Compare-and-set records, and dead jobs in the order of their failures.
 
 CREATE TABLE dayjob.notes (
     kind text COLLATE "C" NOT NULL,
@@ -14,6 +13,6 @@ CREATE TABLE dayjob.notes (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Dead letters, the latest failure first: of all queues, and of one.
+-- Dead jobs by finish time, of all queues and of one.
 CREATE INDEX jobs_dead ON dayjob.jobs (finished_at, id) WHERE state = 'dead';
 CREATE INDEX jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead';

@@ -1,43 +1,44 @@
--- End waiting jobs as cancelled; flag running ones.
--- $1 token  $2 now  $3 channel  $4 news if one is flagged  $5 ids  $6 queues  $7 their keeps  $8 the keep of any other queue
--- Answers, for each that was there and not finished, "id state", with the state it was in.
+-- End waiting jobs as cancelled; store a cancel request for running ones.
+-- $1 token  $2 now  $3 channel  $4 message if a cancel is requested  $5 ids
+-- $6 queues  $7 their retention  $8 the retention of other queues
+-- Replies "id state" for each job that was not finished, with its state before.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 found AS MATERIALIZED (
-    SELECT id, queue, state, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS keep
+    SELECT id, queue, state, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
     FROM dayjob.jobs
     WHERE id = ANY ($5::uuid[]) AND state || '' IN ('pending', 'scheduled', 'running')
     FOR UPDATE
 ),
-flagged AS (
+requested AS (
     UPDATE dayjob.jobs SET cancel_requested = true
     WHERE id = ANY (ARRAY(SELECT id FROM found WHERE state = 'running'))
 ),
 removed AS (
-    DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM found WHERE state <> 'running' AND keep = 0))
+    DELETE FROM dayjob.jobs
+    WHERE id = ANY (ARRAY(SELECT id FROM found WHERE state <> 'running' AND retention = 0))
 ),
 saved AS (
     UPDATE dayjob.jobs
     SET state = 'cancelled', finished_at = clock.now, held_key = NULL,
-        remove_at = CASE WHEN found.keep > 0 THEN clock.now + found.keep END
+        remove_at = CASE WHEN found.retention > 0 THEN clock.now + found.retention END
     FROM clock, found
-    WHERE jobs.id = found.id AND found.state <> 'running' AND found.keep <> 0
+    WHERE jobs.id = found.id AND found.state <> 'running' AND found.retention <> 0
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, pending, scheduled, cancelled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled, cancelled)
     SELECT queue, -count(*) FILTER (WHERE state = 'pending'), -count(*) FILTER (WHERE state = 'scheduled'),
-        count(*) FILTER (WHERE keep <> 0)
+        count(*) FILTER (WHERE retention <> 0)
     FROM found
     WHERE state <> 'running'
     GROUP BY queue
 ),
-answer AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', state)), '{}') AS told, bool_or(state = 'running') AS flags
+result AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(id, ' ', state)), '{}') AS reply, bool_or(state = 'running') AS requests
     FROM found
 ),
-noted AS (
-    INSERT INTO dayjob.batches (token, answer)
-    SELECT $1::uuid, told FROM answer WHERE $1::uuid IS NOT NULL
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
 )
-SELECT told, CASE WHEN flags THEN pg_notify($3, $4) END FROM answer
+SELECT reply, CASE WHEN requests THEN pg_notify($3, $4) END FROM result

@@ -1,2 +1,2 @@
--- The claims of all running jobs that are asked to stop.
+-- Return the claims of all running jobs with a cancel request.
 SELECT id, epoch FROM dayjob.jobs WHERE cancel_requested AND state = 'running'

@@ -1,13 +1,15 @@
--- Hand out pending jobs, queue by queue in the order given, each in the order of (priority, id).
--- $1 now  $2 queues  $3 their leases  $4, $5 after which (priority, id) of each to look  $6 limit
--- $7 worker  $8 claim  $9 whether to look at what others have in hand, too
--- The claim is locked by its token while it is under way: a retry waits for it, and finds what it took.
--- A job that another claim took while this one looks is passed by. To lock it would be to lock it as it has
--- become, running, and its worker could not settle it until this claim is over. Its row tells by its xmax,
--- which is compared with this statement's snapshot; the sum makes it whole, as it has 32 bits of the 64.
--- By "nullif … is not null" the planner knows that nearly all jobs pass.
--- The last column tells how many blocks of the index were read: a few, and many more if what was claimed
--- since the last vacuum, or under a snapshot that somebody holds, is still in it.
+-- Claim pending jobs, queue by queue in the order given, each in the order of (priority, id).
+-- $1 now  $2 queues  $3 their leases  $4, $5 the (priority, id) of each to start after  $6 limit
+-- $7 worker  $8 claim  $9 whether to consider jobs that other transactions may have locked  $10 the most bytes of payload
+-- The claim holds a lock named by its token while it is under way. A repetition waits for it, then finds its jobs.
+-- A job that another claim took after this snapshot is skipped. Locking it would lock its new version, which is running,
+-- and its worker could not settle it until this claim ends. The row's xmax names that transaction. It is compared with this
+-- statement's snapshot; the addition extends it from 32 to 64 bits.
+-- "nullif … IS NOT NULL" makes the planner expect that nearly all jobs pass.
+-- At least one job is claimed. The jobs beyond the bytes were locked for nothing, and are free after this statement.
+-- The window has no ORDER BY: it reads the materialized rows in the order in which they were picked.
+-- The last column is the number of index blocks that were read: few, or many if dead entries of claimed jobs are still in
+-- the index, because no vacuum has run or another transaction holds an old snapshot.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now, pg_advisory_xact_lock(hashtextextended($8::uuid::text, 0)) AS under_way,
         pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) AS read,
@@ -19,10 +21,10 @@ wanted AS MATERIALIZED (
     WHERE (SELECT pauses.queue FROM dayjob.pauses WHERE pauses.queue = wanted.queue) IS NULL
 ),
 picked AS MATERIALIZED (
-    SELECT job.id
+    SELECT job.id, job.size
     FROM clock, wanted
     CROSS JOIN LATERAL (
-        SELECT jobs.id
+        SELECT jobs.id, octet_length(jobs.payload) AS size
         FROM dayjob.jobs
         WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
             AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
@@ -36,6 +38,15 @@ picked AS MATERIALIZED (
     ) AS job
     LIMIT $6
 ),
+fitting AS MATERIALIZED (
+    SELECT id
+    FROM (
+        SELECT id, sum(size) OVER preceding AS total, row_number() OVER preceding AS number
+        FROM picked
+        WINDOW preceding AS (ROWS UNBOUNDED PRECEDING)
+    ) AS summed
+    WHERE total <= $10 OR number = 1
+),
 claimed AS (
     UPDATE dayjob.jobs
     SET state = 'running', attempts = attempts + 1, epoch = epoch + 1, claimed_at = clock.now,
@@ -43,12 +54,12 @@ claimed AS (
         worker = $7, claim = $8, progress = NULL,
         held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
     FROM clock
-    WHERE id = ANY (ARRAY(SELECT id FROM picked))
+    WHERE id = ANY (ARRAY(SELECT id FROM fitting))
     RETURNING id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
         claimed_at, lease_expires_at, expires_at, last_error, cancel_requested
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, pending, running)
+    INSERT INTO dayjob.counters (queue, pending, running)
     SELECT queue, -count(*), count(*) FROM claimed GROUP BY queue
 )
 SELECT claimed.*, (SELECT pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass)) - clock.read

@@ -1,4 +1,4 @@
--- The jobs that claims took whose answers were lost.
+-- Return the jobs of claims whose replies were lost.
 -- $1 queues  $2 claims
 SELECT id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
     claimed_at, lease_expires_at, expires_at, last_error, cancel_requested, 0

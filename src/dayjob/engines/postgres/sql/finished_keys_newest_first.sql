@@ -1,11 +1,11 @@
--- Ids of finished jobs in id order, the newest first, each queue with its own stretch of the index.
--- $1 state  $2 queues, NULL for all  $3 from which id on  $4 but for this one  $5 limit
--- The conditions are put as one range of the index, so that nothing else is thought to be cheaper.
+-- Return ids of finished jobs in id order, the newest first, each queue by its own range of the index.
+-- $1 state  $2 queues, NULL for all  $3 the first id  $4 an id to leave out  $5 limit
+-- The conditions form one range of the index, so that the planner finds no other plan cheaper.
 SELECT job.id
 FROM (
     SELECT queue FROM unnest($2::text[]) AS queue
     UNION
-    SELECT counts.queue FROM dayjob.counts WHERE $2::text[] IS NULL
+    SELECT counters.queue FROM dayjob.counters WHERE $2::text[] IS NULL
 ) AS wanted
 CROSS JOIN LATERAL (
     SELECT jobs.id FROM dayjob.jobs

@@ -1,8 +1,8 @@
--- Store jobs; those whose id exists or whose dedup key is held are passed over.
--- $1 now  $2 token  $3 channel  $4 news  $5… the jobs, one array per column.
--- Answers, unless it is all, which were stored.
+-- Store jobs, except those whose id exists or whose dedup key is held.
+-- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array per column
+-- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now
+    SELECT dayjob.now_us($2) AS now
 ),
 given AS (
     SELECT job.*, clock.now, coalesce(job.run_at, clock.now + job.delay) AS due,
@@ -15,7 +15,7 @@ given AS (
         run_at, delay, expires_at, expires_in, dedup_key, dedup_until
     )
 ),
-stored AS (
+inserted AS (
     INSERT INTO dayjob.jobs (
         id, queue, state, task, payload, priority, max_attempts, headers, tenant,
         enqueued_at, run_at, expires_at, dedup_key, held_key, dedup_until
@@ -27,18 +27,18 @@ stored AS (
     RETURNING id, queue, state
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, pending, scheduled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled)
     SELECT queue, count(*) FILTER (WHERE state = 'pending'), count(*) FILTER (WHERE state = 'scheduled')
-    FROM stored
+    FROM inserted
     GROUP BY queue
 ),
-answer AS MATERIALIZED (
-    SELECT count(*) AS stored,
-        CASE WHEN count(*) < cardinality($5::text[]) THEN coalesce(array_agg(id::text), '{}') END AS ids
-    FROM stored
+result AS MATERIALIZED (
+    SELECT count(*) AS inserted,
+        CASE WHEN count(*) < cardinality($5::text[]) THEN coalesce(array_agg(id::text), '{}') END AS reply
+    FROM inserted
 ),
-noted AS (
-    INSERT INTO dayjob.batches (token, answer)
-    SELECT $2::uuid, ids FROM answer WHERE $2::uuid IS NOT NULL AND stored > 0
+stored AS (
+    INSERT INTO dayjob.replies (token, reply)
+    SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL AND inserted > 0
 )
-SELECT ids, CASE WHEN $4::text IS NOT NULL THEN pg_notify($3, $4) END FROM answer
+SELECT reply, CASE WHEN $4::text IS NOT NULL THEN pg_notify($3, $4) END FROM result

@@ -1,2 +1,2 @@
--- The id of this installation.
+-- Return the id of this installation.
 SELECT value FROM dayjob.meta WHERE key = 'installation'

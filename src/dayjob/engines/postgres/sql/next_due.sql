@@ -1,4 +1,4 @@
--- Microseconds until the next job is due or expires.
+-- Return microseconds until the next job is due or expires.
 -- $1 now
 SELECT least(
     (SELECT run_at FROM dayjob.jobs WHERE state = 'scheduled' ORDER BY run_at LIMIT 1),

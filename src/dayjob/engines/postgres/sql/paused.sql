@@ -1,2 +1,2 @@
--- The queues that hand out nothing.
+-- Return the paused queues.
 SELECT queue FROM dayjob.pauses

@@ -1,12 +1,12 @@
--- Ids of pending jobs in id order, the newest first, merged from the runs of the index.
--- $1 queues and $2 priorities of the runs  $3 from which id on  $4 but for this one  $5 limit
--- The conditions are put as one range of the index, so that nothing else is thought to be cheaper.
+-- Return ids of pending jobs in id order, the newest first, merged from ranges of the index.
+-- $1 queues and $2 priorities of the ranges  $3 the first id  $4 an id to leave out  $5 limit
+-- The conditions form one range of the index, so that the planner finds no other plan cheaper.
 SELECT job.id
-FROM unnest($1::text[], $2::bigint[]) AS run (queue, priority)
+FROM unnest($1::text[], $2::bigint[]) AS range (queue, priority)
 CROSS JOIN LATERAL (
     SELECT jobs.id FROM dayjob.jobs
-    WHERE (jobs.queue, jobs.priority, jobs.id) <= (run.queue, run.priority, $3::uuid)
-        AND (jobs.queue, jobs.priority) >= (run.queue, run.priority)
+    WHERE (jobs.queue, jobs.priority, jobs.id) <= (range.queue, range.priority, $3::uuid)
+        AND (jobs.queue, jobs.priority) >= (range.queue, range.priority)
         AND jobs.id IS DISTINCT FROM $4::uuid AND jobs.state = 'pending'
     ORDER BY jobs.queue DESC, jobs.priority DESC, jobs.id DESC
     LIMIT $5

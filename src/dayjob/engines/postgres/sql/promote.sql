@@ -1,14 +1,14 @@
 -- Make due jobs pending.
--- $1 now  $2 limit
--- Answers how many there were, and on which queues.
+-- $1 token  $2 now  $3 limit
+-- Replies with their number and their queues. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($1) AS now
+    SELECT dayjob.now_us($2) AS now
 ),
 due AS MATERIALIZED (
     SELECT id FROM dayjob.jobs
     WHERE state = 'scheduled' AND run_at <= (SELECT now FROM clock)
     ORDER BY run_at
-    LIMIT $2
+    LIMIT $3
     FOR UPDATE SKIP LOCKED
 ),
 saved AS (
@@ -17,7 +17,13 @@ saved AS (
     RETURNING queue
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, scheduled, pending)
+    INSERT INTO dayjob.counters (queue, scheduled, pending)
     SELECT queue, -count(*), count(*) FROM saved GROUP BY queue
+),
+result AS MATERIALIZED (
+    SELECT count(*) AS promoted, count(*)::text || array_agg(DISTINCT queue) AS reply FROM saved
+),
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE promoted > 0
 )
-SELECT count(*), array_agg(DISTINCT queue) FROM saved
+SELECT reply FROM result

@@ -1,20 +1,19 @@
 -- Remove those of the given jobs that are dead.
 -- $1 token  $2 ids
--- Answers how many.
+-- Replies with their number.
 WITH removed AS (
     DELETE FROM dayjob.jobs
     WHERE id = ANY ($2::uuid[]) AND state || '' = 'dead'
     RETURNING queue
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, dead)
+    INSERT INTO dayjob.counters (queue, dead)
     SELECT queue, -count(*) FROM removed GROUP BY queue
 ),
-answer AS MATERIALIZED (
-    SELECT ARRAY[count(*)::text] AS told FROM removed
+result AS MATERIALIZED (
+    SELECT ARRAY[count(*)::text] AS reply FROM removed
 ),
-noted AS (
-    INSERT INTO dayjob.batches (token, answer)
-    SELECT $1::uuid, told FROM answer WHERE $1::uuid IS NOT NULL
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
 )
-SELECT told FROM answer
+SELECT reply FROM result

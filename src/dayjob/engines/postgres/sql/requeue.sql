@@ -1,6 +1,6 @@
 -- Make dead jobs pending again.
 -- $1 token  $2 now  $3 ids
--- Answers, for each that was dead, "id queue".
+-- Replies "id queue" for each that was dead.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
@@ -13,14 +13,13 @@ saved AS (
     RETURNING id, queue
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, dead, pending)
+    INSERT INTO dayjob.counters (queue, dead, pending)
     SELECT queue, -count(*), count(*) FROM saved GROUP BY queue
 ),
-answer AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS told FROM saved
+result AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply FROM saved
 ),
-noted AS (
-    INSERT INTO dayjob.batches (token, answer)
-    SELECT $1::uuid, told FROM answer WHERE $1::uuid IS NOT NULL
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
 )
-SELECT told FROM answer
+SELECT reply FROM result

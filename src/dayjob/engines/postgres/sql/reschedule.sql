@@ -1,6 +1,6 @@
 -- Change due time or priority of waiting jobs.
 -- $1 token  $2 now  $3 ids  $4 due times  $5 priorities, each NULL to leave it as it is
--- Answers, for each that was waiting, "id queue".
+-- Replies "id queue" for each that was waiting.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
@@ -22,17 +22,16 @@ saved AS (
     RETURNING jobs.id, jobs.queue, waiting.before, waiting.state
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, pending, scheduled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled)
     SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
         count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled')
     FROM saved
     GROUP BY queue
 ),
-answer AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS told FROM saved
+result AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply FROM saved
 ),
-noted AS (
-    INSERT INTO dayjob.batches (token, answer)
-    SELECT $1::uuid, told FROM answer WHERE $1::uuid IS NOT NULL
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
 )
-SELECT told FROM answer
+SELECT reply FROM result

@@ -1,9 +1,12 @@
--- Hand out a queue's jobs again; the queue counts as used.
--- $1 queue  $2 channel  $3 news
+-- Resume a queue: its jobs are claimed again. The queue counts as used.
+-- $1 token  $2 queue  $3 channel  $4 message
 WITH resumed AS (
-    DELETE FROM dayjob.pauses WHERE queue = $1
+    DELETE FROM dayjob.pauses WHERE queue = $2
 ),
 used AS (
-    INSERT INTO dayjob.counts (queue) VALUES ($1)
+    INSERT INTO dayjob.counters (queue) VALUES ($2)
+),
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) VALUES ($1::uuid, '{}')
 )
-SELECT pg_notify($2, $3)
+SELECT pg_notify($3, $4)

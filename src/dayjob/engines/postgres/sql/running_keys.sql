@@ -1,5 +1,5 @@
--- Ids of all running jobs, which should be few, in id order.
--- $1 queue, NULL for all  $2 beyond this id  $3 whether the newest come first  $4 limit
+-- Return ids of running jobs in id order, for a small number of them.
+-- $1 queue, NULL for all  $2 exclusive cursor  $3 whether the newest come first  $4 limit
 WITH few AS MATERIALIZED (
     SELECT id FROM dayjob.jobs WHERE state = 'running' AND ($1::text IS NULL OR queue = $1)
 )

@@ -1,6 +1,6 @@
--- The counters of all queues ever used, in name order; the last column tells how many rows they are made of.
+-- Return the counters of all queues ever used, in name order. The last column is the number of their rows.
 SELECT queue, sum(pending)::bigint, sum(scheduled)::bigint, sum(running)::bigint, sum(done)::bigint,
     sum(dead)::bigint, sum(cancelled)::bigint, count(*)
-FROM dayjob.counts
+FROM dayjob.counters
 GROUP BY queue
 ORDER BY queue

@@ -1,16 +1,23 @@
 -- Remove those of the given jobs that finished long enough ago.
--- $1 now  $2 ids  $3 state  $4 age
--- State and time are tested where the planner does not take them for a reason to walk another index.
+-- $1 token  $2 now  $3 ids  $4 state  $5 age  $6 the cursor after these jobs
+-- State and time are compared as expressions: otherwise the planner walks another index.
+-- Replies with their number and the cursor, which a repetition could not find again. Stores no reply if there are none.
 WITH removed AS (
     DELETE FROM dayjob.jobs
-    WHERE id = ANY ($2::uuid[]) AND state || '' = $3
-        AND coalesce(finished_at <= (SELECT dayjob.now_us($1) - $4::bigint), false)
+    WHERE id = ANY ($3::uuid[]) AND state || '' = $4
+        AND coalesce(finished_at <= (SELECT dayjob.now_us($2) - $5::bigint), false)
     RETURNING queue, state
 ),
 counted AS (
-    INSERT INTO dayjob.counts (queue, dead, cancelled)
+    INSERT INTO dayjob.counters (queue, dead, cancelled)
     SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
     FROM removed
     GROUP BY queue
+),
+result AS MATERIALIZED (
+    SELECT count(*) AS removed, ARRAY[count(*)::text, $6] AS reply FROM removed
+),
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE removed > 0
 )
-SELECT count(*) FROM removed
+SELECT reply FROM result

@@ -1,30 +1,30 @@
--- End waiting jobs as cancelled; flag running ones.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; how long jobs are kept (`take_keeps`).
--- Answers a string with one byte for each: 0 not found, 1 ended, 2 asked to stop.
-local kept = answered()
-if kept then
-  return kept
+-- End scheduled and pending jobs as cancelled; store a cancel request for running ones.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
+-- Returns a string with one byte for each: 0 not found, 1 removed, 2 requested.
+local stored = stored_reply()
+if stored then
+  return stored
 end
 local ids = take_ids()
-local keeps = take_keeps()
+local retention = take_retention()
 fetch(ids)
-local answers = {}
+local replies = {}
 for index, id in ipairs(ids) do
   local r = load(id)
-  answers[index] = '\0'
+  replies[index] = '\0'
   if r and r.state == RUNNING then
     r.cancel = true
-    flags[id] = true
-    is_cancel = true
+    cancels[id] = true
+    cancel_requested = true
     save(r)
-    answers[index] = '\2'
+    replies[index] = '\2'
   elseif r and r.state < RUNNING then
-    end_waiting(r, keeps(r.queue))
-    answers[index] = '\1'
+    cancel(r, retention(r.queue))
+    replies[index] = '\1'
   end
 end
-local answer = table.concat(answers)
+local reply = table.concat(replies)
 flush(true)
-announce()
-keep_answer(answer)
-return answer
+publish()
+store_reply(reply)
+return reply

@@ -1,19 +1,19 @@
--- Hand out pending jobs in (priority, id) order.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many seats are left, and these; the requests
--- (shared/6_claiming.lua).
--- Answers for each request a list: id, record, id, record, ...; or the seat that it took.
-local kept = answered()
-if kept then
-  return kept.err and kept or claimed_again(kept)
+-- Claim pending jobs in (priority, id) order.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the number of waiting claims to remove, and their members; the
+-- requests (shared/6_claim.lua).
+-- Returns for each request a list: id, record, id, record, ...; or the member of its waiting claim.
+local stored = stored_reply()
+if stored then
+  return stored.err and stored or claimed_again(stored)
 end
 for _ = 1, take_number() do
-  redis.call('ZREM', SEATS, take())
+  redis.call('ZREM', WAITING_CLAIMS, take())
 end
-local answers, claims = claim_all()
+local replies, claims = claim_all()
 for _, claim in ipairs(claims) do
   if #claim > 0 then
-    keep_answer(claims)
+    store_reply(claims)
     break
   end
 end
-return answers
+return replies

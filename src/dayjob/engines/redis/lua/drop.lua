@@ -1,22 +1,24 @@
 -- Remove finished jobs that are in a state and, if an age is given, finished that long ago or earlier.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the state; the age or ''; the ids, joined.
--- Answers how many it removed.
-local kept = answered()
-if kept then
-  return kept
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the state; the age or ''; the caller's next cursor or ''; the
+-- ids, joined.
+-- Returns a list of two: the number of removed jobs, and the cursor, so that a repetition continues from the same id.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-local state, age = take_number(), take_number()
+local state, age, cursor = take_number(), take_number(), take()
 local ids = take_ids()
 fetch(ids)
 local dropped = 0
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state == state and (not age or to_number(r.finished) <= NOW - age) then
-    leave(r)
+    remove_from_indexes(r)
     erase(r)
     dropped = dropped + 1
   end
 end
+local reply = { dropped, cursor }
 flush(true)
-keep_answer(dropped)
-return dropped
+store_reply(reply)
+return reply

@@ -1,61 +1,62 @@
--- Store jobs with their kv writes, all or none. A job that comes by itself to an empty queue is claimed for who has
--- waited there longest, and sent to it.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insertion.lua).
--- Answers a string with one part for each job: '\1', or '\0' and the id of the job that is there already.
-local kept = answered()
-if kept then
-  return kept
+-- Store jobs with their kv writes, all or none. A single job that comes to an empty queue is claimed for the claim that
+-- has waited there longest, and handed off to it.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insert.lua).
+-- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-local MOST_GONE = 10 -- seats of processes that have ended which one call removes
-local LONGEST = 65536 -- bytes of a job that is sent: messages wait in the server's memory
-local CONFIRMED_WITHIN = 3000000 -- microseconds after which a claim is taken back of which nobody said that it came
+local MOST_EXAMINED = 10 -- waiting claims that one call examines
+local LARGEST = 65536 -- bytes of a job that is handed off: messages wait in the server's memory
+local ACKNOWLEDGED_WITHIN = 3000000 -- microseconds until an unacknowledged hand-off is revoked
 
--- Whether a new job is the next of its queue. One whose claim would free its dedup key takes the usual way: that
--- is a removal, and as the first write it would get past a server that is full.
+-- Return whether a new job is the next of its queue. A job whose claim would release its dedup key is not handed off:
+-- the release is a removal, and as the first write it would make a full server accept the rest.
 local function is_next(r)
   local queue = r.queue
-  return r.state == WAITING and not is_expired(r) and (r.settled or not r.held) and #r.facts <= LONGEST
+  return r.state == PENDING_STATE and not is_expired(r) and (r.settled or not r.held) and #r.facts <= LARGEST
     and #redis.call('ZRANGEBYLEX', PENDING, '[' .. queue .. '\0', '(' .. queue .. '\1', 'LIMIT', 0, 1) == 0
     and redis.call('SISMEMBER', PAUSED, queue) == 0
 end
 
--- Who has waited longest on the queue and can be told, if anybody; and the seats to remove.
-local function seat_on(queue)
+-- Return the claim that has waited longest on the queue and whose client is subscribed, if any; and the members of
+-- WAITING_CLAIMS to remove.
+local function longest_waiting(queue)
   local from, to, removed = '[' .. queue .. '\0', '(' .. queue .. '\1', {}
-  for _, member in ipairs(redis.call('ZRANGEBYLEX', SEATS, from, to, 'LIMIT', 0, MOST_GONE)) do
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', WAITING_CLAIMS, from, to, 'LIMIT', 0, MOST_EXAMINED)) do
     local client, name, lease = unpack_from('c16c16c8', member, #queue + 10)
-    local channel = SEATS .. ':' .. client
-    local listening = redis.pcall('PUBSUB', 'NUMSUB', channel)
-    if listening.err then
+    local channel = HANDOFFS .. ':' .. client
+    local subscribers = redis.pcall('PUBSUB', 'NUMSUB', channel)
+    if subscribers.err then
       return nil, {}
     end
     removed[#removed + 1] = member
-    if listening[2] > 0 then
+    if subscribers[2] > 0 then
       return { channel = channel, name = name, lease = to_number(lease), worker = sub(member, #queue + 50) }, removed
     end
   end
   return nil, removed
 end
 
-local answer, r = insert()
+local reply, r = insert()
 if r then
-  local seat, removed = nil, {}
-  if #answer == 1 and ARGV[1] == '' and is_next(r) then
-    seat, removed = seat_on(r.queue)
+  local waiting, removed = nil, {}
+  if #reply == 1 and ARGV[1] == '' and is_next(r) then
+    waiting, removed = longest_waiting(r.queue)
   end
-  if seat then
-    claim(r, seat.lease, seat.worker)
+  if waiting then
+    claim(r, waiting.lease, waiting.worker)
     r.encoded = encode(r)
-    places[PENDING][pending_member(r)], places[EXPIRIES][r.id] = nil, nil -- where it never was
-    places[HANDED][claim_name(r)] = NOW + CONFIRMED_WITHIN
-    woken[r.queue] = nil
+    indexes[PENDING][pending_member(r)], indexes[EXPIRIES][r.id] = nil, nil -- they were never written
+    indexes[HANDOFFS][handoff_member(r)] = NOW + ACKNOWLEDGED_WITHIN
+    claimable[r.queue] = nil
   end
   flush(false)
-  send('ZREM', SEATS, removed)
-  if seat then
-    redis.call('PUBLISH', seat.channel, seat.name .. r.id .. r.encoded)
+  send('ZREM', WAITING_CLAIMS, removed)
+  if waiting then
+    redis.call('PUBLISH', waiting.channel, waiting.name .. r.id .. r.encoded)
   end
-  announce()
-  keep_answer(answer)
+  publish()
+  store_reply(reply)
 end
-return answer
+return reply

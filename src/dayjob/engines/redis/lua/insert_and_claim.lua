@@ -1,15 +1,15 @@
 -- `insert`, then `claim`, in one commit.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs, then the requests.
--- Answers a list of two: what `insert` and what `claim` answer.
-local kept = answered()
-if kept then
-  return kept.err and kept or { kept[1], claimed_again(kept[2]) }
+-- Returns a list of two: the replies of `insert` and of `claim`.
+local stored = stored_reply()
+if stored then
+  return stored.err and stored or { stored[1], claimed_again(stored[2]) }
 end
 local enqueued, created = insert()
 if created then
   flush(false)
 end
-local answers, claims = claim_all()
-announce()
-keep_answer({ enqueued, claims })
-return { enqueued, answers }
+local replies, claims = claim_all()
+publish()
+store_reply({ enqueued, claims })
+return { enqueued, replies }

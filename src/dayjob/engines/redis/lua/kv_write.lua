@@ -1,9 +1,9 @@
 -- Put and delete user values.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many puts, their keys and values; how many deletes,
--- their keys.
-local kept = answered()
-if kept then
-  return kept
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the number of puts, their keys and values; the number of
+-- deletes, their keys.
+local stored = stored_reply()
+if stored then
+  return stored
 end
 for _ = 1, take_number() do
   local key = take()
@@ -12,5 +12,5 @@ end
 for _ = 1, take_number() do
   redis.call('HDEL', KV, take())
 end
-keep_answer(1)
+store_reply(1)
 return 1

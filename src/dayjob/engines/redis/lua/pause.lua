@@ -1,8 +1,8 @@
--- Stop or start handing out a queue's jobs; the queue counts as used.
+-- Stop or start claims from a queue; the queue counts as used.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the queue; '1' to stop, '0' to start.
-local kept = answered()
-if kept then
-  return kept
+local stored = stored_reply()
+if stored then
+  return stored
 end
 local queue, paused = take(), take_number()
 redis.call('SADD', QUEUES, queue)
@@ -10,8 +10,8 @@ if paused == 1 then
   redis.call('SADD', PAUSED, queue)
 else
   redis.call('SREM', PAUSED, queue)
-  woken[queue] = true
-  announce()
+  claimable[queue] = true
+  publish()
 end
-keep_answer(1)
+store_reply(1)
 return 1

@@ -1,22 +1,22 @@
--- End jobs that were not started before they expired; make due jobs pending, and those that were handed over and
--- did not arrive.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many of each kind at most; how long jobs are kept.
--- Answers a list of two: how many became pending, how many expired.
-local kept = answered()
-if kept then
-  return kept
+-- End jobs that were not started before they expired. Make due jobs pending, and handed-off jobs that were not
+-- acknowledged in time.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit for each kind; the retention times.
+-- Returns a list of two: the number of jobs that became pending, and of those that expired.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-local limit, keeps = take_number(), take_keeps()
+local limit, retention = take_number(), take_retention()
 local expired, promoted = 0, 0
 local ids = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state < RUNNING and is_expired(r) then
-    end_waiting(r, keeps(r.queue), 'expired: not started in time')
+    cancel(r, retention(r.queue), EXPIRED_TEXT)
     expired = expired + 1
   else
-    places[EXPIRIES][id] = false
+    indexes[EXPIRIES][id] = false
   end
 end
 if #ids > 0 then
@@ -30,27 +30,27 @@ for _, id in ipairs(ids) do
     promote(r)
     promoted = promoted + 1
   else
-    places[DUE][id] = false
+    indexes[DUE][id] = false
   end
 end
 if #ids > 0 then
   flush(true)
 end
-local claims = redis.call('ZRANGEBYSCORE', HANDED, '-inf', NOW, 'LIMIT', 0, limit)
+local claims = redis.call('ZRANGEBYSCORE', HANDOFFS, '-inf', NOW, 'LIMIT', 0, limit)
 for _, name in ipairs(claims) do
   local r = load(sub(name, 1, 16))
   if is_current(r, (unpack_from('>I4', name, 17))) then
-    take_back(r, keeps(r.queue))
+    revoke_handoff(r, retention(r.queue))
     promoted = promoted + 1
   else
-    places[HANDED][name] = false
+    indexes[HANDOFFS][name] = false
   end
 end
 if #claims > 0 then
   flush(true)
 end
-announce()
+publish()
 if expired + promoted > 0 then
-  keep_answer({ promoted, expired })
+  store_reply({ promoted, expired })
 end
 return { promoted, expired }

@@ -1,11 +1,11 @@
 -- End claims whose lease has expired: another run, or dead.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many at most; how long jobs are kept.
--- Answers how many there were.
-local kept = answered()
-if kept then
-  return kept
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit; the retention times.
+-- Returns the number of ended claims.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-local limit, keeps = take_number(), take_keeps()
+local limit, retention = take_number(), take_retention()
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)
 if #ids == 0 then
   return 0
@@ -14,12 +14,12 @@ fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state == RUNNING then
-    lapse(r, keeps(r.queue), 'lease expired')
+    expire_claim(r, retention(r.queue), LEASE_EXPIRED_TEXT)
   else
-    places[LEASES][id] = false
+    indexes[LEASES][id] = false
   end
 end
 flush(true)
-announce()
-keep_answer(#ids)
+publish()
+store_reply(#ids)
 return #ids

@@ -1,18 +1,20 @@
--- End claims of workers that are gone: another run, or dead. Looks at a part of the running jobs.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '0' to begin; about how many jobs to look at; how
--- many claims to end at most; how many workers, and their names; how long jobs are kept.
--- Answers a list of two: the next cursor, '0' after the last part; how many claims it ended.
-local kept = answered()
-if kept then
-  return kept
+-- End claims of workers that are gone: another run, or dead. Examines one page of the running jobs.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '0' to begin; the approximate size of a page;
+-- the claims ended by earlier steps; the limit for all steps; the number of workers, and their names; the retention
+-- times.
+-- Returns a list of three: this step, or the later one whose stored reply it returns; the next cursor, '0' after
+-- the last page; the claims ended by all steps so far.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-local cursor, size, limit, gone = take(), take_number(), take_number(), {}
+local cursor, size, ended_before, limit, workers = take(), take_number(), take_number(), take_number(), {}
 for _ = 1, take_number() do
-  gone[take()] = true
+  workers[take()] = true
 end
-local keeps = take_keeps()
+local retention = take_retention()
 
--- Whose claim it is, without decoding the rest: most belong to others.
+-- Return the worker of a running job without decoding the rest: most jobs belong to other workers.
 local function worker_of(blob)
   if not blob or #blob < FIXED_SIZE then
     return ''
@@ -28,19 +30,19 @@ for index = 1, #page[2], 2 do
   ids[#ids + 1] = page[2][index]
 end
 fetch(ids)
-local lost = 0
+local lost = ended_before
 for _, id in ipairs(ids) do
   local worker = lost < limit and worker_of(raw[id]) or ''
-  local r = worker ~= '' and gone[worker] and load(id)
+  local r = worker ~= '' and workers[worker] and load(id)
   if r and r.state == RUNNING then
-    lapse(r, keeps(r.queue), 'worker gone')
+    expire_claim(r, retention(r.queue), WORKER_GONE_TEXT)
     lost = lost + 1
   end
 end
-local answer = { page[1], lost }
-if lost > 0 then
+local reply = { STEP, page[1], lost }
+if lost > ended_before then
   flush(true)
-  announce()
-  keep_answer(answer)
+  publish()
+  store_reply(reply)
 end
-return answer
+return reply

@@ -1,23 +1,23 @@
--- Dead jobs become pending again; others stay as they are.
+-- Make dead jobs pending again; other jobs stay as they are.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
--- Answers a string with one byte for each: 1 if it was dead.
-local kept = answered()
-if kept then
-  return kept
+-- Returns a string with one byte for each: 1 if it was dead.
+local stored = stored_reply()
+if stored then
+  return stored
 end
 local ids = take_ids()
 fetch(ids)
-local answers = {}
+local replies = {}
 for index, id in ipairs(ids) do
   local r = load(id)
   local dead = r and r.state == DEAD
   if dead then
     requeue(r)
   end
-  answers[index] = dead and '\1' or '\0'
+  replies[index] = dead and '\1' or '\0'
 end
-local answer = table.concat(answers)
+local reply = table.concat(replies)
 flush(true)
-announce()
-keep_answer(answer)
-return answer
+publish()
+store_reply(reply)
+return reply

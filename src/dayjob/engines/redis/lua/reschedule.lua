@@ -1,31 +1,31 @@
--- Change due time or priority of waiting jobs.
+-- Change the due time or the priority of scheduled and pending jobs.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its due time (packed) and its
--- priority, '' for what stays.
--- Answers a string with one byte for each: 1 if the job was waiting.
-local kept = answered()
-if kept then
-  return kept
+-- priority, '' for no change.
+-- Returns a string with one byte for each: 1 if the job was scheduled or pending.
+local stored = stored_reply()
+if stored then
+  return stored
 end
 local ids = take_ids()
 fetch(ids)
-local answers = {}
+local replies = {}
 for index, id in ipairs(ids) do
   local run, priority = take(), take_number()
   local r = load(id)
   local waiting = r and r.state < RUNNING
   if waiting then
-    leave(r)
+    remove_from_indexes(r)
     r.priority = priority or r.priority
     if run ~= '' then
       r.run = run
-      r.state = to_number(run) > NOW and SCHEDULED or WAITING
+      r.state = to_number(run) > NOW and SCHEDULED or PENDING_STATE
     end
-    enter(r)
+    add_to_indexes(r)
   end
-  answers[index] = waiting and '\1' or '\0'
+  replies[index] = waiting and '\1' or '\0'
 end
-local answer = table.concat(answers)
+local reply = table.concat(replies)
 flush(true)
-announce()
-keep_answer(answer)
-return answer
+publish()
+store_reply(reply)
+return reply

@@ -1,15 +1,15 @@
--- Remove finished jobs whose time of removal has come; and, of some seats, those whose process has ended.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: how many at most.
--- Answers how many there were.
-local kept = answered()
-if kept then
-  return kept
+-- Remove finished jobs whose retention is over; and, of ten random waiting claims, those whose client is gone.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
+-- Returns the number of removed jobs.
+local stored = stored_reply()
+if stored then
+  return stored
 end
-for _, member in ipairs(redis.call('ZRANDMEMBER', SEATS, 10)) do
+for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   local first = string.find(member, '\0', 1, true) + 9
-  local listening = redis.pcall('PUBSUB', 'NUMSUB', SEATS .. ':' .. sub(member, first, first + 15))
-  if not listening.err and listening[2] == 0 then
-    redis.call('ZREM', SEATS, member)
+  local subscribers = redis.pcall('PUBSUB', 'NUMSUB', HANDOFFS .. ':' .. sub(member, first, first + 15))
+  if not subscribers.err and subscribers[2] == 0 then
+    redis.call('ZREM', WAITING_CLAIMS, member)
   end
 end
 local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, take_number())
@@ -20,12 +20,12 @@ fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state >= DONE then
-    leave(r)
+    remove_from_indexes(r)
     erase(r)
   else
-    places[REMOVALS][id] = false
+    indexes[REMOVALS][id] = false
   end
 end
 flush(true)
-keep_answer(#ids)
+store_reply(#ids)
 return #ids

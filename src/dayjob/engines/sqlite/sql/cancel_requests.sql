@@ -1,2 +1,2 @@
--- The claims that are asked to stop.
+-- Running jobs with a cancel request.
 SELECT id, epoch FROM dayjob_jobs INDEXED BY dayjob_flagged WHERE state = 'running' AND cancel_requested = 1

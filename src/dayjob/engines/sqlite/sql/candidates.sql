@@ -1,5 +1,5 @@
--- The next jobs of a queue, in order, with what running them needs. One that has expired unstarted is
--- left to promote.
+-- The next jobs of a queue, in order, with the fields that a run needs. Jobs that expired before their first
+-- run are left to promote.
 SELECT
     id, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
     expires_at, last_error, cancel_requested

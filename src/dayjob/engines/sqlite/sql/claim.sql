@@ -1,4 +1,4 @@
--- Make candidates running. A dedup key held until the claim is let go.
+-- Make candidates running. A dedup key held until the claim is released.
 UPDATE dayjob_jobs
 SET
     state = 'running',

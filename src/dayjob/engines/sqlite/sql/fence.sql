@@ -1,2 +1,2 @@
--- What tells whether claims are current.
+-- The columns that show whether claims are current.
 SELECT id, queue_id, state, epoch FROM dayjob_jobs WHERE id IN ({keys})

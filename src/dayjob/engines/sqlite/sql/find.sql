@@ -1,4 +1,4 @@
--- Full records; the conditions, the order and the limit are put in by the caller.
+-- Full records. The caller inserts the conditions, the order and the limit.
 SELECT
     job.id, queue.name, job.task, job.payload, job.headers, job.tenant, job.priority, job.state,
     job.attempts, job.max_attempts, job.epoch, job.enqueued_at, job.run_at, job.claimed_at,

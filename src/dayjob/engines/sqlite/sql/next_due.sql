@@ -1,4 +1,4 @@
--- When the next scheduled job is due, and when the next waiting job expires.
+-- The time at which the next scheduled job is due, and the time at which the next waiting job expires.
 SELECT
     (SELECT min(run_at) FROM dayjob_jobs INDEXED BY dayjob_due WHERE state = 'scheduled'),
     (

@@ -1,3 +1,3 @@
--- The next priority, after one, that a queue's pending jobs have.
+-- The next priority, after the given one, among the pending jobs of a queue.
 SELECT min(priority) FROM dayjob_jobs INDEXED BY dayjob_pending
 WHERE state = 'pending' AND queue_id = ? AND priority > ?

@@ -1,2 +1,2 @@
--- The engines that were opened on a host and not closed cleanly with nothing running.
+-- Engines that were opened on a host and not closed, or closed while they had claims.
 SELECT id, pid, started FROM dayjob_owners WHERE host = ?

@@ -1,4 +1,4 @@
--- Store what a record became.
+-- Store a changed record.
 UPDATE dayjob_jobs
 SET
     state = ?, priority = ?, attempts = ?, run_at = ?, claimed_at = ?, lease_expires_at = ?,

@@ -1,14 +1,14 @@
--- Every script gets the same KEYS, all in one hash slot; keys.py says what each of them holds.
+-- Every script gets the same KEYS, all in one hash slot; keys.py documents each of them.
 -- ARGV begins in every script with: the time in microseconds or '' for the server's own, the channels for
--- news and for ends, and the token of the call. The arguments of the verb follow.
+-- changes and for ends, and the number and step of the write. The arguments of the verb follow.
+-- Constants shared with Python (states, transitions, limits, texts) precede this file; see scripts.py.
 local JOBS, IDS, PENDING, DUE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local LEASES, REMOVALS, FINISHED, FLAGGED, DEDUP = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local KV, COUNTS, QUEUES, PAUSED, NOTES = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local DEATHS, SEATS, HANDED, ANSWER = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
+local LEASES, REMOVALS, FINISHED, CANCEL_REQUESTS, DEDUP = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local KV, COUNTS, QUEUES, PAUSED, DOCUMENTS = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local DEAD_INDEX, WAITING_CLAIMS, HANDOFFS, REPLY = KEYS[16], KEYS[17], KEYS[18], KEYS[19]
 
-local SCHEDULED, WAITING, RUNNING, DONE, DEAD, CANCELLED = 1, 2, 3, 4, 5, 6
-
-local CHUNK = 1000 -- values passed to one command at most; `unpack` fails near 8,000
+local CHUNK = 1000 -- the most values in one command; `unpack` fails near 8,000
+local REPLY_KEPT = 600000 -- milliseconds
 
 local sub, pack, unpack_from = string.sub, struct.pack, struct.unpack
 
@@ -18,10 +18,10 @@ if not NOW then
   NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local TOKEN = tonumber(ARGV[4])
-local position = 4
+local NUMBER, STEP = tonumber(ARGV[4]), tonumber(ARGV[5])
+local position = 5
 
--- The next argument.
+-- Return the next argument.
 local function take()
   position = position + 1
   return ARGV[position]
@@ -31,7 +31,7 @@ local function take_number()
   return tonumber(take())
 end
 
--- 16-byte ids out of one argument.
+-- Return the 16-byte ids of one argument.
 local function take_ids()
   local joined = take()
   local ids = {}
@@ -41,28 +41,28 @@ local function take_ids()
   return ids
 end
 
--- A command on one key with any number of values.
+-- Run a command on one key with any number of values.
 local function send(command, key, values)
   for first = 1, #values, CHUNK do
     redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
   end
 end
 
--- What this call answered before, if this is not the first time that it arrives; nil if it is. A call that
--- arrives after its successor on the same lane has nobody left who waits for it, and must change nothing.
-local function answered()
-  local kept = redis.call('GET', ANSWER)
-  if not kept then
+-- Return the stored reply if this step of the write, or a later one, was applied before; else nil. A write that
+-- arrives after its successor in the same slot has no caller left: it fails, and changes nothing.
+local function stored_reply()
+  local stored = redis.call('GET', REPLY)
+  if not stored then
     return nil
   end
-  local token = unpack_from('>I8', kept)
-  if token > TOKEN then
-    return redis.error_reply('STALE a later call on this lane was answered')
+  local number, step = unpack_from('>I8I4', stored)
+  if number > NUMBER then
+    return redis.error_reply('STALE a later write of this slot was applied')
   end
-  return token == TOKEN and cmsgpack.unpack(sub(kept, 9)) or nil
+  return number == NUMBER and step >= STEP and cmsgpack.unpack(sub(stored, 13)) or nil
 end
 
--- Keep the answer, in the same commit as what it tells of, for whoever has to ask again.
-local function keep_answer(answer)
-  redis.call('SET', ANSWER, pack('>I8', TOKEN) .. cmsgpack.pack(answer), 'PX', 600000)
+-- Store the reply in the same commit as the write.
+local function store_reply(reply)
+  redis.call('SET', REPLY, pack('>I8I4', NUMBER, STEP) .. cmsgpack.pack(reply), 'PX', REPLY_KEPT)
 end

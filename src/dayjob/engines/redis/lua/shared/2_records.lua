@@ -1,5 +1,5 @@
--- Records: one string per job; record.py is the other side of this layout. Times stay packed (8 bytes, big
--- endian) unless they are compared, so that those beyond a double's precision pass through unharmed.
+-- Records: one string per job; record.py has the same layout. Times stay packed (8 bytes, big endian) unless
+-- they are compared: a double would round times beyond its precision.
 local FORMAT = 1
 local FIXED = '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4'
 local FIXED_SIZE = 97
@@ -18,7 +18,7 @@ end
 
 local NOW_TIME = to_time(NOW)
 
--- The record as a table, or nil if it can't be read.
+-- Return the record as a table, or nil if it can't be read.
 local function decode(id, blob)
   local ok, format, state, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
     finished, expires, remove, queue_size, dedup_size, worker_size, error_size, errors_size, result_size,
@@ -61,7 +61,7 @@ local function encode(r)
     .. r.queue .. r.dedup .. r.worker .. error .. r.errors .. result .. r.progress .. r.facts
 end
 
--- Where a job stands in its queue: (priority, id), bytewise, under the queue's name, which holds no NUL.
+-- Return the member of PENDING. Bytewise order is (priority, id) within the queue, whose name has no NUL.
 local function pending_member(r)
   return r.queue .. '\0' .. pack('>I4', r.priority) .. r.id
 end
@@ -70,8 +70,8 @@ local function finished_member(state, queue, id)
   return state .. queue .. '\0' .. id
 end
 
--- Where a dead job stands among all failures, and among those of its queue: (time, id), bytewise.
-local function death_members(r)
-  local place = '\0' .. r.finished .. r.id
-  return place, r.queue .. place
+-- Return the members of DEAD_INDEX for all queues and for the job's own. Bytewise order is (time, id).
+local function dead_members(r)
+  local member = '\0' .. r.finished .. r.id
+  return member, r.queue .. member
 end

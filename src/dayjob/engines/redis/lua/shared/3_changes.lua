@@ -1,18 +1,20 @@
--- What a call changes is collected here, the last word on each place wins, and is written by `flush`: what
--- frees memory first, because a full server refuses a script whose first write may need more.
+-- A script collects its changes here; the last change of each entry wins. `flush` writes them: removals first,
+-- because a full server refuses a script whose first write may need memory.
 local raw = {} -- id -> the stored string, or false
 local loaded = {} -- id -> record, or false if there is none
 local saved = {} -- id -> record, or false to remove it
 local holders = {} -- field of DEDUP -> id, or false
-local flags = {} -- id -> whether it belongs to FLAGGED
+local cancels = {} -- id -> whether it belongs to CANCEL_REQUESTS
 local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
-local used = {} -- queues that become known
-local places = {} -- sorted set -> member -> score, or false
-for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEATHS, HANDED }) do
-  places[index] = {}
+local used = {} -- queues to add to QUEUES
+local indexes = {} -- sorted set -> member -> score, or false to remove it
+for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEAD_INDEX, HANDOFFS }) do
+  indexes[index] = {}
 end
-local woken, ended, is_due, is_cancel = {}, {}, false, false -- whom to tell of what
+local claimable = {} -- queues that may have a new pending job
+local ended = {} -- ids of jobs that finished
+local due_changed, cancel_requested = false, false
 
 local function count(queue, state, difference)
   local of_queue = counts[queue]
@@ -41,21 +43,21 @@ local function exists(id)
   return raw[id] ~= false
 end
 
-local function place_death(r, score)
-  local of_all, of_queue = death_members(r)
-  places[DEATHS][of_all], places[DEATHS][of_queue] = score, score
+local function index_dead(r, score)
+  local of_all, of_queue = dead_members(r)
+  indexes[DEAD_INDEX][of_all], indexes[DEAD_INDEX][of_queue] = score, score
 end
 
--- A record that can't be read gets a new head from what the sorted sets know of it; the old string becomes
--- its facts, which nobody can decode, so that whoever claims it sets it aside.
-local function mend(id, blob)
+-- Give a record that can't be read a new head, rebuilt from the sorted sets. The old string becomes its facts, which
+-- can't be decoded, so that a claim quarantines the job.
+local function repair(id, blob)
   local entry = redis.call('ZRANGEBYLEX', IDS, '[' .. id, '+', 'LIMIT', 0, 1)[1]
   if not entry or sub(entry, 1, 16) ~= id then
     return nil
   end
   local r = {
-    id = id, state = WAITING, priority = 1000, attempts = 1, max_attempts = 1,
-    epoch = math.floor(NOW / 1000000), -- above all that it can have had, so no older claim is current
+    id = id, state = PENDING_STATE, priority = 1000, attempts = 1, max_attempts = 1,
+    epoch = math.floor(NOW / 1000000), -- above any earlier epoch, so no older claim is current
     enqueued = to_time(0), run = to_time(0), claimed = NONE, lease = NONE, finished = NONE, expires = NONE,
     remove = NONE, cancel = false, held = false, settled = false, queue = sub(entry, 17), dedup = '',
     worker = '', error = 'corrupt record: its head can\'t be read', errors = '', progress = '', facts = blob,
@@ -74,12 +76,12 @@ local function mend(id, blob)
       end
     end
   end
-  if r.state == WAITING then
-    places[PENDING][pending_member(r)] = 0
+  if r.state == PENDING_STATE then
+    indexes[PENDING][pending_member(r)] = 0
   elseif r.state == DEAD then
-    place_death(r, 0)
+    index_dead(r, 0)
   end
-  places[EXPIRIES][id] = false
+  indexes[EXPIRIES][id] = false
   saved[id] = r
   return r
 end
@@ -93,67 +95,67 @@ local function load(id)
   if blob == nil then
     blob = redis.call('HGET', JOBS, id)
   end
-  r = blob and (decode(id, blob) or mend(id, blob)) or false
+  r = blob and (decode(id, blob) or repair(id, blob)) or false
   loaded[id] = r
   return r or nil
 end
 
--- The record's content changed, but not its place.
+-- Save a record whose index entries stay the same.
 local function save(r)
   r.encoded = nil
   saved[r.id] = r
 end
 
--- Take a job out of the places that go with its state, before it changes.
-local function leave(r)
+-- Remove a job from the indexes of its state, before the state changes.
+local function remove_from_indexes(r)
   local id, state = r.id, r.state
-  if state == WAITING then
-    places[PENDING][pending_member(r)] = false
+  if state == PENDING_STATE then
+    indexes[PENDING][pending_member(r)] = false
   elseif state == SCHEDULED then
-    places[DUE][id] = false
+    indexes[DUE][id] = false
   elseif state == RUNNING then
-    places[LEASES][id] = false
+    indexes[LEASES][id] = false
     if r.cancel then
-      flags[id] = false
+      cancels[id] = false
     end
   else
-    places[FINISHED][finished_member(state, r.queue, id)] = false
+    indexes[FINISHED][finished_member(state, r.queue, id)] = false
     if state == DEAD then
-      place_death(r, false)
+      index_dead(r, false)
     end
     if r.remove ~= NONE then
-      places[REMOVALS][id] = false
+      indexes[REMOVALS][id] = false
     end
   end
   if r.expires ~= NONE and r.attempts == 0 and state < RUNNING then
-    places[EXPIRIES][id] = false
+    indexes[EXPIRIES][id] = false
   end
-  if state ~= DONE then -- which counts successes ever, so it never goes down
+  if state ~= DONE then -- the counter of successes never goes down
     count(r.queue, state, -1)
   end
 end
 
--- Forget a job that has left its places.
+-- Remove a job that is in no index of its state.
 local function erase(r)
   saved[r.id] = false
   loaded[r.id] = false
-  places[IDS][r.id .. r.queue] = false
+  indexes[IDS][r.id .. r.queue] = false
 end
 
--- Put a job where it now belongs, count it, and note who may want to know.
-local function enter(r)
+-- Save a job, add it to the indexes of its state, count it, and collect its notifications.
+local function add_to_indexes(r)
   local id, state = r.id, r.state
   save(r)
-  if state == WAITING then
-    places[PENDING][pending_member(r)] = 0
-    woken[r.queue] = true
+  if state == PENDING_STATE then
+    indexes[PENDING][pending_member(r)] = 0
+    claimable[r.queue] = true
   elseif state == SCHEDULED then
-    places[DUE][id] = to_number(r.run)
-    is_due = true
+    indexes[DUE][id] = to_number(r.run)
+    due_changed = true
   elseif state == RUNNING then
-    places[LEASES][id] = to_number(r.lease)
+    indexes[LEASES][id] = to_number(r.lease)
     if r.cancel then
-      flags[id] = true
+      cancels[id] = true
     end
   else
     ended[#ended + 1] = id
@@ -164,17 +166,17 @@ local function enter(r)
       end
       return
     end
-    places[FINISHED][finished_member(state, r.queue, id)] = 0
+    indexes[FINISHED][finished_member(state, r.queue, id)] = 0
     if state == DEAD then
-      place_death(r, 0)
+      index_dead(r, 0)
     end
     if r.remove ~= NONE then
-      places[REMOVALS][id] = to_number(r.remove)
+      indexes[REMOVALS][id] = to_number(r.remove)
     end
   end
   if r.expires ~= NONE and r.attempts == 0 and state < RUNNING then
-    places[EXPIRIES][id] = to_number(r.expires)
-    is_due = true
+    indexes[EXPIRIES][id] = to_number(r.expires)
+    due_changed = true
   end
   count(r.queue, state, 1)
 end
@@ -192,19 +194,19 @@ local function split(map)
   return without, with
 end
 
--- Write what was collected. `shrinks` says that the call must get through on a full server: dropping the
--- lane's last answer is then the first write, after which the server lets the others pass.
-local function flush(shrinks)
-  if shrinks then
-    redis.call('DEL', ANSWER)
+-- Write the collected changes. With `when_full` they are also written on a full server: the first write removes
+-- the slot's last reply, and after a removal the server accepts the others.
+local function flush(when_full)
+  if when_full then
+    redis.call('DEL', REPLY)
   end
-  local gone, kept = split(saved)
-  send('HDEL', JOBS, gone)
-  for index = 2, #kept, 2 do
-    kept[index] = kept[index].encoded or encode(kept[index])
+  local removed_jobs, records = split(saved)
+  send('HDEL', JOBS, removed_jobs)
+  for index = 2, #records, 2 do
+    records[index] = records[index].encoded or encode(records[index])
   end
   local added = {}
-  for index, members in pairs(places) do
+  for index, members in pairs(indexes) do
     if next(members) then
       local removed = {}
       added[index] = {}
@@ -218,23 +220,23 @@ local function flush(shrinks)
         end
       end
       send('ZREM', index, removed)
-      places[index] = {}
+      indexes[index] = {}
     end
   end
   local free, taken = split(holders)
   send('HDEL', DEDUP, free)
-  local unflagged, flagged = {}, {}
-  for id, is_flagged in pairs(flags) do
-    local list = is_flagged and flagged or unflagged
+  local withdrawn, requested = {}, {}
+  for id, is_requested in pairs(cancels) do
+    local list = is_requested and requested or withdrawn
     list[#list + 1] = id
   end
-  send('SREM', FLAGGED, unflagged)
-  send('HSET', JOBS, kept)
+  send('SREM', CANCEL_REQUESTS, withdrawn)
+  send('HSET', JOBS, records)
   for index, members in pairs(added) do
     send('ZADD', index, members)
   end
   send('HSET', DEDUP, taken)
-  send('SADD', FLAGGED, flagged)
+  send('SADD', CANCEL_REQUESTS, requested)
   local _, put = split(writes)
   send('HSET', KV, put)
   for queue in pairs(used) do
@@ -247,17 +249,17 @@ local function flush(shrinks)
       end
     end
   end
-  saved, holders, flags, writes, counts, used = {}, {}, {}, {}, {}, {}
+  saved, holders, cancels, writes, counts, used = {}, {}, {}, {}, {}, {}
 end
 
--- Tell whoever listens, in any process: one message on each channel at most.
-local function announce()
+-- Publish the collected notifications: at most one message on each channel.
+local function publish()
   local names = {}
-  for queue in pairs(woken) do
+  for queue in pairs(claimable) do
     names[#names + 1] = queue
   end
-  if #names > 0 or is_due or is_cancel then
-    local heads = (is_due and 'd' or '') .. (is_cancel and 'c' or '')
+  if #names > 0 or due_changed or cancel_requested then
+    local heads = (due_changed and 'd' or '') .. (cancel_requested and 'c' or '')
     redis.call('PUBLISH', ARGV[2], heads .. '\0' .. table.concat(names, '\0'))
   end
   if #ended > 0 then

@@ -1,20 +1,19 @@
--- The lifecycle, as in lifecycle.py and record.py, with which the conformance and model tests compare it.
-local ERRORS_KEPT = 10
+-- The lifecycle: the rules of model/lifecycle.py. The conformance and model tests compare the two.
 
--- Whether the claim with this epoch is the one that the job runs under: the fence of every settlement.
+-- The fence: return whether the job runs under the claim with this epoch.
 local function is_current(r, epoch)
   return r and r.state == RUNNING and r.epoch == epoch
 end
 
--- How long a job in that final state is kept, out of three packed durations; nil is for ever.
-local function keep_of(keeps, state)
+-- Return how long a job in that final state is kept, out of three packed durations; nil is for ever.
+local function retention_of(times, state)
   local first = (state - DONE) * 8 + 1
-  local time = sub(keeps, first, first + 7)
+  local time = sub(times, first, first + 7)
   return time ~= NONE and to_number(time) or nil
 end
 
--- How long jobs of each queue are kept: the default, then the queues that have their own.
-local function take_keeps()
+-- Take the retention times: the default, and those of queues that have their own. Return a function of the queue.
+local function take_retention()
   local default, own = take(), {}
   for _ = 1, take_number() do
     local queue = take()
@@ -25,7 +24,7 @@ local function take_keeps()
   end
 end
 
-local function let_go(r)
+local function release_dedup(r)
   if r.held then
     r.held = false
     holders[r.queue .. '\0' .. r.dedup] = false
@@ -46,14 +45,14 @@ local function fail(r, message)
   r.errors = r.errors .. pack('>I4', #failure) .. failure
 end
 
-local function wait_again(r)
+local function clear_claim(r)
   r.claimed, r.lease, r.worker = NONE, NONE, ''
 end
 
-local function finish(r, keeps)
-  local kept = keep_of(keeps, r.state)
+local function finish(r, times)
+  local kept = retention_of(times, r.state)
   r.finished, r.lease = NOW_TIME, NONE
-  let_go(r)
+  release_dedup(r)
   r.remove = kept and to_time(NOW + kept) or NONE
   r.removed = kept == 0
 end
@@ -62,115 +61,113 @@ local function is_expired(r)
   return r.attempts == 0 and r.expires ~= NONE and to_number(r.expires) <= NOW
 end
 
--- How HANDED knows a claim.
-local function claim_name(r)
+-- Return the member of HANDOFFS for the job's current claim.
+local function handoff_member(r)
   return r.id .. pack('>I4', r.epoch)
 end
 
 local function claim(r, lease, worker)
-  leave(r)
+  remove_from_indexes(r)
   r.state, r.attempts, r.epoch = RUNNING, r.attempts + 1, r.epoch + 1
   r.claimed, r.lease, r.worker, r.progress = NOW_TIME, to_time(NOW + lease), worker, ''
   if not r.settled then
-    let_go(r)
+    release_dedup(r)
   end
-  enter(r)
+  add_to_indexes(r)
 end
 
-local ACK, NACK, DEAD_LETTER, RELEASE, SNOOZE, MARK_CANCELLED = 1, 2, 3, 4, 5, 6
-
--- The state that a settlement leads to, and the attempts that then count.
-local function settled_state(r, event, delay)
-  if event == ACK then
+-- Return the state after a settlement, and the attempts that then count.
+local function settled_state(r, transition, delay)
+  if transition == ACK then
     return DONE, r.attempts
-  elseif event == DEAD_LETTER then
+  elseif transition == DEAD_LETTER then
     return DEAD, r.attempts
-  elseif event == RELEASE then
-    return WAITING, math.max(r.attempts - 1, 0)
-  elseif event == MARK_CANCELLED or r.cancel then
+  elseif transition == RELEASE then
+    return PENDING_STATE, math.max(r.attempts - 1, 0)
+  elseif transition == MARK_CANCELLED or r.cancel then
     return CANCELLED, r.attempts
-  elseif event == SNOOZE then
+  elseif transition == SNOOZE then
     return SCHEDULED, math.max(r.attempts - 1, 0)
   elseif r.attempts >= r.max_attempts then
     return DEAD, r.attempts
   end
-  return delay > 0 and SCHEDULED or WAITING, r.attempts
+  return delay > 0 and SCHEDULED or PENDING_STATE, r.attempts
 end
 
-local function settle(r, event, delay, keeps, error, result, progress)
-  leave(r)
+local function settle(r, transition, delay, times, error, result, progress)
+  remove_from_indexes(r)
   r.progress = progress or r.progress
-  if event == NACK or event == DEAD_LETTER then
+  if transition == NACK or transition == DEAD_LETTER then
     fail(r, error or '')
-  elseif event == SNOOZE and error then
+  elseif transition == SNOOZE and error then
     r.error = error
   end
-  r.state, r.attempts = settled_state(r, event, delay)
+  r.state, r.attempts = settled_state(r, transition, delay)
   if r.state >= DONE then
     r.result = result
-    finish(r, keeps)
+    finish(r, times)
   else
-    if event ~= RELEASE then
+    if transition ~= RELEASE then
       r.run = to_time(NOW + delay)
     end
-    wait_again(r)
+    clear_claim(r)
   end
-  enter(r)
+  add_to_indexes(r)
 end
 
--- Give a claim back that was handed over and may not have arrived: it did not run, so it does not count.
-local function take_back(r, keeps)
-  places[HANDED][claim_name(r)] = false
-  settle(r, RELEASE, 0, keeps)
+-- Release a handed-off claim that was not acknowledged. The job did not run, so the attempt does not count.
+local function revoke_handoff(r, times)
+  indexes[HANDOFFS][handoff_member(r)] = false
+  settle(r, RELEASE, 0, times)
 end
 
--- The lease ran out, or its worker is gone: another run, or dead when none is left.
-local function lapse(r, keeps, reason)
-  if redis.call('ZSCORE', HANDED, claim_name(r)) then
-    return take_back(r, keeps)
+-- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left.
+local function expire_claim(r, times, reason)
+  if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then
+    return revoke_handoff(r, times)
   end
-  leave(r)
+  remove_from_indexes(r)
   fail(r, reason)
   if r.attempts >= r.max_attempts then
     r.state = DEAD
-    finish(r, keeps)
+    finish(r, times)
   else
-    r.state = WAITING
-    wait_again(r)
+    r.state = PENDING_STATE
+    clear_claim(r)
   end
-  enter(r)
+  add_to_indexes(r)
 end
 
--- End a waiting job, because of a cancel or because it was not started in time.
-local function end_waiting(r, keeps, error)
-  leave(r)
+-- End a scheduled or pending job as cancelled.
+local function cancel(r, times, error)
+  remove_from_indexes(r)
   r.state = CANCELLED
   r.error = error or r.error
-  finish(r, keeps)
-  enter(r)
+  finish(r, times)
+  add_to_indexes(r)
 end
 
 local function promote(r)
-  leave(r)
-  r.state = WAITING
-  wait_again(r)
-  enter(r)
+  remove_from_indexes(r)
+  r.state = PENDING_STATE
+  clear_claim(r)
+  add_to_indexes(r)
 end
 
 local function requeue(r)
-  leave(r)
-  r.state, r.attempts, r.run, r.error, r.cancel = WAITING, 0, NOW_TIME, nil, false
+  remove_from_indexes(r)
+  r.state, r.attempts, r.run, r.error, r.cancel = PENDING_STATE, 0, NOW_TIME, nil, false
   r.finished, r.remove, r.expires = NONE, NONE, NONE
-  wait_again(r)
-  enter(r)
+  clear_claim(r)
+  add_to_indexes(r)
 end
 
--- A claim that handed out what can't be decoded: dead, until it is purged, as if it had not been claimed.
-local function set_aside(r, error)
-  leave(r)
+-- End a claimed job that can't be decoded as dead. It is kept until it is purged, and the attempt does not count.
+local function quarantine(r, error)
+  remove_from_indexes(r)
   r.attempts = math.max(r.attempts - 1, 0)
   fail(r, error)
   r.state = DEAD
   finish(r, NONE .. NONE .. NONE)
-  enter(r)
+  add_to_indexes(r)
 end

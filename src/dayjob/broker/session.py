@@ -1,0 +1,335 @@
+"""An open broker: one connection to the storage, for one process and one event loop.
+
+It owns everything that lives from ``open`` to ``close``: the storage with its retries, the batchers that
+share round trips, the waiting claims, the documents of the fleet, and the duties.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from dayjob.broker.batch_bytes import insertions_weight, ops_weight
+from dayjob.broker.batcher import CallBatcher
+from dayjob.broker.held_claims import HeldClaims
+from dayjob.broker.history import History
+from dayjob.broker.leader_election import LeaderElection
+from dayjob.broker.schedules import Schedules
+from dayjob.broker.storage import Storage
+from dayjob.broker.validation import Validator
+from dayjob.broker.waiting_claims import WaitingClaims
+from dayjob.broker.worker_registry import WorkerRegistry
+from dayjob.duties import (
+    Duty,
+    Lead,
+    Led,
+    Promote,
+    Reap,
+    Reclaim,
+    Recur,
+    Sample,
+    Service,
+    Sweep,
+    WatchCancels,
+)
+from dayjob.engines.base import (
+    ClaimRequest,
+    Engine,
+    Insertion,
+    Renewal,
+    Renewed,
+    SettleOp,
+    WaitingClaim,
+)
+from dayjob.errors import Closed, DayjobError
+from dayjob.model.config import BrokerConfig
+from dayjob.model.durations import SECOND, Duration, to_micros
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import CANCEL, Topic, job_topic
+
+_log = logging.getLogger("dayjob.broker")
+
+Unit = tuple[Insertion, ...]
+"""Jobs that are stored all or none."""
+
+Ops = tuple[SettleOp, ...]
+
+
+class Session:
+    """``claims`` outlives the session: its tokens belong to jobs."""
+
+    def __init__(
+        self,
+        url: str,
+        engine: Engine,
+        config: BrokerConfig,
+        validator: Validator,
+        claims: HeldClaims,
+        clock: Clock | None,
+    ) -> None:
+        self._url = url
+        self.loop = asyncio.get_running_loop()
+        self.pid = os.getpid()
+        self.closing = False
+        self.engine = engine
+        self.clock = clock or SYSTEM
+        self.storage = Storage(engine, clock)
+        self._validator = validator
+        self._retention = validator.policies.retention
+        self.claims = claims
+        self.waiting_claims = WaitingClaims()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._prepare_batchers()
+        self.worker_registry = WorkerRegistry(self.storage)
+        self.schedules = Schedules(self.storage, validator, self.worker_registry, self.clock)
+        self.history = History(self.storage)
+        self.election = LeaderElection(self.storage, self.clock)
+        self._prepare_duties(config)
+
+    def _prepare_batchers(self) -> None:
+        # A job with a dedup key may have to wait for another client's lock. Others do not wait with it.
+        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(self._insert, weigh=insertions_weight)
+        self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
+            self._insert, weigh=insertions_weight
+        )
+        self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
+            self._claim, weigh=lambda request: (request.limit, 0), undelivered=self._give_back
+        )
+        self._settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
+            self._settle, weigh=ops_weight
+        )
+        self._keyed_settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
+            self._settle, weigh=ops_weight
+        )
+        self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all)
+        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self._cancel)
+        self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get)
+        self._batchers: tuple[CallBatcher[Any, Any], ...] = (
+            self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
+            self._keyed_settlements, self._renewals, self._cancels, self._reads,
+        )  # fmt: skip
+        self.claim = self._claim_requests.submit
+        self.renew = self._renewals.submit
+        self.cancel = self._cancels.submit
+        self.get = self._reads.submit
+
+    def _prepare_duties(self, config: BrokerConfig) -> None:
+        def seconds(interval: Duration, name: str = "interval") -> float:
+            return to_micros(interval, name) / SECOND
+
+        storage, retention = self.storage, self._retention
+        self.lead = Lead(self.election, self.engine.signals)
+        self.promote = Promote(storage, retention, seconds(config.promote_interval))
+        self.reap = Reap(storage, retention, seconds(config.reap_interval))
+        self.reclaim = Reclaim(
+            storage, self.worker_registry, retention, seconds(config.dead_after, "dead_after"), self.clock
+        )
+        self.sweep = Sweep(storage, seconds(config.sweep_interval))
+        self.watch_cancels = WatchCancels(storage, self.claims)
+        self._watch = self._service(self.watch_cancels)
+        self._services: list[Service] = []
+
+    def _service(self, duty: Duty) -> Service:
+        return Service(duty, self.engine.signals, self.clock)
+
+    def start_duties(self) -> None:
+        if not self._services:
+            led: list[Duty] = [
+                self.promote, self.reap, self.reclaim, self.sweep, Recur(self.schedules),
+                Sample(self.history),
+            ]  # fmt: skip
+            self._services = [self._service(Led(duty, self.election)) for duty in led]
+            if not self.election.alone:
+                self._services.insert(0, self._service(self.lead))
+            for service in self._services:
+                service.start()
+
+    async def stop_duties(self) -> None:
+        services, self._services = self._services, []
+        for service in services:
+            await service.stop()
+        await self.election.give_up()
+
+    # Open and closed.
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` unless the session is open, in this process and on this event loop."""
+        if self.closing:
+            raise not_open(self._url)
+        if self.pid != os.getpid() or self.loop is not asyncio.get_running_loop():
+            self.check_here()
+
+    def check_here(self) -> None:
+        if self.pid != os.getpid():
+            raise Closed(
+                f"the broker on {self._url!r} was opened by process {self.pid} and this is its child "
+                f"{os.getpid()}: open a broker of its own here"
+            )
+        if self.loop is not asyncio.get_running_loop():
+            raise Closed(
+                f"the broker on {self._url!r} was opened on another event loop: use it there, "
+                "or open a broker of its own here"
+            )
+
+    async def flush(self) -> None:
+        """Refuse new calls, end the waits, stop the duties, and commit what was submitted."""
+        self.closing = True
+        for service in (self._watch, *self._services):
+            service.cancel()  # Before the wake-up below, which would run each duty once more.
+        self.engine.signals.publish_all()
+        await self._watch.stop()
+        await self.stop_duties()
+        for batcher in self._batchers:
+            await batcher.drain()
+        while self._background:
+            await asyncio.wait(self._background)
+
+    # Jobs in and out.
+
+    async def enqueue(self, unit: Unit) -> list[Enqueued]:
+        """Store the jobs, all or none."""
+        keyed = any(job.dedup_key is not None for job in unit)
+        return await (self._keyed_inserts if keyed else self._inserts).submit(unit)
+
+    def settle(self, ops: Ops) -> Awaitable[list[JobState | None]]:
+        """Settle the claims in one commit. Return the new states, None for a lost claim."""
+        keyed = any(job.dedup_key is not None for op in ops for job in op.insert)
+        return (self._keyed_settlements if keyed else self._settlements).submit(ops)
+
+    async def claim_waiting(
+        self,
+        requested: Callable[[WaitingClaim], Awaitable[ClaimRequest]],
+        topics: Sequence[Topic],
+        seconds: float,
+    ) -> list[Job]:
+        """Claim, and claim again after each signal, until there is a job or the time is over."""
+        deadline = self.clock.elapsed() + seconds
+        with self.engine.signals.listen(topics) as event:
+            waiting = WaitingClaim(event, self._hold_one, self._give_back)
+            try:
+                while True:
+                    event.clear()
+                    request = await requested(waiting)
+                    jobs = await self.claim(request) if request.queues and request.limit else []
+                    jobs = waiting.take(jobs, request.limit)
+                    left = deadline - self.clock.elapsed()
+                    if jobs or left <= 0:
+                        return jobs
+                    await self.waiting_claims.wait(waiting, request, self.clock, left)
+                    if jobs := waiting.take([], request.limit):
+                        return jobs
+                    self.check_open()
+            finally:
+                waiting.close()
+
+    async def wait(self, key: bytes, seconds: float | None) -> Waited:
+        """Wait until the job has finished or the time is over. Read it again after each signal."""
+        deadline = None if seconds is None else self.clock.elapsed() + seconds
+        seen = False
+        with self.engine.signals.listen([job_topic(key)]) as event:
+            while True:
+                event.clear()
+                job = await self.get(key)
+                if job is None:
+                    return Waited("completed" if seen else "not_found")
+                if job.state.finished:
+                    return Waited("completed", job)
+                seen = True
+                left = None if deadline is None else deadline - self.clock.elapsed()
+                if left is not None and left <= 0:
+                    return Waited("timed_out", job)
+                await self.clock.wait(event, left)
+                self.check_open()
+
+    # The commits of the batchers.
+
+    async def _insert(self, units: list[Unit]) -> list[list[Enqueued]]:
+        jobs = [job for unit in units for job in unit]
+        claims = self.waiting_claims.begin_handoff(jobs)
+        if claims:
+            enqueued = iter(await self._insert_and_claim(jobs, claims))
+        else:
+            enqueued = iter(
+                await self.storage.write(
+                    lambda token: self.engine.insert(jobs, self.storage.now(), token=token)
+                )
+            )
+        return [list(islice(enqueued, len(unit))) for unit in units]
+
+    async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
+        """Store the jobs, and claim for the waiting claims in the same call."""
+        requests = [claim.request for claim in claims if claim.request is not None]
+        claimed: list[list[Job]] = [[] for _ in claims]
+        checks = self.claims.checks
+        try:
+            enqueued, claimed = await self.storage.write(
+                lambda token: self.engine.insert_and_claim(jobs, requests, self.storage.now(), token=token)
+            )
+        finally:
+            for claim, found in zip(claims, claimed, strict=True):
+                self._hold(found, checks)
+                self.waiting_claims.end_handoff(claim, found)
+        return enqueued
+
+    async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
+        self._watch.start()  # A broker without claims needs no cancel requests.
+        checks = self.claims.checks
+        claimed = await self.storage.write(
+            lambda token: self.engine.claim(requests, self.storage.now(), token=token)
+        )
+        for jobs in claimed:
+            self._hold(jobs, checks)
+        return claimed
+
+    def _hold(self, jobs: list[Job], checks: int) -> None:
+        """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""
+        self.claims.hold(jobs)
+        if jobs and self.claims.checks != checks:
+            self.engine.signals.publish([CANCEL])
+
+    def _hold_one(self, job: Job) -> None:
+        self.claims.hold((job,))
+
+    async def _settle(self, units: list[Ops]) -> list[list[JobState | None]]:
+        states = iter(await self.storage.settle(list(chain.from_iterable(units))))
+        return [list(islice(states, len(unit))) for unit in units]
+
+    async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
+        return await self.storage.write(
+            lambda token: self.engine.renew(renewals, self.storage.now(), token=token)
+        )
+
+    async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
+        return await self.storage.write(
+            lambda token: self.engine.cancel(keys, self._retention, self.storage.now(), token=token)
+        )
+
+    async def _get(self, keys: list[bytes]) -> Sequence[Job | None]:
+        return await self.storage.read(lambda: self.engine.get(keys))
+
+    def _give_back(self, jobs: list[Job]) -> None:
+        """Release claims whose caller was cancelled before it got them."""
+        if jobs:
+            ops = tuple(
+                SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue))
+                for job in jobs
+            )
+            task = asyncio.ensure_future(self._release(ops))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _release(self, ops: Ops) -> None:
+        try:
+            await self.settle(ops)
+        except DayjobError as error:
+            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(ops), error)
+
+
+def not_open(url: str) -> Closed:
+    return Closed(f"the broker on {url!r} is not open: use 'async with Broker(...)' or open()")

@@ -1,0 +1,282 @@
+"""The facade of the memory, SQLite and SlateDB engines: runs verbs on a store and publishes their topics."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from dayjob.engines import verbs
+from dayjob.engines.base import (
+    Capabilities,
+    ClaimRequest,
+    Diagnostic,
+    Document,
+    DocumentWrite,
+    Insertion,
+    JobQuery,
+    Progress,
+    Renewal,
+    Renewed,
+    Reschedule,
+    RetentionByQueue,
+    SettleOp,
+    Token,
+)
+from dayjob.engines.store import Store
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals, Topic
+
+Reply = TypeVar("Reply")
+StoreType = TypeVar("StoreType", bound=Store)
+Claims = Callable[[Reply], list[list[Job]]]
+
+
+class Subscribers:
+    """The engines that share a store, each with the event loop that its signals are published on."""
+
+    def __init__(self) -> None:
+        self._loops: dict[Signals, asyncio.AbstractEventLoop] = {}
+        self._lock = Lock()
+
+    def add(self, signals: Signals) -> None:
+        with self._lock:
+            self._loops[signals] = asyncio.get_running_loop()
+
+    def remove(self, signals: Signals) -> None:
+        with self._lock:
+            self._loops.pop(signals, None)
+
+    def publish(self, topics: Iterable[Topic], caller: Signals | None = None) -> None:
+        """Publish to all subscribers. ``caller`` is the one on the running event loop."""
+        if topics:
+            self._call(lambda signals: signals.publish(topics), caller)
+
+    def publish_all(self) -> None:
+        self._call(Signals.publish_all)
+
+    def _call(self, publish: Callable[[Signals], None], caller: Signals | None = None) -> None:
+        with self._lock:
+            subscribed = list(self._loops.items())
+        for signals, loop in subscribed:
+            if signals is caller:
+                publish(signals)
+            else:
+                with suppress(RuntimeError):  # The event loop is closed, and with it the engine.
+                    loop.call_soon_threadsafe(publish, signals)
+
+
+class LocalEngine(ABC, Generic[StoreType]):
+    """The verbs of ``engines.base.Engine``, run on a store in the engine's own way.
+
+    ``_write`` runs a verb and publishes its topics after the commit. ``_read`` runs one that changes nothing.
+    """
+
+    capabilities: Capabilities
+
+    def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
+        self.signals = Signals()
+        self.timeout = timeout
+        self._clock = clock
+
+    def _now(self, now: int | None) -> int:
+        """Return the time to act at. A verb asks when it runs, after it has waited for its turn."""
+        return self._clock.now() if now is None else now
+
+    @abstractmethod
+    async def open(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    @abstractmethod
+    async def _write(
+        self,
+        verb: Callable[[StoreType], Coroutine[Any, Any, Reply]],
+        token: Token | None = None,
+        claims: Claims[Reply] | None = None,
+    ) -> Reply:
+        """Run the verb. ``claims`` returns the claimed jobs in its reply, for an engine that may lose it."""
+
+    async def _read(self, verb: Callable[[StoreType], Coroutine[Any, Any, Reply]]) -> Reply:
+        return await self._write(verb)
+
+    @abstractmethod
+    async def insert_tx(
+        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
+    ) -> list[Enqueued]: ...
+
+    @abstractmethod
+    async def diagnose(self) -> list[Diagnostic]: ...
+
+    async def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> list[Enqueued]:
+        return await self._write(lambda store: verbs.insert(store, self._now(now), jobs), token)
+
+    async def claim(
+        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+    ) -> list[list[Job]]:
+        return await self._write(
+            lambda store: verbs.claim(store, self._now(now), requests), token, lambda reply: reply
+        )
+
+    async def insert_and_claim(
+        self,
+        jobs: Sequence[Insertion],
+        requests: Sequence[ClaimRequest],
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> tuple[list[Enqueued], list[list[Job]]]:
+        return await self._write(
+            lambda store: verbs.insert_and_claim(store, self._now(now), jobs, requests),
+            token,
+            lambda reply: reply[1],
+        )
+
+    async def settle(
+        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+    ) -> list[JobState | None]:
+        return await self._write(lambda store: verbs.settle(store, self._now(now), ops), token)
+
+    async def renew(
+        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
+    ) -> list[Renewed]:
+        return await self._write(lambda store: verbs.renew(store, self._now(now), renewals), token)
+
+    async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
+        await self._write(lambda store: verbs.record_progress(store, reports), token)
+
+    async def cancel(
+        self,
+        keys: Sequence[bytes],
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[CancelOutcome]:
+        return await self._write(lambda store: verbs.cancel(store, self._now(now), keys, retention), token)
+
+    async def requeue(
+        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
+        return await self._write(lambda store: verbs.requeue(store, self._now(now), keys), token)
+
+    async def requeue_dead(
+        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
+    ) -> int:
+        return await self._write(lambda store: verbs.requeue_dead(store, self._now(now), queue, limit), token)
+
+    async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
+        return await self._write(lambda store: verbs.purge_dead(store, queue, limit), token)
+
+    async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
+        return await self._write(lambda store: verbs.purge(store, keys), token)
+
+    async def reschedule(
+        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
+    ) -> list[bool]:
+        return await self._write(lambda store: verbs.reschedule(store, self._now(now), changes), token)
+
+    async def kv_write(
+        self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
+    ) -> None:
+        async def write(store: StoreType) -> None:
+            store.kv_write(writes)
+
+        await self._write(write, token)
+
+    async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
+        await self._write(lambda store: verbs.pause(store, queue, paused), token)
+
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        return await self._write(lambda store: verbs.promote(store, self._now(now), limit, retention), token)
+
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
+        return await self._write(lambda store: verbs.reap(store, self._now(now), limit, retention), token)
+
+    async def reclaim(
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        return await self._write(
+            lambda store: verbs.reclaim(store, self._now(now), workers, limit, retention), token
+        )
+
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+        return await self._write(lambda store: verbs.sweep(store, self._now(now), limit), token)
+
+    async def sweep_finished(
+        self,
+        state: JobState,
+        age: int,
+        after: bytes | None,
+        limit: int,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> tuple[int, bytes | None]:
+        return await self._write(
+            lambda store: verbs.sweep_finished(store, self._now(now), state, age, after, limit), token
+        )
+
+    async def compare_and_set(
+        self,
+        writes: Sequence[DocumentWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> bool:
+        return await self._write(
+            lambda store: verbs.compare_and_set(store, self._now(now), writes, jobs, announce), token
+        )
+
+    # Reads.
+
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
+        return await self._read(lambda store: store.get(keys))
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await self._read(lambda store: store.find(query))
+
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        return await self._read(lambda store: store.find_dead(queue, before, limit))
+
+    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+        return await self._read(lambda store: store.cancel_requests())
+
+    async def position(self, key: bytes, limit: int) -> int:
+        return await self._read(lambda store: store.position(key, limit))
+
+    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+        found = await self._read(lambda store: store.stats())
+        return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def paused(self) -> set[str]:
+        return await self._read(lambda store: store.paused())
+
+    async def next_due(self, now: int | None = None) -> int | None:
+        return await self._read(lambda store: verbs.next_due(store, self._now(now)))
+
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return await self._read(lambda store: store.kv_get(keys))
+
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+        """The time is read before the documents, so that a delay between the two makes none look older."""
+
+        async def read(store: StoreType) -> tuple[int, list[Document]]:
+            time = self._now(now)
+            return time, await store.documents(kind)
+
+        return await self._read(read)

@@ -1,0 +1,169 @@
+"""Stores jobs: in one statement where no conflict needs care, else in a transaction of several.
+
+Jobs with dedup keys are stored after the others and in the order of queue and key, so that two batches with
+the same keys never deadlock. A key that another open transaction holds is waited for only as long as the
+connection's ``lock_timeout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dayjob.engines.base import Insertion, Token
+from dayjob.engines.postgres.database import Database, token_key
+from dayjob.engines.postgres.pool import Connection
+from dayjob.engines.postgres.rows import insertion_columns
+from dayjob.engines.postgres.statements import Statements
+from dayjob.model.job import Enqueued, id_text
+
+Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+"""Runs a statement with its parameters on a connection of any driver, and returns its rows."""
+
+_TRIES = 20
+
+
+class Transaction(Struct, frozen=True):
+    """A transaction that stores jobs, at which time, and the notification that its commit sends."""
+
+    fetch: Fetch
+    statements: Statements
+    now: int | None
+    channel: str
+    message: str | None
+
+    async def run(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        return await self.fetch(self.statements[name], *parameters)
+
+
+async def insert(
+    database: Database, jobs: Sequence[Insertion], now: int | None, token: Token | None
+) -> list[Enqueued]:
+    """Store jobs, with their kv writes, in one commit."""
+    statements, channel, key = database.statements, database.notifier.channel, token_key(token)
+
+    async def plain(connection: Connection) -> list[Enqueued]:
+        columns = insertion_columns(jobs)
+        reply = await connection.fetchval(statements["insert"], key, now, channel, message, *columns)
+        return _plain_replies(jobs, reply)
+
+    async def one(connection: Connection) -> list[Enqueued]:
+        transaction = Transaction(connection.fetch, statements, now, channel, message)
+        return [(await _store(transaction, [(0, jobs[0])], key))[0]]
+
+    async def several(connection: Connection) -> list[Enqueued]:
+        async with connection.transaction():
+            transaction = Transaction(connection.fetch, statements, now, channel, message)
+            enqueued = await insert_all(transaction, jobs)
+            reply = [f"{each.id} {each.created:d}" for each in enqueued]
+            await transaction.run("store_reply", key, reply)
+        return enqueued
+
+    with database.notifier.with_commit(jobs) as message:
+        if is_plain(jobs):
+            enqueued = await database.write(token, key, plain, lambda reply: _plain_replies(jobs, reply))
+        elif len(jobs) == 1 and not jobs[0].kv:
+            stored = [Enqueued(id_text(jobs[0].key), True)]
+            enqueued = await database.write(token, key, one, lambda _: stored, wait_for_locks=False)
+        else:
+            return await database.write(token, key, several, _decoded, wait_for_locks=False)
+    if token is not None and token.repeated and not any(each.created for each in enqueued):
+        # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
+        reply = await database.fetch("stored_reply", key)
+        return _plain_replies(jobs, reply[0][0]) if reply else enqueued
+    return enqueued
+
+
+def is_plain(jobs: Sequence[Insertion]) -> bool:
+    """Whether one statement stores them: none has a dedup key or kv writes."""
+    return all(job.dedup_key is None and not job.kv for job in jobs)
+
+
+def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enqueued]:
+    """Return the replies for jobs without dedup keys: all were stored (None), or those with these ids."""
+    if stored is None:
+        return [Enqueued(id_text(job.key), True) for job in jobs]
+    new = set(stored)
+    replies = []
+    for job in jobs:
+        id = id_text(job.key)
+        replies.append(Enqueued(id, id in new))
+        new.discard(id)
+    return replies
+
+
+def _decoded(reply: Sequence[str]) -> list[Enqueued]:
+    return [Enqueued(text[:36], text[37:] == "1") for text in reply]
+
+
+async def insert_all(transaction: Transaction, jobs: Sequence[Insertion]) -> list[Enqueued]:
+    """Store any jobs, with their kv writes, in an open transaction."""
+    replies: dict[int, Enqueued] = {}
+    for numbers in _in_order(jobs):
+        replies |= await _store(transaction, [(number, jobs[number]) for number in numbers], None)
+    in_order = [replies[number] for number in range(len(jobs))]
+    values: dict[bytes, bytes] = {}
+    for job, reply in zip(jobs, in_order, strict=True):
+        if reply.created and job.kv:
+            values |= job.kv
+    if values:
+        await transaction.run("kv_write", None, list(values), list(values.values()))
+    return in_order
+
+
+def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
+    """Return the numbers of the jobs, in the groups and the order in which to store them."""
+    if len({job.key for job in jobs}) < len(jobs):
+        return [[number] for number in range(len(jobs))]  # An id occurs twice: one by one, the first wins.
+    plain = [number for number, job in enumerate(jobs) if job.dedup_key is None]
+    keyed = [number for number, job in enumerate(jobs) if job.dedup_key is not None]
+    keyed.sort(key=lambda number: (jobs[number].queue, jobs[number].dedup_key or ""))
+    return [numbers for numbers in (plain, keyed) if numbers]
+
+
+async def _store(
+    transaction: Transaction, jobs: Sequence[tuple[int, Insertion]], token: bytes | None
+) -> dict[int, Enqueued]:
+    """Store the jobs or find the jobs in conflict, again if a conflict was gone before it was found."""
+    replies: dict[int, Enqueued] = {}
+    left = list(jobs)
+    for _ in range(_TRIES):
+        columns = insertion_columns([job for _, job in left])
+        rows = await transaction.run(
+            "insert", token, transaction.now, transaction.channel, transaction.message, *columns
+        )
+        stored = rows[0][0]
+        if stored is None:
+            return replies | {number: Enqueued(id_text(job.key), True) for number, job in left}
+        new = set(stored)
+        refused = [(number, job) for number, job in left if id_text(job.key) not in new]
+        replies |= {
+            number: Enqueued(id_text(job.key), True) for number, job in left if id_text(job.key) in new
+        }
+        holders = await _holders(transaction, [job for _, job in refused])
+        replies |= {
+            number: Enqueued(holders[job.key], False) for number, job in refused if job.key in holders
+        }
+        left = [(number, job) for number, job in refused if job.key not in holders]
+        if not left:
+            return replies
+    raise RuntimeError(
+        f"the dedup key {left[0][1].dedup_key!r} is taken and released too fast to find its holder"
+    )
+
+
+async def _holders(transaction: Transaction, jobs: Sequence[Insertion]) -> dict[bytes, str]:
+    """Return for each job in conflict the id to reply with: its own if it exists, or the holder's."""
+    found = await transaction.run(
+        "conflicts",
+        [id_text(job.key) for job in jobs],
+        [job.queue for job in jobs],
+        [job.dedup_key for job in jobs],
+    )
+    return {
+        job.key: id if exists else holder
+        for job, (id, exists, holder) in zip(jobs, found, strict=True)
+        if exists or holder is not None
+    }

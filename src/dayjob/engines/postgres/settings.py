@@ -1,0 +1,85 @@
+"""Connection settings: the server, the database, the schema and the options of the URL."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from dayjob.engines.registry import Location
+from dayjob.errors import ConfigError
+
+_DRIVER_OPTIONS = frozenset(
+    {
+        "database", "dbname", "gsslib", "host", "krbsrvname", "passfile", "password", "port", "service",
+        "servicefile", "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword",
+        "sslrootcert", "ssl_max_protocol_version", "ssl_min_protocol_version", "target_session_attrs", "user",
+    }
+)  # fmt: skip
+"""Options of the URL that are passed to the driver."""
+
+_KNOWN = (
+    "postgresql:// takes schema, connections, timeout, poll and pgbouncer, and the connection options of "
+    "libpq, such as sslmode"
+)
+
+MAX_CONNECTIONS = 100
+MAX_NAME_BYTES = 63
+
+
+class PostgresSettings(Struct, frozen=True):
+    """The settings of one engine."""
+
+    url: str
+    """The URL for messages, without the password."""
+
+    dsn: str
+    schema: str = "dayjob"
+    connections: int = 4
+    timeout: float = 15.0
+    poll: float = 1.0
+    pgbouncer: bool = False
+
+    @property
+    def channel(self) -> str:
+        """The notification channel of the schema."""
+        return f"dayjob {self.schema}"[:MAX_NAME_BYTES]
+
+
+def read_settings(location: Location) -> PostgresSettings:
+    """Return the settings of a URL. Raise ``ConfigError`` for a bad or unknown option.
+
+    ``schema``: the schema of the tables (default ``dayjob``). ``connections``: the most connections, without
+    the listening one (4). ``timeout``: seconds until an operation fails (15). ``poll``: seconds between polls
+    while notifications are unavailable (1). ``pgbouncer=1``: use no session state.
+    """
+    url = location.shown
+    schema = location.take("schema", "dayjob")
+    if not schema or "\0" in schema or len(schema.encode()) > MAX_NAME_BYTES - len("dayjob "):
+        raise ConfigError(f"the URL {url!r} has schema={schema!r}: write a name of 1 to 56 bytes")
+    connections = int(_number(location, "connections", "4", 1, MAX_CONNECTIONS))
+    timeout = _number(location, "timeout", "15", 0.1, 3600)
+    poll = _number(location, "poll", "1", 0.01, 3600)
+    pgbouncer = location.take("pgbouncer", "0")
+    if pgbouncer not in ("0", "1"):
+        raise ConfigError(f"the URL {url!r} has pgbouncer={pgbouncer!r}: write 0 or 1")
+    passed = {name: location.take(name, "") for name in _DRIVER_OPTIONS & {*location.options}}
+    location.done(_KNOWN)
+    dsn = location.parts._replace(scheme="postgresql", query=urlencode(passed)).geturl()
+    return PostgresSettings(
+        url=url, dsn=dsn, schema=schema, connections=connections, timeout=timeout, poll=poll,
+        pgbouncer=pgbouncer == "1",
+    )  # fmt: skip
+
+
+def _number(location: Location, name: str, default: str, least: float, most: float) -> float:
+    text = location.take(name, default)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not least <= number <= most:
+        raise ConfigError(
+            f"the URL {location.shown!r} has {name}={text!r}: write a number from {least:g} to {most:g}"
+        )
+    return number

@@ -1,0 +1,47 @@
+-- End claims whose lease has expired, or claims of dead workers: their jobs run again, or are dead without attempts left.
+-- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
+-- $8 dead workers, or NULL for expired leases. The running jobs are then walked in lease order: workers seldom die.
+-- Replies "id state queue" for each, with its new state. Stores no reply if there are none.
+WITH clock AS MATERIALIZED (
+    SELECT dayjob.now_us($2) AS now
+),
+ended AS MATERIALIZED (
+    SELECT id, queue, CASE WHEN attempts >= max_attempts THEN 'dead' ELSE 'pending' END AS state,
+        CASE WHEN attempts >= max_attempts
+            THEN coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) ELSE :FOREVER END AS retention
+    FROM dayjob.jobs
+    WHERE state = 'running' AND ($8::text[] IS NULL OR worker = ANY ($8::text[]))
+        AND lease_expires_at <= (SELECT CASE WHEN $8::text[] IS NULL THEN now ELSE :LAST_TIME END FROM clock)
+    ORDER BY lease_expires_at
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+),
+removed AS (
+    DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM ended WHERE retention = 0))
+),
+saved AS (
+    UPDATE dayjob.jobs
+    SET state = ended.state, lease_expires_at = NULL, last_error = $7,
+        errors = (jobs.errors || jsonb_build_array(jobs.attempts, clock.now, jobs.worker, $7::text)::text)[greatest(cardinality(jobs.errors) + 2 - :ERRORS_KEPT, 1):],
+        finished_at = CASE WHEN ended.state = 'dead' THEN clock.now END,
+        remove_at = CASE WHEN ended.retention > 0 THEN clock.now + ended.retention END,
+        held_key = CASE WHEN ended.state = 'dead' THEN NULL ELSE jobs.held_key END,
+        claimed_at = CASE WHEN ended.state = 'dead' THEN jobs.claimed_at END,
+        worker = CASE WHEN ended.state = 'dead' THEN jobs.worker END
+    FROM clock, ended
+    WHERE jobs.id = ended.id AND ended.retention <> 0
+),
+counted AS (
+    INSERT INTO dayjob.counters (queue, running, pending, dead)
+    SELECT queue, -count(*), count(*) FILTER (WHERE state = 'pending'),
+        count(*) FILTER (WHERE state = 'dead' AND retention <> 0)
+    FROM ended
+    GROUP BY queue
+),
+result AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(id, ' ', state, ' ', queue)), '{}') AS reply FROM ended
+),
+stored AS (
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'
+)
+SELECT reply FROM result

@@ -1,6 +1,0 @@
--- Ids of dead jobs of one queue, the latest failure first.
--- $1 before this time  $2 and this id  $3 limit  $4 queue
-SELECT id FROM dayjob.jobs
-WHERE state = 'dead' AND queue = $4 AND (finished_at, id) < ($1, $2::uuid)
-ORDER BY finished_at DESC, id DESC
-LIMIT $3

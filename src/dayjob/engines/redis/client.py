@@ -1,0 +1,247 @@
+"""Connections to the server, one try per call, and the classification of errors.
+
+A failure that may pass by itself is raised as ``Transient``: a lost connection, a failover, a busy server.
+The time limit of a try is about silence: it starts again whenever data arrives. Connections are opened on
+demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hiredis import pack_command
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as LostConnection
+
+from dayjob.engines.base import Transient
+from dayjob.engines.redis.parser import Parser
+from dayjob.engines.redis.scripts import script
+from dayjob.engines.redis.settings import RedisSettings
+from dayjob.errors import Closed, ConfigError, EngineUnavailable
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
+
+SILENCE = 5.0
+"""Seconds without data from the server after which a try fails."""
+
+_SLOWEST = 1024 * 1024
+"""Bytes per second that any link transmits: a try that sends more gets more time."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+
+_TRANSIENT = (ReadOnlyError, TryAgainError, ClusterDownError, AskError)
+_TRANSIENT_CODES = re.compile(
+    r"(?:^|[ -])(?:READONLY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|BUSY|MISCONF|NOREPLICAS|ASK) "
+)
+"""Errors that pass by themselves: a failover, a slow script, a full disk.
+
+The driver raises those of a restart as lost connections. An error inside a script has its code in the text.
+"""
+
+_MOVED = re.compile(r"MOVED \d+ (.*):(\d+)$")
+
+Command = Sequence[bytes | str | int]
+
+
+class Client:
+    """The engine's connections; each is used by one call at a time."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+        self.opening = True
+        """While this is set, a refused user is an error of the configuration."""
+        self._silence = min(SILENCE, settings.timeout)
+        self._target: tuple[str, int] | None = None
+        self._idle: list[AbstractConnection] = []
+        self._busy: set[AbstractConnection] = set()
+        self._closed = False
+        self._closer = asyncio.get_running_loop().create_task(
+            self._close_at_end(), name="dayjob redis connections"
+        )
+
+    async def _close_at_end(self) -> None:
+        """Close the connections when the client is closed, or when the event loop ends before that."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._closed = True
+            for connection in (*self._idle, *self._busy):
+                await drop(connection)
+            self._idle.clear()
+
+    def connection(self) -> AbstractConnection:
+        return self.settings.connection(self._target)
+
+    async def close(self) -> None:
+        self._closed = True
+        if not self._closer.done() and not self._closer.get_loop().is_closed():
+            self._closer.cancel()
+            await asyncio.wait({self._closer})
+
+    async def execute(self, *commands: Command, silence: float | None = None) -> list[Any]:
+        """Send the commands together, once, and return the replies."""
+        if self._closed:
+            raise Closed(f"{self.settings.shown}: the engine is closed")
+        packed = [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
+        seconds = (silence or self._silence) + sum(map(len, packed)) / _SLOWEST
+        written = False
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                connection = self._idle.pop() if self._idle else self.connection()
+                self._busy.add(connection)
+                sent = False
+                try:
+                    if not connection.is_connected:
+                        await connection.connect()  # type: ignore[no-untyped-call]
+                    written = True
+                    await connection.send_packed_command(packed, check_health=False)
+                    sent = True
+                finally:
+                    if not sent:
+                        self._busy.discard(connection)
+                        await drop(connection)
+                return await self._receive(connection, len(packed), limit)
+        except NoScriptError:
+            raise
+        except (OSError, RedisError) as error:
+            raise self._classified(error, written) from error
+
+    async def execute_retrying(self, *commands: Command, timeout: float) -> list[Any]:
+        """``execute``, repeated after transient failures. For idempotent commands of the engine's own."""
+        deadline = SYSTEM.elapsed() + timeout
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+        cause: Transient | None = None
+        while True:
+            try:
+                return await self.execute(*commands, silence=min(timeout, self._silence))
+            except Transient as error:
+                if cause is None or not isinstance(error.__cause__, TimeoutError):
+                    cause = error  # A timeout explains less than any other failure.
+            left = deadline - SYSTEM.elapsed()
+            if left <= 0:
+                raise cause
+            await backoff.wait(SYSTEM, at_most=left)
+
+    async def run(self, verb: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
+        """Return the reply of the verb's script."""
+        found = script(verb)
+        tail = (len(keys), *keys, *arguments)
+        try:
+            return (await self.execute(("EVALSHA", found.digest, *tail)))[0]
+        except NoScriptError:
+            return (await self.execute(("EVAL", found.source, *tail)))[0]
+
+    async def run_idempotent(self, verb: str, *arguments: bytes | str | int, now: int | None = None) -> Any:
+        """Return the reply of a script that stores no reply, since a repetition changes nothing."""
+        keys = self.settings.keys
+        head = ("" if now is None else now, keys.changes, keys.ends, 0, 0)
+        return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
+
+    def begin(self, command: Command) -> Coroutine[Any, Any, list[Any]]:
+        """``execute_retrying``; if a connection is idle, the command is written before this returns."""
+        if self._idle:
+            writer = self._idle[-1]._writer
+            if writer is not None and not writer.is_closing():
+                connection = self._idle.pop()
+                self._busy.add(connection)
+                writer.write(pack_command(tuple(command)))  # type: ignore[arg-type]
+                return self._finish(connection, command)
+        return self.execute_retrying(command, timeout=self.settings.timeout)
+
+    async def _finish(self, connection: AbstractConnection, command: Command) -> list[Any]:
+        try:
+            async with asyncio.timeout(self._silence) as limit:
+                return await self._receive(connection, 1, limit)
+        except (OSError, RedisError):
+            return await self.execute_retrying(command, timeout=self.settings.timeout)
+
+    async def _receive(self, connection: AbstractConnection, count: int, limit: asyncio.Timeout) -> list[Any]:
+        """Return the replies to so many commands, and make the connection idle again."""
+        parser: Parser = connection._parser  # type: ignore[assignment]
+        parser.limit_silence(limit, self._silence)
+        usable = False
+        try:
+            replies: list[Any] = []
+            failure: ResponseError | None = None
+            for _ in range(count):
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    failure = failure or error
+            usable = failure is None or isinstance(failure, NoScriptError | OutOfMemoryError)
+            if failure is not None:
+                raise failure
+            return replies
+        finally:
+            parser.limit_silence(None)
+            self._busy.discard(connection)
+            if usable and not self._closed:
+                self._idle.append(connection)
+            else:
+                await drop(connection)
+
+    def _classified(self, error: Exception, written: bool) -> EngineUnavailable | ConfigError:
+        """Return the error to raise. After ``MOVED`` the next try goes to the node that the server named."""
+        text = _described(error)
+        if isinstance(error, AuthenticationError | NoPermissionError):
+            refusal = ConfigError if self.opening else EngineUnavailable
+            return refusal(
+                f"{self.settings.shown}: the server refuses this user ({text}): "
+                "check name, password and rights"
+            )
+        if isinstance(error, OutOfMemoryError) or "OOM command" in text:
+            return EngineUnavailable(
+                f"{self.settings.shown}: the server's memory is full: nothing was changed; "
+                "raise maxmemory or remove jobs, then try again"
+            )
+        refused = isinstance(error, ResponseError)
+        moved = _MOVED.match(text)
+        if moved and "host" in self.settings.options:
+            self._target = (moved[1] or self.settings.options["host"], int(moved[2]))
+            self._drop_idle()
+        elif refused and not (isinstance(error, _TRANSIENT) or _TRANSIENT_CODES.search(text)):
+            return EngineUnavailable(f"{self.settings.shown}: the server refused the call ({text})")
+        if isinstance(error, LostConnection | OSError):
+            self._target = None
+            self._drop_idle()
+        return Transient(
+            f"{self.settings.shown}: no reply ({text}): check that the server runs and can be reached, "
+            "then try again",
+            commit_unknown=written and not refused,
+        )
+
+    def _drop_idle(self) -> None:
+        """Close the idle connections: they lead to a server that has ended, or to the wrong node."""
+        for connection in self._idle:
+            connection._close()  # type: ignore[no-untyped-call]
+        self._idle.clear()
+
+
+def _described(error: Exception) -> str:
+    code = getattr(error, "status_code", None)
+    text = str(error) or type(error).__name__
+    return f"{code} {text}" if isinstance(code, str) else text
+
+
+async def drop(connection: AbstractConnection) -> None:
+    """Close a connection without waiting for the server, on whichever loop it was opened."""
+    with suppress(RedisError, OSError, RuntimeError):
+        if connection._writer is not None:
+            connection._writer.transport.abort()  # A TLS shutdown would wait for the server.
+        await connection.disconnect(nowait=True)

@@ -1,9 +1,0 @@
--- Give records whose head can't be read a new one, so that they can be listed and ended.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
-local ids = take_ids()
-fetch(ids)
-for _, id in ipairs(ids) do
-  load(id)
-end
-flush(true)
-return 1

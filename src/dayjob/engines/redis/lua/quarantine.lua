@@ -1,0 +1,14 @@
+-- End claimed jobs that can't be decoded as dead.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its epoch and the error.
+local ids = take_ids()
+fetch(ids)
+for _, id in ipairs(ids) do
+  local epoch, error = take_number(), take()
+  local r = load(id)
+  if is_current(r, epoch) then
+    quarantine(r, error)
+  end
+end
+flush(true)
+publish()
+return 1

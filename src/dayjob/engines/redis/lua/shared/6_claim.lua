@@ -1,0 +1,106 @@
+-- Claiming pending jobs: for claim and insert_and_claim.
+--
+-- ARGV: the number of requests; for each the limit, the worker or '', the waiting claim or '' (client and name, 16
+-- bytes each), the number of queues, and their names and leases. A request with a waiting claim has one queue.
+local MOST_SKIPPED = 10000 -- expired or stale entries that one claim skips; promote removes expired jobs
+local FIRST_PAGE = 50 -- records to read before their average size is known
+
+local claimed, bytes = 0, 0 -- jobs claimed by this call, and their size
+
+-- Return the number of records to read next: as many as fit into the rest of BATCH_BYTES, by their average size.
+local function page_size(limit)
+  if claimed == 0 then
+    return math.min(limit, FIRST_PAGE)
+  end
+  return math.max(1, math.min(limit, CHUNK, math.ceil((BATCH_BYTES - bytes) * claimed / bytes)))
+end
+
+-- Claim up to the limit, and up to BATCH_BYTES; but at least one job for each request, since a request without
+-- jobs waits for the next one. Return the rest of the limit.
+local function claim_from(queue, lease, worker, limit, reply)
+  local from, to = '[' .. queue .. '\0', '(' .. queue .. '\1'
+  local skipped = 0
+  while limit > 0 and skipped < MOST_SKIPPED do
+    local members = redis.call('ZRANGEBYLEX', PENDING, from, to, 'LIMIT', 0, page_size(limit))
+    if #members == 0 then
+      break
+    end
+    local ids = {}
+    for index, member in ipairs(members) do
+      ids[index] = sub(member, -16)
+    end
+    fetch(ids)
+    for index, member in ipairs(members) do
+      local r = load(ids[index])
+      if not r or r.state ~= PENDING_STATE or pending_member(r) ~= member then
+        indexes[PENDING][member] = false -- left by a damaged record
+        skipped = skipped + 1
+      elseif is_expired(r) then
+        skipped = skipped + 1
+      else
+        bytes = bytes + #r.facts
+        if bytes > BATCH_BYTES and #reply > 0 then
+          return 0
+        end
+        claimed = claimed + 1
+        claim(r, lease, worker)
+        r.encoded = encode(r)
+        reply[#reply + 1] = r.id
+        reply[#reply + 1] = r.encoded
+        limit = limit - 1
+      end
+    end
+    from = '(' .. members[#members]
+  end
+  return limit
+end
+
+-- Add a waiting claim to the end of the queue's line, and return its member of WAITING_CLAIMS.
+local function wait_for(queue, waiting, lease, worker)
+  local member = queue .. '\0' .. NOW_TIME .. waiting .. to_time(lease) .. worker
+  redis.call('ZADD', WAITING_CLAIMS, 0, member)
+  return member
+end
+
+-- Return for each request a list of ids and records in turns, or, if there is none, the member of its waiting claim;
+-- and the claims to store for a repetition: ids and epochs.
+local function claim_all()
+  local replies, claims = {}, {}
+  for number = 1, take_number() do
+    local limit, worker, waiting, reply, queue, lease = take_number(), take(), take(), {}, nil, nil
+    for _ = 1, take_number() do
+      queue, lease = take(), take_number()
+      if limit > 0 and redis.call('SISMEMBER', PAUSED, queue) == 0 then
+        limit = claim_from(queue, lease, worker, limit, reply)
+      end
+    end
+    replies[number], claims[number] = reply, {}
+    for index = 1, #reply, 2 do
+      local r = loaded[reply[index]]
+      table.insert(claims[number], r.id)
+      table.insert(claims[number], r.epoch)
+    end
+    flush(true) -- so that the next request does not find the same jobs
+    if waiting ~= '' and #reply == 0 then
+      replies[number] = wait_for(queue, waiting, lease, worker)
+    end
+  end
+  return replies, claims
+end
+
+-- Return the reply again, with the claims that are still current.
+local function claimed_again(claims)
+  local replies = {}
+  for number, of_request in ipairs(claims) do
+    local reply = {}
+    for index = 1, #of_request, 2 do
+      local r = load(of_request[index])
+      if is_current(r, of_request[index + 1]) then
+        reply[#reply + 1] = r.id
+        reply[#reply + 1] = encode(r)
+      end
+    end
+    replies[number] = reply
+  end
+  return replies
+end

@@ -1,0 +1,264 @@
+"""Reads: jobs in id order, dead jobs by time, counters and positions.
+
+A listing uses the sorted set in which it skips the fewest entries. Finished and pending jobs have sets in
+which each queue, or each priority of it, is a run in id order. A rare state is listed from its own set, which
+is sorted here. Other listings walk all ids. Records are read after their ids and checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from heapq import merge
+from itertools import groupby, islice
+
+from dayjob.engines.base import JobQuery
+from dayjob.engines.redis import record
+from dayjob.engines.redis.client import Client, Command
+from dayjob.engines.redis.record import STATE_CODES, TIME
+from dayjob.model.job import FINISHED, Job, JobState, QueueStats
+
+SPARSE = 50_000
+"""The most jobs in a state for which a listing sorts the state's own set; above, it walks all ids."""
+
+RUNS = 100
+"""The most runs that are read at once. Pending jobs in more runs are not listed by runs."""
+
+PAGE = 1000
+"""The most ids or records that are read at once."""
+
+_BEYOND = b"\xff" * 25
+"""Above every time and id."""
+
+_COUNTED = (
+    JobState.PENDING, JobState.SCHEDULED, JobState.RUNNING, JobState.DONE, JobState.DEAD, JobState.CANCELLED,
+)  # fmt: skip
+
+
+async def stats(client: Client) -> dict[str, QueueStats]:
+    """Return the counters of every queue ever used, in name order."""
+    keys = client.settings.keys
+    names, flat = await client.execute(("SMEMBERS", keys.queues), ("HGETALL", keys.counts))
+    counts = dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def count(queue: bytes, state: JobState) -> int:
+        return int(counts.get(b"%d%b" % (STATE_CODES[state], queue), 0))
+
+    found = {name.decode(): QueueStats(*(count(name, state) for state in _COUNTED)) for name in names}
+    return dict(sorted(found.items()))
+
+
+async def get(client: Client, keys: Sequence[bytes], *, repaired: bool = False) -> list[Job | None]:
+    """Return the full records. Those whose head can't be read are repaired first."""
+    names = client.settings.keys
+    commands: list[Command] = [
+        ("HMGET", names.jobs, *keys[start : start + PAGE]) for start in range(0, len(keys), PAGE)
+    ]
+    replies = await client.execute(*commands) if commands else []
+    blobs = [blob for reply in replies for blob in reply]
+    found: list[Job | None] = []
+    unreadable: list[bytes] = []
+    for key, blob in zip(keys, blobs, strict=True):
+        try:
+            found.append(None if blob is None else record.full_job(key, blob))
+        except record.Unreadable:
+            found.append(None)
+            unreadable.append(key)
+    if unreadable and not repaired:
+        await client.run_idempotent("repair", b"".join(unreadable))
+        return await get(client, keys, repaired=True)
+    return found
+
+
+async def position(client: Client, key: bytes, limit: int) -> int:
+    """Count the jobs that precede a pending one. The server counts a range without walking it."""
+    (job,) = await get(client, [key])
+    if job is None or job.state is not JobState.PENDING:
+        return 0
+    head = job.queue.encode() + b"\0"
+    end = head + job.priority.to_bytes(4) + key
+    count: int = (await client.execute(("ZLEXCOUNT", client.settings.keys.pending, b"[" + head, b"(" + end)))[
+        0
+    ]
+    return min(count, limit)
+
+
+async def find(client: Client, query: JobQuery) -> list[Job]:
+    found: list[Job] = []
+    if query.limit > 0:
+        async for page in _pages(client, query):
+            found += [job for job in await get(client, page) if job is not None and _matches(job, query)]
+            if len(found) >= query.limit:
+                return found[: query.limit]
+    return found
+
+
+async def find_dead(
+    client: Client, queue: str | None, before: tuple[int, bytes] | None, limit: int
+) -> list[Job]:
+    """Return dead jobs, the latest failure first. Remove entries that belong to no dead job."""
+    if queue == "":  # It stands for all queues.
+        return []
+    head = (queue or "").encode() + b"\0"
+    after = None if before is None else head + TIME.pack(before[0]) + before[1]
+    found: list[Job] = []
+    while len(found) < limit:
+        size = min(PAGE, limit - len(found))
+        walk = _range(client.settings.keys.dead_index, head, head + _BEYOND, after, size, newest_first=True)
+        (members,) = await client.execute(walk)
+        stale: list[bytes] = []
+        for member, job in zip(members, await get(client, [member[-16:] for member in members]), strict=True):
+            if job is not None and job.state is JobState.DEAD and _time_of(member) == job.finished_us:
+                found.append(job)
+            else:
+                stale.append(member)
+        if stale:
+            await client.run_idempotent("prune_dead_index", len(stale), *stale)
+        if len(members) < size:
+            break
+        after = members[-1]
+    return found
+
+
+def _time_of(member: bytes) -> int:
+    time: int = TIME.unpack_from(member, len(member) - 24)[0]
+    return time
+
+
+def _matches(job: Job, query: JobQuery) -> bool:
+    return (
+        query.queue in (None, job.queue)
+        and query.state in (None, job.state)
+        and query.task in (None, job.task)
+    )
+
+
+async def _pages(client: Client, query: JobQuery) -> AsyncIterator[list[bytes]]:
+    """Yield ids in the order of the query, page by page, among them all that match."""
+    size = PAGE if query.task is not None else min(PAGE, query.limit)
+    if query.state in FINISHED:
+        after = query.after
+        while page := await finished_keys(client, query.state, query.queue, after, size, query.newest_first):
+            yield page
+            after = page[-1]
+        return
+    if query.state is JobState.PENDING:
+        prefixes = await _pending_prefixes(client, query.queue)
+        if prefixes is not None:
+            after = query.after
+            while page := await _merged(
+                client, client.settings.keys.pending, prefixes, after, size, query.newest_first
+            ):
+                yield page
+                after = page[-1]
+            return
+    if query.state is not None:
+        counts = (await stats(client)).values()
+        if sum(getattr(count, query.state.value) for count in counts) <= SPARSE:
+            keys = await _sparse_keys(client, query)
+            step = PAGE if query.queue is not None else size
+            for start in range(0, len(keys), step):
+                yield keys[start : start + step]
+            return
+    async for page in _all_keys(client, query, PAGE if query.state is not None else size):
+        yield page
+
+
+async def _sparse_keys(client: Client, query: JobQuery) -> list[bytes]:
+    """Return the ids of the jobs in a rare state, sorted."""
+    names = client.settings.keys
+    by_state = {
+        JobState.PENDING: names.pending, JobState.SCHEDULED: names.due, JobState.RUNNING: names.leases,
+    }  # fmt: skip
+    assert query.state is not None
+    (members,) = await client.execute(("ZRANGE", by_state[query.state], 0, -1))
+    keys = sorted({member[-16:] for member in members}, reverse=query.newest_first)
+    after = query.after
+    if after is None:
+        return keys
+    return [key for key in keys if (key < after if query.newest_first else key > after)]
+
+
+async def _all_keys(client: Client, query: JobQuery, size: int) -> AsyncIterator[list[bytes]]:
+    """Yield all ids, or all of the query's queue."""
+    queue = None if query.queue is None else query.queue.encode()
+    after = None if query.after is None else query.after + (b"" if query.newest_first else b"\xff" * 201)
+    while True:
+        walk = _range(client.settings.keys.ids, b"", b"", after, size, query.newest_first)
+        (entries,) = await client.execute(walk)
+        keys = [entry[:16] for entry in entries if queue is None or entry[16:] == queue]
+        if keys:
+            yield keys
+        if len(entries) < size:
+            return
+        after = entries[-1]
+
+
+async def finished_keys(
+    client: Client,
+    state: JobState,
+    queue: str | None,
+    after: bytes | None,
+    limit: int,
+    newest_first: bool = False,
+) -> list[bytes]:
+    """Return ids of finished jobs in id order, merged from the runs of the queues."""
+    names = [queue] if queue is not None else [
+        name for name, counts in (await stats(client)).items()
+        if state is JobState.DONE or getattr(counts, state.value)
+    ]  # fmt: skip
+    prefixes = [b"%d%b\0" % (STATE_CODES[state], name.encode()) for name in names]
+    return await _merged(client, client.settings.keys.finished, prefixes, after, limit, newest_first)
+
+
+async def _pending_prefixes(client: Client, queue: str | None) -> list[bytes] | None:
+    """Return the prefix of each run of pending entries, by queue and priority; None if there are too many."""
+    names = [queue] if queue is not None else [
+        name for name, counts in (await stats(client)).items() if counts.pending
+    ]  # fmt: skip
+    key = client.settings.keys.pending
+    prefixes: list[bytes] = []
+    starts = [name.encode() + b"\0" for name in names]
+    while starts:
+        if len(prefixes) + len(starts) > RUNS:
+            return None
+        firsts = await client.execute(
+            *(_range(key, start, _queue_of(start) + b"\1", None, 1, newest_first=False) for start in starts)
+        )
+        found = [first[0][:-16] for first in firsts if first]
+        prefixes += found
+        starts = [prefix + _BEYOND for prefix in found]
+    return prefixes
+
+
+def _queue_of(entry: bytes) -> bytes:
+    return entry[: entry.index(b"\0")]
+
+
+async def _merged(
+    client: Client, key: bytes, prefixes: Sequence[bytes], after: bytes | None, limit: int, newest_first: bool
+) -> list[bytes]:
+    """Return ids in id order, merged from the runs of entries that consist of a prefix and an id."""
+    runs: list[list[bytes]] = []
+    for start in range(0, len(prefixes), RUNS):
+        commands = [
+            _range(
+                key, prefix, prefix + _BEYOND, None if after is None else prefix + after, limit, newest_first
+            ) for prefix in prefixes[start : start + RUNS]
+        ]  # fmt: skip
+        runs += [[entry[-16:] for entry in entries] for entries in await client.execute(*commands)]
+    # A repaired job may have two entries.
+    ids = (id for id, _ in groupby(merge(*runs, reverse=newest_first)))
+    return list(islice(ids, limit))
+
+
+def _range(
+    key: bytes, first: bytes, end: bytes, after: bytes | None, limit: int, newest_first: bool
+) -> Command:
+    """Return the command for members from ``first`` to before ``end``, after the cursor; '' is no bound."""
+    low = b"[" + first if first else b"-"
+    high = b"(" + end if end else b"+"
+    if newest_first:
+        high = high if after is None else b"(" + after
+        return ("ZREVRANGEBYLEX", key, high, low, "LIMIT", 0, limit)
+    low = low if after is None else b"(" + after
+    return ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)

@@ -1,0 +1,145 @@
+"""Notifications from the server: one subscribed connection, opened by the first listener.
+
+``listen`` is awaited before each read that a wait may follow, so that no change falls between the two. Every
+broker listens for cancel requests, so that alone does not open the connection; the first claim does.
+
+While the connection is down, all topics are published at an interval, so that listeners poll. They are
+published once more after a reconnect, because the messages in between are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from dayjob.engines.redis.client import Client, drop
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, job_topic, queue_topic
+
+_log = logging.getLogger("dayjob.redis")
+
+POLL_INTERVAL = 0.5
+"""Seconds between polls while there is no subscription."""
+
+SILENCE = 15.0
+"""Seconds without a message after which the connection is checked."""
+
+
+class Subscriber:
+    """Publishes notifications to ``signals``. ``on_handoff`` gets the messages of this client's channel."""
+
+    def __init__(
+        self,
+        client: Client,
+        signals: Signals,
+        handoff_channel: bytes,
+        on_handoff: Callable[[bytes], None],
+    ) -> None:
+        self._client = client
+        self._signals = signals
+        self._handoff_channel = handoff_channel
+        self.on_handoff = on_handoff
+        self._task: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
+        self._received = False
+        self._wanted = False
+
+    def on_listen(self, topics: Sequence[Topic]) -> None:
+        """A listener has registered for these topics."""
+        self._wanted = self._wanted or any(topic != CANCEL for topic in topics)
+
+    async def listen(self, *, for_claims: bool = False) -> None:
+        """Return when changes are published from now on. Without a listener, return at once."""
+        self._wanted = self._wanted or for_claims
+        if not self._wanted:
+            return
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="dayjob redis subscriber")
+        if not self._begun.is_set():
+            await self._begun.wait()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        self._begun.clear()
+        if task is not None and not task.get_loop().is_closed():
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _run(self) -> None:
+        logged = False
+        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL)
+        while True:
+            connection = self._client.connection()
+            try:
+                async with asyncio.timeout(SILENCE):
+                    await self._subscribe(connection)
+                logged = False
+                await self._read(connection)
+            except (OSError, RedisError) as error:
+                if not logged:
+                    _log.warning(
+                        "%s: the subscription is down, polling until it is back: %r",
+                        self._client.settings.shown,
+                        error,
+                    )
+                    logged = True
+            finally:
+                await drop(connection)
+            self._begun.set()
+            self._signals.publish_all()
+            await backoff.wait(SYSTEM)
+
+    async def _subscribe(self, connection: AbstractConnection) -> None:
+        keys = self._client.settings.keys
+        channels = (keys.changes, keys.ends, self._handoff_channel)
+        await connection.send_command("SUBSCRIBE", *channels)
+        for _ in channels:
+            await connection.read_response()
+        if self._begun.is_set():
+            self._signals.publish_all()
+        self._begun.set()
+
+    async def _read(self, connection: AbstractConnection) -> None:
+        checking = asyncio.get_running_loop().create_task(self._check_connection(connection))
+        try:
+            while True:
+                message = await connection.read_response()
+                self._received = True
+                if message[1] == self._handoff_channel:
+                    self.on_handoff(message[2])
+                elif message[0] == b"message":
+                    self._signals.publish(self._topics(message[1], message[2]))
+        finally:
+            checking.cancel()
+
+    async def _check_connection(self, connection: AbstractConnection) -> None:
+        """Close a connection on which nothing arrives, not even the reply to a PING."""
+        while True:
+            self._received = False
+            await SYSTEM.wait(asyncio.Event(), SILENCE)
+            if not self._received:
+                with suppress(RedisError, OSError):
+                    await connection.send_command("PING")
+                await SYSTEM.wait(asyncio.Event(), SILENCE)
+                if not self._received:
+                    await drop(connection)
+                    return
+
+    def _topics(self, channel: bytes, message: bytes) -> list[Topic]:
+        if channel == self._client.settings.keys.ends:
+            return [job_topic(message[start : start + 16]) for start in range(0, len(message), 16)]
+        flags, *queues = message.split(b"\0")
+        flags, *kinds = flags.split(b"\1")
+        topics = [queue_topic(queue.decode()) for queue in queues if queue]
+        topics += [documents_topic(kind.decode()) for kind in kinds]
+        if b"d" in flags:
+            topics.append(DUE)
+        if b"c" in flags:
+            topics.append(CANCEL)
+        return topics

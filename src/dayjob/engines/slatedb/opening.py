@@ -1,0 +1,262 @@
+"""Opening a database: ownership, the layout's version, and the active jobs, loaded by one scan."""
+
+from __future__ import annotations
+
+import logging
+
+from dayjob.engines import record as records
+from dayjob.engines import verbs
+from dayjob.engines.active_jobs import Entry
+from dayjob.engines.record import Record
+from dayjob.engines.slatedb import keys, values
+from dayjob.engines.slatedb.archive import Archive
+from dayjob.engines.slatedb.database import Source
+from dayjob.engines.slatedb.documents import stored_documents
+from dayjob.engines.slatedb.settings import SlateSettings
+from dayjob.engines.slatedb.store import SlateStore
+from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
+from dayjob.engines.slatedb.write_batch import WriteBatch
+from dayjob.errors import ConfigError, EngineUnavailable
+from dayjob.model.durations import SECOND
+from dayjob.model.job import JobState, QueueStats
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.process import Process, is_gone, this_process
+
+_log = logging.getLogger("dayjob.engines.slatedb")
+
+BEATS_MISSED = 3
+"""An owner on another host counts as gone after this many missed heartbeats."""
+
+_MIGRATED = 1000
+"""The number of jobs in one commit of a migration."""
+
+
+# Ownership.
+
+
+async def check_layout(source: Source) -> int | None:
+    """Return the layout's version, or None for a new database. Refuse a newer layout and other databases."""
+    value, url = await source.get(keys.LAYOUT_KEY), source.settings.url
+    if value is None:
+        if await source.first(b"") is not None:
+            raise ConfigError(f"{url}: this database is not dayjob's: name another folder or prefix")
+        return None
+    found = values.layout(value)
+    if not isinstance(found, int):
+        raise ConfigError(f"{url}: the layout's version can't be decoded: restore the database from a copy")
+    if found > keys.VERSION:
+        raise ConfigError(
+            f"{url}: layout {found} is from a newer dayjob, this one supports {keys.VERSION}: upgrade dayjob"
+        )
+    return found
+
+
+async def read_owner(source: Source) -> Owner | None:
+    value = await source.get(keys.OWNER)
+    try:
+        return None if value is None else values.owner(value)
+    except Corrupt as error:
+        raise ConfigError(
+            f"{source.settings.url}: the owner can't be decoded ({error}): make sure that no other process "
+            "uses the database, and open it with ?takeover=1"
+        ) from None
+
+
+def is_alive(owner: Owner, here: Process) -> bool:
+    """Return whether another process counts as the owner."""
+    if owner.closed or owner.process == here:
+        return False
+    if owner.process.host == here.host:
+        return not is_gone(owner.process.pid, owner.process.started)
+    return SYSTEM.now() - owner.beat_us < BEATS_MISSED * owner.interval_us
+
+
+async def check_owner(settings: SlateSettings) -> None:
+    """Raise while another owner is alive. It uses a reader, since opening a writer would fence that owner."""
+    reader = await settings.open_reader()
+    if reader is None:
+        return
+    source = Source(settings, reader)
+    try:
+        await settings.opening(check_layout(source))
+        if settings.take_over:
+            return
+        owner = await settings.opening(read_owner(source))
+    finally:
+        await source.close()
+    if owner is not None and is_alive(owner, this_process()):
+        seen = (SYSTEM.now() - owner.beat_us) / SECOND
+        raise EngineUnavailable(
+            f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
+            "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
+        )
+
+
+def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:
+    """Return this process as the owner. If it was the last owner, it keeps its session and its claims."""
+    here = this_process()
+    session = 1 if owner is None else owner.session + (owner.process != here)
+    return Owner(session, here, SYSTEM.now(), int(settings.beat * SECOND))
+
+
+# Older layouts.
+
+
+async def migrate(write_batch: WriteBatch, version: int | None) -> None:
+    """Write the index of dead jobs, which version 1 lacks, in several commits before the new version."""
+    if version != 1:
+        return
+    async for rows in write_batch.source.scan(keys.DEAD):  # A migration was cut off. Its rows may be stale.
+        for stored, _ in rows:
+            write_batch.delete(stored)
+        await write_batch.scannable()
+    archive, after = Archive(write_batch), None
+    while dead := await archive.find_in(JobState.DEAD, lambda _: True, after, _MIGRATED):
+        for found in dead:
+            archive.index(found.record)
+        after = dead[-1].record.key
+    await write_batch.scannable()
+
+
+# Active jobs.
+
+
+async def load(write_batch: WriteBatch, session: int) -> SlateStore:
+    """Load the store. Jobs that can't be decoded are quarantined."""
+    store = SlateStore(write_batch, session)
+    await load_queues(write_batch)
+    unreadable = await _load_jobs(store)
+    await _load_changes(store, unreadable)
+    await _load_claims(store)
+    await store.archive.load()
+    async for kind, document in stored_documents(write_batch.source, keys.DOCUMENT):
+        store.load_document(kind, document)
+    _fill_heaps(store)
+    store.newest = max(store.newest, store.archive.newest)
+    store.orphans = [
+        (key, store.active.jobs[key].epoch)
+        for key, other in store.claims.sessions.items()
+        if other != session
+    ]
+    _recount(store)
+    await store.payloads.need(list(unreadable))
+    verbs.quarantine(store, SYSTEM.now(), unreadable.values())
+    return store
+
+
+async def load_queues(write_batch: WriteBatch) -> None:
+    async for rows in write_batch.source.scan(keys.QUEUE):
+        for stored, value in rows:
+            name = keys.queue_name(stored)
+            try:
+                found = values.queue(value)
+            except Corrupt as error:
+                _log.error("the counters of queue %r are reset: %s", name, error)
+                write_batch.touch(name)
+                continue
+            write_batch.stats[name] = QueueStats(*found.stats)
+            if found.paused:
+                write_batch.paused.add(name)
+
+
+Unreadable = dict[bytes, tuple[Record, str]]
+
+
+async def _load_jobs(store: SlateStore) -> Unreadable:
+    unreadable: Unreadable = {}
+    names: dict[str, str] = {}
+    priorities: dict[int, int] = {}
+    add, new_record, job_head, id_of = store.active.add, values.new_record, values.job_head, keys.id_of
+    async for rows in store.write_batch.source.scan(keys.JOB, once=True):
+        for stored, value in rows:
+            key = id_of(stored)
+            try:
+                record = new_record(key, job_head(value))
+            except Corrupt as error:
+                record = new_record(key, values.UNREADABLE_HEAD)
+                unreadable[key] = (record, str(error))
+            record.queue = names.setdefault(record.queue, record.queue)
+            record.priority = priorities.setdefault(record.priority, record.priority)
+            add(record)
+        store.newest = max(store.newest, id_of(rows[-1][0]))
+    return unreadable
+
+
+async def _load_changes(store: SlateStore, unreadable: Unreadable) -> None:
+    async for rows in store.write_batch.source.scan(keys.STATE, once=True):
+        for stored, value in rows:
+            key = keys.id_of(stored)
+            record = store.active.jobs.get(key)
+            if record is None:
+                store.write_batch.delete(stored)
+                continue
+            store.changed.add(key)
+            try:
+                change = values.changed(value)
+            except Corrupt as error:
+                unreadable[key] = (record, str(error))
+                continue
+            values.apply(record, change)
+            if record.state is JobState.RUNNING:
+                store.claims.sessions[key] = change.session
+
+
+async def _load_claims(store: SlateStore) -> None:
+    """Apply stored claims again to jobs that have not changed since."""
+    claims = store.claims
+    async for rows in store.write_batch.source.scan(keys.CLAIM):
+        for stored, value in rows:
+            try:
+                claim = values.claimed(value)
+            except Corrupt as error:
+                _log.error("a claim can't be decoded, so its jobs are pending again: %s", error)
+                claim = Claimed(0, 0, None, [])
+            running: set[bytes] = set()
+            for key, epoch, lease in claim.entries:
+                store.newest = max(store.newest, key)
+                record = store.active.jobs.get(key)
+                if record is None:
+                    continue
+                if record.state is JobState.PENDING and record.epoch == epoch - 1:
+                    records.claim(record, claim.now, lease, claim.worker)
+                    claims.sessions[key] = claim.session
+                if records.is_current(record, epoch):
+                    running.add(key)
+            number = claims.add(claim, running, keys.claim_number(stored))
+            if not running:
+                del claims.by_number[number]
+                store.write_batch.delete(stored)
+
+
+def _fill_heaps(store: SlateStore) -> None:
+    active = store.active
+    pending: dict[str, list[Entry]] = {}
+    for record in active.jobs.values():
+        active.hold(record)
+        if record.state is JobState.PENDING and (record.expires_us is None or record.attempts):
+            pending.setdefault(record.queue, []).append((record.priority, record.key))
+        else:
+            active.enter(record)
+    for queue, entries in pending.items():
+        active.pending_of(queue).fill(entries)
+
+
+def _recount(store: SlateStore) -> None:
+    """Count the active jobs again. This repairs counters that were wrong."""
+    counted: dict[str, QueueStats] = {name: QueueStats() for name in store.write_batch.stats}
+    for record in store.active.jobs.values():
+        stats = counted.get(record.queue)
+        if stats is None:
+            stats = counted[record.queue] = QueueStats()
+        if record.state is JobState.PENDING:
+            stats.pending += 1
+        elif record.state is JobState.SCHEDULED:
+            stats.scheduled += 1
+        else:
+            stats.running += 1
+    for name, stats in counted.items():
+        found = store.write_batch.stats.get(name)
+        now = (stats.pending, stats.scheduled, stats.running)
+        if found is None or (found.pending, found.scheduled, found.running) != now:
+            found = store.write_batch.touch(name)
+            found.pending, found.scheduled, found.running = now

@@ -1,0 +1,195 @@
+"""A read-only engine for a database that another process owns. SlateDB's reader never fences the owner.
+
+Each call opens its own reader and reads the latest durable state. Verbs that write are refused, and the
+duties find no work. A listing loads the active jobs by a scan, so its time grows with the backlog. Finished
+jobs, counters, kv values and documents are read directly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from heapq import nlargest
+from typing import Any, NoReturn, TypeVar
+
+from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue, Token
+from dayjob.engines.slatedb import keys, values
+from dayjob.engines.slatedb.database import Source
+from dayjob.engines.slatedb.diagnosis import diagnose
+from dayjob.engines.slatedb.documents import stored_documents
+from dayjob.engines.slatedb.engine import CAPABILITIES
+from dayjob.engines.slatedb.opening import check_layout, load, load_queues
+from dayjob.engines.slatedb.settings import SlateSettings
+from dayjob.engines.slatedb.store import SlateStore
+from dayjob.engines.slatedb.write_batch import WriteBatch
+from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
+from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import Signals
+
+Reply = TypeVar("Reply")
+
+_TRIES = 20
+
+
+class SlateReader:
+    """Jobs in an object store, read-only."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, settings: SlateSettings, clock: Clock) -> None:
+        self.signals = Signals()
+        self.settings = settings
+        self.timeout = settings.timeout
+        self._clock = clock
+        self._open = False
+
+    async def open(self) -> None:
+        self.settings.check()
+        self._open = True
+        try:
+            async with self._source() as source:
+                await self.settings.opening(check_layout(source))
+        except BaseException:
+            self._open = False
+            raise
+
+    async def close(self) -> None:
+        self._open = False
+
+    @asynccontextmanager
+    async def _source(self) -> AsyncIterator[Source]:
+        if not self._open:
+            raise Closed(f"{self.settings.url}: the engine is not open")
+        reader = await self.settings.open_reader()
+        if reader is None:
+            raise ConfigError(
+                f"{self.settings.url}: there is no database yet: let a worker or producer make it"
+            )
+        source = Source(self.settings, reader)
+        try:
+            yield source
+        finally:
+            await source.close()
+
+    async def _read(self, read: Callable[[SlateStore], Awaitable[Reply]], *, whole: bool = True) -> Reply:
+        """Read one state of the database, with finished jobs only if not ``whole``.
+
+        A reader may catch up with the writer between two reads. Every move of a job rewrites the row of its
+        queue. If those rows changed during the reads, all of them are repeated.
+        """
+        async with self._source() as source:
+            for _ in range(_TRIES):
+                before = await source.versions(keys.QUEUE)
+                batch = WriteBatch(source, _discard)
+                reply = await read(await (load(batch, session=0) if whole else _load_finished(batch)))
+                if await source.versions(keys.QUEUE) == before:
+                    return reply
+        raise EngineUnavailable(
+            f"{self.settings.url}: it changes too fast to be read as a whole: try again, or read its stats"
+        )
+
+    async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidState(
+            f"{self.settings.url}: it was opened with readonly=1, so nothing can be changed: "
+            "open it without, in the one process that writes"
+        )
+
+    insert = insert_tx = claim = insert_and_claim = settle = renew = record_progress = _refuse
+    cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
+    sweep_finished = compare_and_set = _refuse
+
+    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+        return []
+
+    async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
+        return await self._read(lambda store: store.get(wanted))
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        whole = query.state not in keys.FINISHED_STATES
+        return await self._read(lambda store: store.find(query), whole=whole)
+
+    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
+        async def read(store: SlateStore) -> list[Job]:
+            if await check_layout(store.write_batch.source) == 1:
+                return await _sorted_dead(store, queue, before, limit)
+            return await store.find_dead(queue, before, limit)
+
+        return await self._read(read, whole=False)
+
+    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+        found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
+        return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def paused(self) -> set[str]:
+        return {name for name, row in (await self._queues()).items() if row.paused}
+
+    async def _queues(self) -> dict[str, values.Queue]:
+        found: dict[str, values.Queue] = {}
+        async with self._source() as source:
+            async for rows in source.scan(keys.QUEUE):
+                found |= {keys.queue_name(stored): values.queue(value) for stored, value in rows}
+        return found
+
+    async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
+        async with self._source() as source:
+            return await source.get_all([keys.kv(key) for key in wanted])
+
+    async def position(self, key: bytes, limit: int) -> int:
+        return await self._read(lambda store: store.position(key, limit))
+
+    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+        async with self._source() as source:
+            found = [one async for _, one in stored_documents(source, keys.documents_prefix(kind))]
+        return self._clock.now() if now is None else now, found
+
+    # Duties are for the process that writes.
+
+    async def diagnose(self) -> list[Diagnostic]:
+        return diagnose(self.settings)
+
+    async def promote(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        return 0, 0
+
+    async def next_due(self, now: int | None = None) -> int | None:
+        return None
+
+    async def reap(
+        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
+    ) -> int:
+        return 0
+
+    async def reclaim(
+        self,
+        workers: Sequence[str],
+        limit: int,
+        retention: RetentionByQueue,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        return 0
+
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+        return 0
+
+
+async def _load_finished(batch: WriteBatch) -> SlateStore:
+    await load_queues(batch)
+    return SlateStore(batch, session=0)
+
+
+async def _sorted_dead(
+    store: SlateStore, queue: str | None, before: tuple[int, bytes] | None, limit: int
+) -> list[Job]:
+    """Read all dead jobs. The first process that writes will create the index."""
+    dead = await store.find(JobQuery(sys.maxsize, queue=queue, state=JobState.DEAD))
+    order = {job.key: (job.finished_us or 0, job.key) for job in dead}
+    earlier = (job for job in dead if before is None or order[job.key] < before)
+    return nlargest(limit, earlier, key=lambda job: order[job.key])
+
+
+async def _discard() -> None:
+    """Loading may stage repairs. They are left to the process that writes."""

@@ -1,0 +1,194 @@
+"""The settings of a database: they open a writer or a reader, and translate SlateDB's errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from msgspec import Struct
+from slatedb import uniffi
+
+from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
+
+Reply = TypeVar("Reply")
+
+_environment = Lock()
+_FLUSH_FACTOR = 20
+"""The store thread requests flushes itself. SlateDB's own timer is slower by this factor."""
+_NEVER_MS = 86_400_000
+_READER_RETRIES = 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
+_NO_DATABASE = "failed to find latest transactional object"
+
+
+class SlateSettings(Struct, frozen=True):
+    """The location of a database, and its options."""
+
+    url: str
+    store: str
+    """The URL of the store: ``file:///`` or a bucket."""
+
+    path: str
+    """The path of the database in the store."""
+
+    flush_ms: int
+    timeout: float
+    """Seconds after which a store that does not reply is unavailable."""
+
+    beat: float
+    """Seconds between the owner's heartbeats."""
+
+    take_over: bool = False
+    read_only: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
+    """Options of the URL that replace environment variables of the store."""
+
+    @property
+    def local(self) -> bool:
+        return self.store == "file:///"
+
+    @property
+    def identity(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """Return a key that all URLs of the same database share."""
+        path = str(Path(self.path).resolve()) if self.local else self.path.strip("/")
+        return self.store, path, self.variables
+
+    def check(self) -> None:
+        """Raise if the path can't be a database, before SlateDB creates folders."""
+        if self.local:
+            path = Path(self.path)
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{self.url}: {self.path!r} is a file: name a folder for the database")
+            if not path.parent.is_dir():
+                raise ConfigError(
+                    f"{self.url}: the folder {str(path.parent)!r} does not exist: make it, or correct the URL"
+                )
+            if path.is_dir() and not (path / "manifest").is_dir() and any(path.iterdir()):
+                raise ConfigError(
+                    f"{self.url}: the folder {self.path!r} holds other files: name a new or empty folder"
+                )
+
+    def resolve(self) -> uniffi.ObjectStore:
+        with _with_variables(dict(self.variables)):
+            try:
+                return uniffi.ObjectStore.resolve(self.store)
+            except uniffi.Error as error:
+                raise ConfigError(
+                    f"{self.url}: the store can't be used ({_text(error)}): check the URL, and the region, "
+                    "endpoint and credentials in the environment"
+                ) from error
+
+    async def open_writer(self) -> uniffi.Db:
+        settings = uniffi.Settings.default()
+        settings.set("flush_interval", json.dumps(f"{_FLUSH_FACTOR * self.flush_ms}ms"))
+        settings.set("manifest_poll_interval", json.dumps("1s" if self.local else "5s"))
+        settings.set("l0_sst_size_bytes", str(16 << 20))
+        settings.set("max_unflushed_bytes", str(128 << 20))
+        builder = uniffi.DbBuilder(self.path, self.resolve())
+        builder.with_settings(settings)
+        return await self.opening(builder.build())
+
+    async def open_reader(self) -> uniffi.DbReader | None:
+        """Return a reader of the durable state, or None if there is no database. It writes nothing.
+
+        It may still catch up with the writer just after it was opened.
+        """
+        return await self.opening(self._build_reader())
+
+    async def _build_reader(self) -> uniffi.DbReader | None:
+        """Build a reader. SlateDB would repeat refused requests for ever, so this loop repeats instead."""
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            builder = uniffi.DbReaderBuilder(self.path, self.resolve())
+            builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+            builder.with_options(
+                uniffi.ReaderOptions(
+                    manifest_poll_interval_ms=_NEVER_MS,
+                    checkpoint_lifetime_ms=600_000,
+                    max_memtable_bytes=64 << 20,
+                    skip_wal_replay=False,
+                    object_store_max_retries=_READER_RETRIES,
+                )
+            )
+            try:
+                return await builder.build()
+            except uniffi.Error as error:
+                if _NO_DATABASE in str(error):
+                    return None
+                translated = self.translated(error, opening=True)
+                if not isinstance(translated, EngineUnavailable):
+                    raise translated from error
+            await backoff.wait(SYSTEM)
+
+    async def opening(self, work: Awaitable[Reply]) -> Reply:
+        """Return the result. Raise a clear error for a store that refuses or does not reply."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await work
+        except TimeoutError:
+            raise EngineUnavailable(
+                f"{self.url}: the store has not replied within {self.timeout:g} s: check that the bucket "
+                "exists, that its endpoint can be reached, and that the credentials may use it"
+            ) from None
+        except uniffi.Error as error:
+            raise self.translated(error, opening=True) from error
+
+    def translated(self, error: uniffi.Error, *, opening: bool = False) -> DayjobError:
+        text = _text(error)
+        if isinstance(error, uniffi.Error.Closed) and error.reason is uniffi.CloseReason.FENCED:
+            return self.fenced()
+        if opening and isinstance(error, (uniffi.Error.Data, uniffi.Error.Invalid)):
+            return ConfigError(
+                f"{self.url}: it can't be opened ({text}): check the URL; if it is right, this is no "
+                "database, or a damaged one"
+            )
+        refused = next((sign for sign in _REFUSALS if sign.lower() in text.lower()), None)
+        if opening and refused is not None:
+            return ConfigError(f"{self.url}: the store refuses it ({text}): {_REFUSALS[refused]}")
+        return EngineUnavailable(f"{self.url}: the store failed ({text}): the operation may be repeated")
+
+    def fenced(self) -> EngineFenced:
+        return EngineFenced(
+            f"{self.url}: another process has taken the database over, so this one can't use it any more: "
+            "stop it, or open it again with ?takeover=1 once the other has ended"
+        )
+
+
+_REFUSALS = {
+    "/latest/api/token": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "NoSuchBucket": "make the bucket, or correct its name",
+    "AccessDenied": "allow the credentials to list, read, write and delete in it",
+    "InvalidAccessKeyId": "check the credentials in the environment",
+    "SignatureDoesNotMatch": "check the credentials in the environment",
+    "403 Forbidden": "allow the credentials to list, read, write and delete in it",
+    "401 Unauthorized": "check the credentials in the environment",
+    "404 Not Found": "make the bucket, or correct its name",
+}
+
+
+def _text(error: uniffi.Error) -> str:
+    return str(getattr(error, "message", error))
+
+
+@contextmanager
+def _with_variables(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a moment. The store reads its settings from there only."""
+    with _environment:
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value

@@ -1,0 +1,1 @@
+SELECT value FROM dayjob_documents WHERE kind = ? AND name = ?

@@ -1,1 +1,0 @@
-SELECT value FROM dayjob_notes WHERE kind = ? AND name = ?

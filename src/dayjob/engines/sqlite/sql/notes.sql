@@ -1,2 +1,0 @@
--- What is noted under a kind, in the order of the names' bytes.
-SELECT name, value, written_at FROM dayjob_notes WHERE kind = ? ORDER BY name

@@ -1,0 +1,1 @@
+DELETE FROM dayjob_documents WHERE kind = ? AND name = ?

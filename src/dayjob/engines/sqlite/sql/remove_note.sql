@@ -1,1 +1,0 @@
-DELETE FROM dayjob_notes WHERE kind = ? AND name = ?

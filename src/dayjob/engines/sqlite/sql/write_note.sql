@@ -1,3 +1,0 @@
-INSERT INTO dayjob_notes (kind, name, written_at, value)
-VALUES (?, ?, ?, ?)
-ON CONFLICT (kind, name) DO UPDATE SET written_at = excluded.written_at, value = excluded.value

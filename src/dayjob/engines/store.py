@@ -1,0 +1,194 @@
+"""The store port: the operations on stored jobs that the verbs are written over.
+
+Three engines implement it: memory, SQLite and SlateDB. A store only stores. The verbs (``engines.verbs``)
+apply the rules of the lifecycle, move the counters and collect the topics to publish.
+
+SlateDB may have to read from its object store in the operations that are coroutines. Memory and SQLite
+never wait in them, so ``run_now`` runs a verb to its end. Verbs of one store never run at the same time. A
+read may fail, so a verb awaits all its reads before its first change.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
+from dayjob.engines.record import Record
+from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.runtime.signals import Topic
+
+Reply = TypeVar("Reply")
+
+Deltas = Mapping[tuple[str, JobState], int]
+"""Changes of the counters, by queue and state."""
+
+
+class Store(ABC):
+    """The jobs, counters, kv pairs and documents of one storage."""
+
+    def __init__(self) -> None:
+        self.topics: set[Topic] = set()
+        """The topics to publish after the commit."""
+
+    # New jobs.
+
+    async def prepare_insert(self, jobs: Iterable[Insertion]) -> None:  # noqa: B027
+        """Read which of the ids exist, if ``add`` can't do so itself."""
+
+    def add_all(self, jobs: Sequence[Insertion], times: Sequence[tuple[int, int | None]], now: int) -> bool:
+        """Store jobs without dedup keys in one operation, or none if an id exists. Return whether it did.
+
+        ``times`` are the due time and the expiry of each. A store may decline with False.
+        """
+        return False
+
+    @abstractmethod
+    def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
+        """Store the job. If it exists, or its dedup key is held, store nothing and return the other's id."""
+
+    # Jobs by id. A record is changed in place and then saved.
+
+    @abstractmethod
+    def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
+        """Return the records of those of the jobs that wait or run, and maybe of other jobs."""
+
+    async def load_finished(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
+        """Return the records of those of the jobs that are finished, and maybe of other jobs."""
+        return self.load(keys)
+
+    async def prepare_finish(self, keys: Sequence[bytes]) -> None:  # noqa: B027
+        """Read what ``save`` needs to store these jobs as finished."""
+
+    @abstractmethod
+    def save(self, record: Record, before: JobState) -> None:
+        """Store a changed record, or delete the job if it is ``removed``. ``before`` is its last state."""
+
+    @abstractmethod
+    def save_lease(self, record: Record) -> None:
+        """Store the new lease of a running job."""
+
+    @abstractmethod
+    def save_progress(self, record: Record) -> None:
+        """Store the new progress of a running job."""
+
+    @abstractmethod
+    def remove(self, record: Record) -> None:
+        """Delete a finished job."""
+
+    # Claims.
+
+    @abstractmethod
+    async def claim_from(
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+    ) -> list[Job]:
+        """Claim pending jobs that have not expired, in ``(priority, id)`` order.
+
+        Stop when the payloads reach ``room`` bytes. Quarantine records that can't be decoded.
+        """
+
+    def ack_plain(self, ops: Sequence[SettleOp]) -> list[str | None] | None:
+        """Delete the jobs of plain acks whose claims are current. Return the queue of each, None if lost.
+
+        A store without a fast path for this declines with None.
+        """
+        return None
+
+    @abstractmethod
+    async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
+        """Return running jobs of the workers."""
+
+    @abstractmethod
+    async def cancel_requests(self) -> list[tuple[bytes, int]]: ...
+
+    # Jobs by time. Each is returned once: the verb changes or removes it.
+
+    @abstractmethod
+    def next_due(self) -> int | None:
+        """Return the time at which the next scheduled job is due or the next waiting job expires."""
+
+    @abstractmethod
+    async def expired(self, limit: int, now: int) -> Sequence[Record]:
+        """Return waiting jobs whose expiry has passed before a counted run."""
+
+    @abstractmethod
+    def due(self, limit: int, now: int) -> Sequence[Record]:
+        """Return scheduled jobs that are due."""
+
+    @abstractmethod
+    async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
+        """Return running jobs whose lease has expired or whose process is known to be gone."""
+
+    @abstractmethod
+    async def removable(self, limit: int, now: int) -> Sequence[Record]:
+        """Return finished jobs whose retention is over."""
+
+    @abstractmethod
+    async def finished_in(
+        self, state: JobState, queue: str | None, after: bytes | None, limit: int
+    ) -> Sequence[Record]:
+        """Return finished jobs in the state, in id order after the cursor."""
+
+    # Listings.
+
+    @abstractmethod
+    async def get(self, keys: Sequence[bytes]) -> list[Job | None]: ...
+
+    @abstractmethod
+    async def find(self, query: JobQuery) -> list[Job]: ...
+
+    @abstractmethod
+    async def find_dead(
+        self, queue: str | None, before: tuple[int, bytes] | None, limit: int
+    ) -> list[Job]: ...
+
+    @abstractmethod
+    async def position(self, key: bytes, limit: int) -> int: ...
+
+    # Queues.
+
+    @abstractmethod
+    def count(self, deltas: Deltas) -> None:
+        """Add to the counters. A queue that is not known yet becomes known."""
+
+    @abstractmethod
+    async def stats(self) -> dict[str, QueueStats]: ...
+
+    @abstractmethod
+    def pause(self, queue: str, paused: bool) -> None:
+        """Store whether the queue is paused. A queue that is not known yet becomes known."""
+
+    @abstractmethod
+    def is_paused(self, queue: str) -> bool: ...
+
+    @abstractmethod
+    async def paused(self) -> set[str]: ...
+
+    # Kv pairs and documents.
+
+    @abstractmethod
+    async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    @abstractmethod
+    def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None: ...
+
+    @abstractmethod
+    def document(self, kind: str, name: str) -> bytes | None: ...
+
+    @abstractmethod
+    def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None: ...
+
+    @abstractmethod
+    async def documents(self, kind: str) -> list[Document]: ...
+
+
+def run_now(verb: Coroutine[Any, Any, Reply]) -> Reply:
+    """Run a coroutine that never waits to its end, without an event loop."""
+    try:
+        verb.send(None)
+    except StopIteration as stop:
+        reply: Reply = stop.value
+        return reply
+    verb.close()
+    raise RuntimeError(f"{verb!r} waits, but its store can't")

@@ -1,0 +1,381 @@
+"""The verbs of the engine contract, written once over the store port.
+
+Each verb takes the store, the time to act at, and its arguments. It changes records by the rules of
+``engines.record``, moves the counters with them, and collects the topics to publish after the commit. See
+``engines.base.Engine`` for what the verbs guarantee.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from dayjob.engines import record as records
+from dayjob.engines.base import (
+    BATCH_BYTES,
+    ClaimRequest,
+    DocumentWrite,
+    Insertion,
+    Progress,
+    Renewal,
+    Renewed,
+    Reschedule,
+    RetentionByQueue,
+    SettleOp,
+)
+from dayjob.engines.record import Record
+from dayjob.engines.store import Store
+from dayjob.model.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, id_text
+from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.runtime.signals import CANCEL, DUE, documents_topic, job_topic, queue_topic
+
+
+class _Changes:
+    """The changes of one verb. Records are saved one by one, counters once at the end, by ``count``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
+
+    def save(self, record: Record, before: JobState) -> None:
+        """Save a changed record, move its counter, and collect its topics."""
+        queue, state, topics = record.queue, record.state, self._store.topics
+        self.drop(queue, before)
+        if not record.removed or state is JobState.DONE:
+            self._deltas[queue, state] += 1
+        self._store.save(record, before)
+        if state in FINISHED:
+            topics.add(job_topic(record.key))
+            return
+        if state is JobState.PENDING:
+            topics.add(queue_topic(queue))
+        if state is JobState.SCHEDULED or (record.expires_us is not None and record.attempts == 0):
+            topics.add(DUE)
+
+    def remove(self, record: Record) -> None:
+        """Delete a finished job, and its count."""
+        self.drop(record.queue, record.state)
+        self._store.remove(record)
+
+    def drop(self, queue: str, state: JobState) -> None:
+        """Count one job less. ``done`` counts all successes so far, so it never goes down."""
+        if state is not JobState.DONE:
+            self._deltas[queue, state] -= 1
+
+    def add(self, queue: str, state: JobState, jobs: int = 1) -> None:
+        self._deltas[queue, state] += jobs
+
+    def count(self) -> None:
+        if self._deltas:
+            self._store.count(self._deltas)
+
+
+# Enqueue, claim, settle.
+
+
+async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
+    await store.prepare_insert(jobs)
+    return _insert(store, now, jobs)
+
+
+def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
+    times = [job.times(now) for job in jobs]
+    simple = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
+    if simple and store.add_all(jobs, times, now):
+        replies = [Enqueued(id_text(job.key), True) for job in jobs]
+    else:
+        replies = [_add(store, now, job, *at) for job, at in zip(jobs, times, strict=True)]
+    changes = _Changes(store)
+    for job, (run_at, expires_at), reply in zip(jobs, times, replies, strict=True):
+        if reply.created:
+            if run_at > now:
+                changes.add(job.queue, JobState.SCHEDULED)
+                store.topics.add(DUE)
+            else:
+                changes.add(job.queue, JobState.PENDING)
+                store.topics.add(queue_topic(job.queue))
+                if expires_at is not None:
+                    store.topics.add(DUE)
+    changes.count()
+    return replies
+
+
+def _add(store: Store, now: int, job: Insertion, run_at: int, expires_at: int | None) -> Enqueued:
+    other = store.add(job, run_at, expires_at, now)
+    if other is not None:
+        return Enqueued(id_text(other), False)
+    if job.kv:
+        store.kv_write(job.kv.items())
+    return Enqueued(id_text(job.key), True)
+
+
+async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+    """A request stops at ``BATCH_BYTES`` of payloads. The bound is per request, so that none ends empty.
+
+    A request without a job waits for the next signal, although the queue has jobs.
+    """
+    changes = _Changes(store)
+    replies: list[list[Job]] = []
+    for request in requests:
+        claimed: list[Job] = []
+        room = BATCH_BYTES
+        for queue, lease in request.queues:
+            limit = request.limit - len(claimed)
+            if limit <= 0 or room <= 0:
+                break
+            if store.is_paused(queue):
+                continue
+            jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
+            if jobs:
+                room -= sum([len(job.payload) for job in jobs])
+                changes.add(queue, JobState.PENDING, -len(jobs))
+                changes.add(queue, JobState.RUNNING, len(jobs))
+                claimed += jobs
+        replies.append(claimed)
+    changes.count()
+    return replies
+
+
+async def insert_and_claim(
+    store: Store, now: int, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest]
+) -> tuple[list[Enqueued], list[list[Job]]]:
+    enqueued = await insert(store, now, jobs)
+    return enqueued, await claim(store, now, requests)
+
+
+async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobState | None]:
+    others = [op for op in ops if not op.plain]
+    if not others:
+        queues = store.ack_plain(ops)
+        if queues is not None:
+            return _count_acks(store, ops, queues)
+    else:
+        await store.prepare_finish([op.key for op in others])
+        await store.prepare_insert(job for op in others for job in op.insert)
+    found = store.load([op.key for op in ops])
+    changes = _Changes(store)
+    states: list[JobState | None] = []
+    for op in ops:
+        record = found.get(op.key)
+        if record is None or not records.settle(record, op, now):
+            states.append(None)
+            continue
+        changes.save(record, JobState.RUNNING)
+        states.append(record.state)
+        if op.insert:
+            _insert(store, now, op.insert)
+        if op.kv:
+            store.kv_write(op.kv.items())
+    changes.count()
+    return states
+
+
+def _count_acks(store: Store, ops: Sequence[SettleOp], queues: Sequence[str | None]) -> list[JobState | None]:
+    changes = _Changes(store)
+    states: list[JobState | None] = []
+    for op, queue in zip(ops, queues, strict=True):
+        if queue is None:
+            states.append(None)
+            continue
+        changes.add(queue, JobState.RUNNING, -1)
+        changes.add(queue, JobState.DONE)
+        store.topics.add(job_topic(op.key))
+        states.append(JobState.DONE)
+    changes.count()
+    return states
+
+
+async def renew(store: Store, now: int, renewals: Sequence[Renewal]) -> list[Renewed]:
+    found = store.load([renewal.key for renewal in renewals])
+    replies: list[Renewed] = []
+    for renewal in renewals:
+        record = found.get(renewal.key)
+        if record is None or not records.is_current(record, renewal.epoch):
+            replies.append(Renewed(None))
+            continue
+        record.lease_us = now + renewal.lease
+        store.save_lease(record)
+        replies.append(Renewed(record.lease_us, record.cancel_requested))
+    return replies
+
+
+async def record_progress(store: Store, reports: Sequence[Progress]) -> None:
+    found = store.load([report.key for report in reports])
+    for report in reports:
+        record = found.get(report.key)
+        if record is not None and records.is_current(record, report.epoch):
+            record.progress = (report.fraction, report.message)
+            store.save_progress(record)
+
+
+# Operations on chosen jobs.
+
+
+async def cancel(
+    store: Store, now: int, keys: Sequence[bytes], retention: RetentionByQueue
+) -> list[CancelOutcome]:
+    await store.prepare_finish(keys)
+    found = store.load(keys)
+    changes = _Changes(store)
+    outcomes = []
+    for key in keys:
+        record = found.get(key)
+        if record is None:
+            outcomes.append(CancelOutcome.NOT_FOUND)
+            continue
+        before = record.state
+        outcome = records.cancel(record, retention.of(record.queue), now)
+        if outcome is not CancelOutcome.NOT_FOUND:
+            changes.save(record, before)
+        outcomes.append(outcome)
+    if CancelOutcome.REQUESTED in outcomes:
+        store.topics.add(CANCEL)
+    changes.count()
+    return outcomes
+
+
+async def requeue(store: Store, now: int, keys: Sequence[bytes]) -> list[bool]:
+    found = await store.load_finished(keys)
+    return _requeue(store, now, map(found.get, keys))
+
+
+async def requeue_dead(store: Store, now: int, queue: str, limit: int) -> int:
+    return sum(_requeue(store, now, await store.finished_in(JobState.DEAD, queue, None, limit)))
+
+
+def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> list[bool]:
+    changes = _Changes(store)
+    replies = []
+    for record in found:
+        requeued = record is not None and records.requeue(record, now)
+        if record is not None and requeued:
+            changes.save(record, JobState.DEAD)
+        replies.append(requeued)
+    changes.count()
+    return replies
+
+
+async def reschedule(store: Store, now: int, wanted: Sequence[Reschedule]) -> list[bool]:
+    found = store.load([change.key for change in wanted])
+    changes = _Changes(store)
+    replies = []
+    for change in wanted:
+        record = found.get(change.key)
+        before = JobState.PENDING if record is None else record.state
+        moved = record is not None and records.reschedule(record, change, now)
+        if record is not None and moved:
+            changes.save(record, before)
+        replies.append(moved)
+    changes.count()
+    return replies
+
+
+async def purge(store: Store, keys: Sequence[bytes]) -> int:
+    found = await store.load_finished(keys)
+    chosen = (found.get(key) for key in dict.fromkeys(keys))
+    return _remove(
+        store, [record for record in chosen if record is not None and record.state is JobState.DEAD]
+    )
+
+
+async def purge_dead(store: Store, queue: str | None, limit: int) -> int:
+    return _remove(store, await store.finished_in(JobState.DEAD, queue, None, limit))
+
+
+def _remove(store: Store, finished: Sequence[Record]) -> int:
+    changes = _Changes(store)
+    for record in finished:
+        changes.remove(record)
+    changes.count()
+    return len(finished)
+
+
+async def pause(store: Store, queue: str, paused: bool) -> None:
+    store.pause(queue, paused)
+    if not paused:
+        store.topics.add(queue_topic(queue))
+
+
+# Duties.
+
+
+async def promote(store: Store, now: int, limit: int, retention: RetentionByQueue) -> tuple[int, int]:
+    expired = await store.expired(limit, now)
+    _change_each(store, expired, lambda record: records.expire(record, retention.of(record.queue), now))
+    due = store.due(limit, now)
+    _change_each(store, due, lambda record: records.promote(record, now))
+    return len(due), len(expired)
+
+
+async def next_due(store: Store, now: int) -> int | None:
+    time = store.next_due()
+    return None if time is None else max(time - now, 0)
+
+
+async def reap(store: Store, now: int, limit: int, retention: RetentionByQueue) -> int:
+    return _end_claims(store, now, await store.lapsed(limit, now), retention, LEASE_EXPIRED)
+
+
+async def reclaim(
+    store: Store, now: int, workers: Sequence[str], limit: int, retention: RetentionByQueue
+) -> int:
+    return _end_claims(store, now, await store.claimed_by(workers, limit), retention, WORKER_GONE)
+
+
+def _end_claims(
+    store: Store, now: int, claimed: Sequence[Record], retention: RetentionByQueue, reason: str
+) -> int:
+    _change_each(
+        store, claimed, lambda record: records.end_claim(record, retention.of(record.queue), now, reason)
+    )
+    return len(claimed)
+
+
+def quarantine(store: Store, now: int, corrupt: Iterable[tuple[Record, str]]) -> None:
+    """End jobs that can't be decoded as dead. The text names what is wrong."""
+    changes = _Changes(store)
+    for record, what in corrupt:
+        before = record.state
+        records.quarantine(record, records.corrupt_text(what), now)
+        changes.save(record, before)
+    changes.count()
+
+
+def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> None:
+    changes = _Changes(store)
+    for record in changed:
+        before = record.state
+        change(record)
+        changes.save(record, before)
+    changes.count()
+
+
+async def sweep(store: Store, now: int, limit: int) -> int:
+    return _remove(store, await store.removable(limit, now))
+
+
+async def sweep_finished(
+    store: Store, now: int, state: JobState, age: int, after: bytes | None, limit: int
+) -> tuple[int, bytes | None]:
+    examined = await store.finished_in(state, None, after, limit)
+    old = [
+        record for record in examined if record.finished_us is not None and record.finished_us <= now - age
+    ]
+    return _remove(store, old), examined[-1].key if len(examined) == limit else None
+
+
+# Documents.
+
+
+async def compare_and_set(
+    store: Store, now: int, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool
+) -> bool:
+    if any(store.document(write.kind, write.name) != write.expected for write in writes):
+        return False
+    await store.prepare_insert(jobs)
+    for write in writes:
+        store.write_document(write.kind, write.name, write.value, now)
+        if announce:
+            store.topics.add(documents_topic(write.kind))
+    _insert(store, now, jobs)
+    return True

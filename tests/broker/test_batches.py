@@ -1,0 +1,296 @@
+"""How calls form batches: calls that arrive while one batch is under way are in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob, Retention, Settlement
+from dayjob.broker.batch_bytes import insertions_weight, ops_weight, settlement_weight
+from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
+from dayjob.model.lifecycle import Transition
+from dayjob.model.names import KV_VALUE_BYTES
+from tests.support.staging import BOUND, Gate, Stage, turns
+
+
+def gather(calls: list[Coroutine[Any, Any, Any]]) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(call) for call in calls]
+
+
+async def enqueues(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    return [broker.enqueue("q") for _ in range(100)]
+
+
+async def claims(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    await broker.enqueue_many([NewJob("q")] * 100)
+    return [broker.claim("q") for _ in range(100)]
+
+
+async def acks(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    await broker.enqueue_many([NewJob("q")] * 100)
+    return [broker.ack(job) for job in await broker.claim("q", limit=100)]
+
+
+async def renewals(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    await broker.enqueue_many([NewJob("q")] * 100)
+    return [broker.renew(job) for job in await broker.claim("q", limit=100)]
+
+
+async def cancels(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    return [broker.cancel(one.id) for one in await broker.enqueue_many([NewJob("q")] * 100)]
+
+
+async def gets(broker: Broker) -> list[Coroutine[Any, Any, Any]]:
+    return [broker.get(one.id) for one in await broker.enqueue_many([NewJob("q")] * 100)]
+
+
+@pytest.mark.parametrize(
+    ("verb", "make"),
+    [
+        ("insert", enqueues),
+        ("claim", claims),
+        ("settle", acks),
+        ("renew", renewals),
+        ("cancel", cancels),
+        ("get", gets),
+    ],
+)
+async def test_calls_that_arrive_during_a_commit_share_the_next(
+    broker: Broker, verb: str, make: Callable[[Broker], Awaitable[list[Coroutine[Any, Any, Any]]]]
+) -> None:
+    first, *rest = await make(broker)
+    stage = Stage(broker, verb)
+    stage.before = Gate()
+    tasks = gather([first])
+    await stage.before.reached()
+    assert stage.sizes == [1], "a lone call is sent at once"
+    for call in rest:
+        tasks += gather([call])
+        await turns(1)
+    assert stage.sizes == [1]
+    stage.before.open()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*tasks)
+    assert stage.sizes == [1, 99]
+
+
+async def test_a_batch_has_no_more_jobs_than_the_limit(broker: Broker) -> None:
+    insert = Stage(broker, "insert")
+    insert.before = Gate()
+    tasks = gather([broker.enqueue("q")])
+    await insert.before.reached()
+    tasks += gather([broker.enqueue_many([NewJob("q")] * 4000) for _ in range(5)])
+    await turns()
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*tasks)
+    assert insert.sizes == [1, 8000, 8000, 4000]
+    assert max(insert.sizes) <= BATCH
+
+
+async def test_an_outage_fails_all_callers_of_its_batch_and_no_other(broker: Broker) -> None:
+    insert = Stage(broker, "insert")
+    insert.before = Gate()
+    insert.failures.append(EngineUnavailable("no reply"))
+    doomed = gather([broker.enqueue("q") for _ in range(10)])
+    await insert.before.reached()
+    lucky = gather([broker.enqueue("q") for _ in range(10)])
+    await turns()
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*doomed, return_exceptions=True)
+        assert all(isinstance(reply, EngineUnavailable) for reply in replies)
+        assert all(reply.created for reply in await asyncio.gather(*lucky))
+    assert insert.sizes == [10, 10], "the callers decide about a retry"
+    assert (await broker.stats("q")).pending == 10
+    assert (await broker.enqueue("q")).created
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle", "renew", "cancel", "get"])
+async def test_later_calls_work_after_an_outage(broker: Broker, verb: str) -> None:
+    make = {"claim": claims, "settle": acks, "renew": renewals, "cancel": cancels, "get": gets}[verb]
+    first, second, *rest = await make(broker)
+    for call in rest:
+        call.close()
+    Stage(broker, verb).failures.append(EngineUnavailable("no reply"))
+    with pytest.raises(EngineUnavailable):
+        await first
+    await second
+
+
+async def test_an_outage_of_a_settlement_leaves_the_claim_to_be_settled_again(broker: Broker) -> None:
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    token = job.cancel_token
+    Stage(broker, "settle").failures.append(EngineUnavailable("no reply"))
+    with pytest.raises(EngineUnavailable):
+        await broker.ack(job)
+    await broker.cancel(job.id)
+    await turns()
+    assert token.cancelled, "the claim is still held"
+    await broker.ack(job)
+    assert (await broker.stats("q")).done == 1
+
+
+async def test_an_item_that_can_not_be_stored_fails_alone(broker: Broker) -> None:
+    """An error that validation did not find."""
+    insert = Stage(broker, "insert")
+    poison = ValueError("this one is bad")
+
+    def check() -> None:
+        if any(job.payload == b"poison" for job in insert.calls[-1][0]):
+            raise poison
+
+    insert.last = check
+    payloads = [b"good", b"poison", b"good"]
+    replies = await asyncio.gather(*(broker.enqueue("q", p) for p in payloads), return_exceptions=True)
+    assert replies[1] is poison
+    assert len([reply for reply in replies if reply is not poison]) == 2
+    assert not any(isinstance(replies[index], BaseException) for index in (0, 2))
+
+
+async def test_a_cancelled_caller_cancels_no_other_call_of_the_batch(broker: Broker) -> None:
+    insert = Stage(broker, "insert")
+    insert.before = Gate()
+    tasks = gather([broker.enqueue("q") for _ in range(3)])
+    await insert.before.reached()
+    tasks[1].cancel()
+    await turns()
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(replies[1], asyncio.CancelledError)
+    assert not isinstance(replies[0], BaseException)
+    assert not isinstance(replies[2], BaseException)
+    assert (await broker.stats("q")).pending == 3, "the batch was already sent"
+
+
+MEGABYTE = 1_000_000
+
+
+def payload_bytes(stage: Stage) -> list[int]:
+    """Return the payload bytes of each call."""
+    return [sum(len(job.payload) for job in arguments[0]) for arguments in stage.calls]
+
+
+async def behind_a_gate(
+    broker: Broker, verb: str, first: Coroutine[Any, Any, Any], rest: list[Coroutine[Any, Any, Any]]
+) -> tuple[Stage, list[Any]]:
+    """Send the first call, submit the rest while it is under way. Return the stage and all replies."""
+    stage = Stage(broker, verb)
+    stage.before = Gate()
+    tasks = gather([first])
+    await stage.before.reached()
+    tasks += gather(rest)
+    await turns(2)
+    stage.before.open()
+    async with asyncio.timeout(BOUND):
+        return stage, await asyncio.gather(*tasks)
+
+
+async def test_large_enqueues_go_out_in_batches_of_at_most_eight_mebibytes(broker: Broker) -> None:
+    payloads = [number.to_bytes(1) * MEGABYTE for number in range(60)]
+    insert, replies = await behind_a_gate(
+        broker, "insert", broker.enqueue("q"), [broker.enqueue("q", payload) for payload in payloads]
+    )
+    assert insert.sizes == [1, *[8] * 7, 4]
+    assert max(payload_bytes(insert)) <= BATCH_BYTES
+    stored = [job.payload for arguments in insert.calls[1:] for job in arguments[0]]
+    assert stored == payloads, "in the order of the calls"
+    assert len({reply.id for reply in replies}) == 61
+
+
+async def test_headers_and_kv_count_as_bytes(broker: Broker) -> None:
+    value = b"v" * KV_VALUE_BYTES
+    calls = [broker.enqueue("q", kv={b"%d-%d" % (n, m): value for m in range(20)}) for n in range(3)]
+    insert, _ = await behind_a_gate(broker, "insert", broker.enqueue("q"), calls)
+    assert 20 * len(value) > BATCH_BYTES / 2
+    assert insert.sizes == [1, 1, 1, 1]
+    assert insertions_weight([Insertion(b"", "q", "", b"12", 0, 1, {"ab": "c"}, kv={b"d": b"ef"})]) == (1, 8)
+
+
+async def test_a_batch_above_the_byte_limit_is_one_commit_and_goes_alone() -> None:
+    """Atomicity is worth more than the limit."""
+    async with Broker("memory://", config=BrokerConfig(duties=False, max_payload=2 * BATCH_BYTES)) as broker:
+        huge = [NewJob("q", b"x" * MEGABYTE)] * 12
+        insert, replies = await behind_a_gate(
+            broker,
+            "insert",
+            broker.enqueue("q"),
+            [broker.enqueue("q"), broker.enqueue_many(huge), broker.enqueue("q", b"y"), broker.enqueue("q")],
+        )
+    assert insert.sizes == [1, 1, 12, 2]
+    assert len(replies[2]) == 12
+
+
+async def test_a_huge_settlement_goes_alone_and_its_neighbours_keep_their_order() -> None:
+    config = BrokerConfig(duties=False, max_payload=2 * BATCH_BYTES, retention=Retention(done=60))
+    async with Broker("memory://", config=config) as broker:
+        await broker.enqueue_many([NewJob("q")] * 7)
+        first, *jobs = await broker.claim("q", limit=7)
+        results = [b"", b"", b"x" * (BATCH_BYTES + 1), b"", b"", b""]
+        acks = [broker.ack(job, result=result) for job, result in zip(jobs, results, strict=True)]
+        settle, _ = await behind_a_gate(broker, "settle", broker.ack(first), acks)
+        assert settle.sizes == [1, 2, 1, 3]
+        sent = [op.key for arguments in settle.calls for op in arguments[0]]
+        assert sent == [job.key for job in (first, *jobs)]
+
+
+async def test_a_huge_item_that_fails_fails_no_neighbour() -> None:
+    config = BrokerConfig(duties=False, max_payload=2 * BATCH_BYTES)
+    async with Broker("memory://", config=config) as broker:
+        insert = Stage(broker, "insert")
+
+        def refuse_huge() -> None:
+            if payload_bytes(insert)[-1] > BATCH_BYTES:
+                raise EngineUnavailable("too slow")
+
+        insert.last = refuse_huge
+        calls = gather([broker.enqueue("q", b"x" * size) for size in (1, BATCH_BYTES + 1, 1)])
+        async with asyncio.timeout(BOUND):
+            replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(reply, EngineUnavailable) for reply in replies] == [False, True, False]
+
+
+async def test_follow_up_jobs_errors_and_kv_count_in_a_settlement(broker: Broker) -> None:
+    retention = RetentionTimes()
+    insertion = Insertion(b"", "q", "", b"1234", 0, 1, {})
+    ops = (
+        SettleOp(b"", 1, Transition.ACK, retention, result=b"12", insert=(insertion,), kv={b"a": b"bc"}),
+        SettleOp(b"", 1, Transition.NACK, retention, error="12345"),
+    )
+    assert ops_weight(ops) == (3, 14)
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    new = NewJob("q", b"1234")
+    assert settlement_weight(Settlement.ack(job, result=b"12", enqueue=[new], kv={b"a": b"bc"})) == (2, 9)
+    assert settlement_weight(Settlement.nack(job, "12345")) == (1, 5)
+
+
+@pytest.mark.parametrize("wrong", [{"result": 5}, {"enqueue": [7, None]}, {"kv": {1: 2}}, {"kv": 5}])
+async def test_the_weight_of_an_invalid_settlement_raises_nothing(broker: Broker, wrong: Any) -> None:
+    """It is refused by validation, with its reason."""
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    assert settlement_weight(Settlement.ack(job, **wrong))[1] == 0
+
+
+async def test_a_contended_item_is_tried_alone_and_delays_no_other(broker: Broker) -> None:
+    insert = Stage(broker, "insert")
+    locked = True
+
+    def lock() -> None:
+        if locked and any(job.payload == b"locked" for job in insert.calls[-1][0]):
+            raise Contended("locked by another client")
+
+    insert.last = lock
+    one = asyncio.create_task(broker.enqueue("q", b"locked"))
+    rest = gather([broker.enqueue("q") for _ in range(3)])
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*rest)
+        assert not one.done()
+        locked = False
+        assert (await one).id

@@ -1,0 +1,296 @@
+"""A write that is repeated with its token changes nothing and gets the first reply."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob
+from dayjob.engines.base import (
+    ClaimRequest,
+    DocumentWrite,
+    Engine,
+    Progress,
+    Reschedule,
+    RetentionByQueue,
+    RetentionTimes,
+    SettleOp,
+    Token,
+)
+from dayjob.model.durations import SECOND
+from dayjob.model.job import Job, id_key
+from dayjob.model.lifecycle import Transition
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.ids import new_key
+from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
+from tests.support.observe import check_counters, every_job
+
+HOUR = 3600 * SECOND
+KEEP = RetentionByQueue(RetentionTimes(done=HOUR, dead=HOUR, cancelled=HOUR))
+FORGET = RetentionTimes(done=0, dead=0, cancelled=0)
+
+Reply = TypeVar("Reply")
+
+
+@pytest.fixture
+async def broker(url: str) -> AsyncIterator[Broker]:
+    async with Broker(url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
+        yield broker
+        await check_counters(broker)
+
+
+@pytest.fixture
+def engine(broker: Broker) -> Engine:
+    return broker._engine
+
+
+class Write(Generic[Reply]):
+    """A write with its token, to be tried several times."""
+
+    def __init__(self, call: Callable[[Token], Awaitable[Reply]]) -> None:
+        self._call = call
+        self._token = Token(new_key(), new_key(), 0, 1)
+
+    async def first(self) -> Reply:
+        return await self._call(self._token)
+
+    async def again(self) -> Reply:
+        self._token = replace(self._token, repeated=True)
+        return await self._call(self._token)
+
+
+def ack(job: Job, retention: RetentionTimes = FORGET, **effects: Any) -> SettleOp:
+    return SettleOp(job.key, job.epoch, Transition.ACK, retention, **effects)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [NewJob("q")],
+        [NewJob("q"), NewJob("r")],
+        [NewJob("q", dedup_key="d")],
+        [NewJob("q", dedup_key="d", kv={b"k": b"v"}), NewJob("r", dedup_key="e")],
+    ],
+    ids=["one", "many", "keyed", "with kv"],
+)
+async def test_an_insert_after_its_jobs_have_run(broker: Broker, engine: Engine, jobs: list[NewJob]) -> None:
+    insertions = [broker._validator.insertion(job) for job in jobs]
+    write = Write(lambda token: engine.insert(insertions, token=token))
+    enqueued = await write.first()
+    claimed = await broker.claim(["q", "r"], limit=10)
+    await engine.settle([ack(job) for job in claimed])
+    await broker.kv_delete(b"k")
+    assert await write.again() == enqueued
+    assert await every_job(broker) == []
+    assert await broker.kv_get(b"k") is None
+
+
+async def test_an_insert_that_stored_nothing_is_a_first_try_when_it_is_repeated(
+    broker: Broker, engine: Engine
+) -> None:
+    first = await broker.enqueue("q", dedup_key="d")
+    insertion = broker._validator.insertion(NewJob("q", dedup_key="d"))
+    write = Write(lambda token: engine.insert([insertion], token=token))
+    (refused,) = await engine.insert([insertion])
+    assert (refused.id, refused.created) == (first.id, False)
+    assert await write.first() == [refused]
+    await claim_one(broker)
+    (reply,) = await write.again()
+    assert reply.created, "the key is free now"
+
+
+async def test_a_claim_of_several_requests(broker: Broker, engine: Engine) -> None:
+    ids = [each.id for each in await broker.enqueue_many([NewJob("q")] * 5 + [NewJob("r")] * 2)]
+    requests = [
+        ClaimRequest((("q", HOUR),), 2, "a"),
+        ClaimRequest((("q", HOUR),), 2, "b"),
+        ClaimRequest((("r", HOUR),), 5, "c"),
+    ]
+    write = Write(lambda token: engine.claim(requests, token=token))
+    claimed = await write.first()
+    assert [[job.id for job in jobs] for jobs in claimed] == [ids[:2], ids[2:4], ids[5:]]
+    again = await write.again()
+    for before, after in zip(claimed, again, strict=True):
+        assert [(job.id, job.epoch, job.worker) for job in after] == [
+            (job.id, job.epoch, job.worker) for job in before
+        ]
+    assert (await broker.stats("q")).running == 4
+
+
+async def test_a_claim_that_took_nothing_is_a_first_try_when_it_is_repeated(
+    broker: Broker, engine: Engine
+) -> None:
+    write = Write(lambda token: engine.claim([ClaimRequest((("q", HOUR),), 2, "a")], token=token))
+    assert await write.first() == [[]]
+    enqueued = await broker.enqueue("q")
+    ((job,),) = await write.again()
+    assert job.id == enqueued.id
+
+
+async def test_an_insert_with_a_claim(broker: Broker, engine: Engine) -> None:
+    insertion = broker._validator.insertion(NewJob("q"))
+    requests = [ClaimRequest((("q", HOUR),), 1, "a")]
+    write = Write(lambda token: engine.insert_and_claim([insertion], requests, token=token))
+    enqueued, ((job,),) = await write.first()
+    again, ((same,),) = await write.again()
+    assert again == enqueued
+    assert (same.key, same.epoch) == (job.key, job.epoch)
+    assert len(await every_job(broker)) == 1
+
+
+@pytest.mark.parametrize("retention", [FORGET, KEEP.default], ids=["not kept", "kept"])
+async def test_a_settlement_of_a_current_and_a_lost_claim(
+    broker: Broker, engine: Engine, retention: RetentionTimes
+) -> None:
+    jobs = [await running(broker) for _ in range(2)]
+    await broker.release(jobs[1])
+    ops = [ack(job, retention) for job in jobs]
+    write = Write(lambda token: engine.settle(ops, token=token))
+    assert await write.first() == [JobState.DONE, None]
+    assert await write.again() == [JobState.DONE, None]
+    assert (await broker.stats("q")).done == 1
+
+
+async def test_a_settlement_with_effects(broker: Broker, engine: Engine) -> None:
+    job = await running(broker)
+    insertion = broker._validator.insertion(NewJob("after", dedup_key="d"))
+    op = ack(job, insert=(insertion,), kv={b"k": b"v"})
+    write = Write(lambda token: engine.settle([op], token=token))
+    assert await write.first() == [JobState.DONE]
+    await engine.settle([ack(await claim_one(broker, "after"))])
+    await broker.kv_put(b"k", b"newer")
+    assert await write.again() == [JobState.DONE]
+    assert await every_job(broker) == []
+    assert await broker.kv_get(b"k") == b"newer"
+
+
+async def test_progress_does_not_replace_later_progress(broker: Broker, engine: Engine) -> None:
+    job = await running(broker)
+
+    def at(fraction: float) -> list[Progress]:
+        return [Progress(job.key, job.epoch, fraction, "")]
+
+    write = Write(lambda token: engine.record_progress(at(0.5), token=token))
+    await write.first()
+    await engine.record_progress(at(0.9))
+    await write.again()
+    assert (await record(broker, job.id)).progress == (0.9, "")
+
+
+async def test_a_cancel(broker: Broker, engine: Engine) -> None:
+    waiting, job = await broker.enqueue("later", delay=60), await running(broker)
+    write = Write(lambda token: engine.cancel([id_key(waiting.id), job.key], KEEP, token=token))
+    assert await write.first() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
+    await broker.mark_cancelled(job)
+    assert await write.again() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
+
+
+async def test_a_requeue_of_a_job_that_died_again(broker: Broker, engine: Engine) -> None:
+    id = await dead(broker)
+    write = Write(lambda token: engine.requeue([id_key(id)], token=token))
+    assert await write.first() == [True]
+    await broker.dead_letter(await claim_one(broker), "no good")
+    assert await write.again() == [True]
+    assert (await record(broker, id)).state is JobState.DEAD
+
+
+async def test_bulk_operations_do_not_take_the_next_jobs(broker: Broker, engine: Engine) -> None:
+    for _ in range(5):
+        await dead(broker)
+    for write in (
+        Write(lambda token: engine.requeue_dead("q", 2, token=token)),
+        Write(lambda token: engine.purge_dead("q", 2, token=token)),
+    ):
+        assert await write.first() == 2
+        assert await write.again() == 2
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.dead) == (2, 1)
+    (left,) = await broker.dead_jobs("q")
+    purge = Write(lambda token: engine.purge([left.key], token=token))
+    assert (await purge.first(), await purge.again()) == (1, 1)
+
+
+async def test_a_reschedule_of_a_job_that_has_started(broker: Broker, engine: Engine) -> None:
+    waiting = await broker.enqueue("q", delay=60)
+    change = Reschedule(id_key(waiting.id), SYSTEM.now(), 5)
+    write = Write(lambda token: engine.reschedule([change], token=token))
+    assert await write.first() == [True]
+    await claim_one(broker)
+    assert await write.again() == [True]
+
+
+async def test_a_kv_write_does_not_replace_a_later_value(broker: Broker, engine: Engine) -> None:
+    write = Write(lambda token: engine.kv_write([(b"put", b"1"), (b"deleted", None)], token=token))
+    await write.first()
+    await broker.kv_put(b"put", b"2")
+    await broker.kv_put(b"deleted", b"2")
+    await write.again()
+    assert [await broker.kv_get(key) for key in (b"put", b"deleted")] == [b"2", b"2"]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_pause_does_not_replace_a_later_one(broker: Broker, engine: Engine, paused: bool) -> None:
+    write = Write(lambda token: engine.pause("q", paused, token=token))
+    await write.first()
+    await engine.pause("q", not paused)
+    await write.again()
+    assert await broker.paused() == (set() if paused else {"q"})
+
+
+async def test_promotion_and_expiry(broker: Broker, engine: Engine) -> None:
+    await broker.enqueue_many([NewJob("q", delay=60)] * 3 + [NewJob("q", expires=60)] * 3)
+    later = SYSTEM.now() + HOUR
+    write = Write(lambda token: engine.promote(2, KEEP, later, token))
+    assert await write.first() == (2, 2)
+    assert await write.again() == (2, 2)
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.scheduled, stats.cancelled) == (3, 1, 2)
+
+
+async def test_ended_claims(broker: Broker, engine: Engine) -> None:
+    for _ in range(4):
+        await broker.enqueue("q")
+    await broker.claim("q", limit=4, worker="w")
+    later = SYSTEM.now() + HOUR
+    reap = Write(lambda token: engine.reap(1, KEEP, later, token))
+    assert (await reap.first(), await reap.again()) == (1, 1)
+    reclaim = Write(lambda token: engine.reclaim(["w"], 1, KEEP, token=token))
+    assert (await reclaim.first(), await reclaim.again()) == (1, 1)
+    stats = await broker.stats("q")
+    assert (stats.running, stats.pending) == (2, 2)
+
+
+async def test_sweeps(broker: Broker, engine: Engine) -> None:
+    ids = sorted([await dead(broker) for _ in range(6)])
+    later = SYSTEM.now() + 1000 * HOUR
+    sweep = Write(lambda token: engine.sweep(2, later, token))
+    assert (await sweep.first(), await sweep.again()) == (2, 2)
+    finished = Write(lambda token: engine.sweep_finished(JobState.DEAD, 0, None, 2, later, token))
+    reply = await finished.first()
+    assert reply[0] == 2
+    assert await finished.again() == reply, "with the same cursor"
+    assert [job.id for job in await every_job(broker)] == ids[4:]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
+async def test_documents(broker: Broker, engine: Engine, names: list[str]) -> None:
+    writes = [DocumentWrite("k", name, None, b"1") for name in names]
+    changes = [DocumentWrite("k", name, b"1", b"2") for name in names]
+    for wanted, written in ((writes, True), (writes, False), (changes, True), (changes, False)):
+        write = Write(partial(engine.compare_and_set, wanted, (), False, None))
+        assert await write.first() is written
+        assert await write.again() is written
+    assert {document.value for document in (await engine.documents("k"))[1]} == {b"2"}
+
+
+async def test_the_first_of_two_concurrent_tries_decides(broker: Broker, engine: Engine) -> None:
+    """The second try finds no stored reply, and meets the token of the first when it stores its own."""
+    job = await running(broker)
+    token = Token(new_key(), new_key(), 0, 1)
+    op = ack(job, KEEP.default)
+    assert await engine.settle([op], token=token) == [JobState.DONE]
+    assert await engine.settle([op], token=token) == [JobState.DONE], "although it is not marked as repeated"

@@ -1,0 +1,205 @@
+"""The throttle: the first notification goes with its commit, later ones at the end of the window."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from dayjob.engines.postgres import messages, throttle
+from dayjob.engines.postgres.messages import EVERYTHING, RETURNED, Item
+from dayjob.engines.postgres.throttle import Throttle
+from dayjob.runtime.signals import DUE, job_topic, queue_topic
+from dayjob.testing import ManualClock
+from tests.support.workers import within
+
+Q: Item = ("queue", "q", 1000)
+R: Item = ("queue", "r", 1000)
+
+NEVER = 3600.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    clock = ManualClock()
+    monkeypatch.setattr(throttle, "SYSTEM", clock)
+    return clock
+
+
+@pytest.fixture
+def window(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    def choose(seconds: float) -> None:
+        monkeypatch.setattr(throttle, "WINDOW", seconds)
+
+    choose(NEVER)
+    return choose
+
+
+@pytest.fixture
+async def sent() -> asyncio.Queue[str]:
+    return asyncio.Queue()
+
+
+@pytest.fixture
+async def throttled(
+    clock: ManualClock, window: Callable[[float], None], sent: asyncio.Queue[str]
+) -> Throttle:
+    """A throttle on a clock that stands still, so that only the timer ends a window."""
+    return Throttle(sent.put_nowait)
+
+
+def items(message: str | None) -> list[Item]:
+    assert message is not None
+    return messages.decode(message)[1]
+
+
+def commit(throttled: Throttle, items: list[Item]) -> str | None:
+    """Return the message that a commit with these items sends."""
+    with throttled.with_commit(items) as message:
+        return message
+
+
+# The window.
+
+
+async def test_the_first_notification_of_a_topic_goes_with_its_commit(throttled: Throttle) -> None:
+    message = commit(throttled, [Q, R])
+    assert items(message) == [Q, R]
+    assert messages.decode(message or "")[0] == throttled.sender
+
+
+async def test_a_second_notification_in_the_window_is_held(
+    throttled: Throttle, sent: asyncio.Queue[str]
+) -> None:
+    commit(throttled, [Q])
+    assert commit(throttled, [Q]) is None
+    assert items(commit(throttled, [Q, R])) == [R], "each topic has its own window"
+    assert sent.empty()
+    assert items(throttled.close()) == [Q]
+
+
+async def test_a_notification_after_the_window_goes_with_its_commit(
+    throttled: Throttle, clock: ManualClock
+) -> None:
+    commit(throttled, [Q])
+    clock.advance(NEVER)
+    assert items(commit(throttled, [Q])) == [Q]
+    assert throttled.close() is None
+
+
+async def test_no_items_give_no_message(throttled: Throttle, sent: asyncio.Queue[str]) -> None:
+    assert commit(throttled, []) is None
+    throttled.announce([])
+    assert sent.empty()
+    assert throttled.close() is None
+
+
+async def test_a_change_that_is_committed_already_is_sent_on_its_own(
+    throttled: Throttle, sent: asyncio.Queue[str]
+) -> None:
+    throttled.announce([Q])
+    assert items(sent.get_nowait()) == [Q]
+    throttled.announce([Q])
+    assert sent.empty()
+    assert items(throttled.close()) == [Q]
+
+
+async def test_a_held_notification_is_not_sent_before_its_commit(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+) -> None:
+    commit(throttled, [Q])
+    window(0.001)
+    over = asyncio.Event()
+    with throttled.with_commit([Q]):
+        asyncio.get_running_loop().call_later(0.05, over.set)
+        await within(over.wait())
+        assert sent.empty(), "listeners could not see the rows yet"
+    assert items(await within(sent.get())) == [Q]
+
+
+# The end of the window.
+
+
+async def test_held_notifications_are_sent_in_one_message_at_the_end_of_the_window(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+) -> None:
+    commit(throttled, [Q, R])
+    window(0.01)
+    for _ in range(100):
+        assert commit(throttled, [Q, R]) is None
+    message = await within(sent.get())
+    assert sorted(items(message)) == [Q, R]
+    assert sent.empty()
+    assert throttled.close() is None
+
+
+async def test_the_end_of_a_window_starts_another(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str], clock: ManualClock
+) -> None:
+    commit(throttled, [Q])
+    window(0.01)
+    clock.advance(0.005)
+    commit(throttled, [Q])
+    await within(sent.get())
+    clock.advance(0.006)
+    window(NEVER)
+    assert commit(throttled, [Q]) is None, "it was sent just now"
+    throttled.close()
+
+
+async def test_a_held_notification_has_the_lowest_priority_of_its_jobs(throttled: Throttle) -> None:
+    commit(throttled, [Q])
+    for priority in (500, 100, 900):
+        commit(throttled, [("queue", "q", priority)])
+    assert items(throttled.close()) == [("queue", "q", 100)]
+    commit(throttled, [("queue", "q", 100)])
+    commit(throttled, [("queue", "q", RETURNED)])
+    assert items(throttled.close()) == [("queue", "q", RETURNED)]
+
+
+async def test_a_closed_throttle_sends_nothing(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+) -> None:
+    commit(throttled, [Q])
+    window(0.001)
+    assert commit(throttled, [Q]) is None
+    assert items(throttled.close()) == [Q]
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.02, over.set)
+    await within(over.wait())
+    assert sent.empty()
+
+
+async def test_the_number_of_remembered_topics_is_bounded(throttled: Throttle) -> None:
+    for number in range(throttle._MAX_TOPICS + 1):
+        commit(throttled, [("queue", f"q{number}", 0)])
+    assert items(commit(throttled, [("queue", "q0", 0)])) == [("queue", "q0", 0)]
+
+
+# Messages.
+
+
+def test_a_message_has_its_sender_and_topics() -> None:
+    topics = [queue_topic('ü "q"\n\''), job_topic(b"\x00\xff" * 8), DUE]
+    items = [messages.topic_item(topic) for topic in topics]
+    assert items == [("queue", 'ü "q"\n\'', RETURNED), ("job", "00ff" * 8, RETURNED), ("due", "", RETURNED)]
+    assert messages.decode(messages.encode("me", items)) == ("me", items)
+    assert messages.topic_item(queue_topic("q"), 7) == ("queue", "q", 7)
+
+
+def test_a_message_that_would_be_too_long_stands_for_everything() -> None:
+    few = [("queue", "🐘" * 50, number) for number in range(30)]
+    many = [("queue", "🐘" * 50, number) for number in range(40)]
+    assert messages.decode(messages.encode("me", few)) == ("me", few)
+    message = messages.encode("me", many)
+    assert messages.decode(message) == ("me", [EVERYTHING])
+    for text in (messages.encode("me", few), message):
+        assert len(text.encode()) < 8000, "the limit of the server"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "text", "{}", "[]", '["me"]', '["me", [["queue", "q"]]]', '["me", [["queue", 1, 2]]]']
+)
+def test_a_message_that_can_not_be_decoded_stands_for_everything(text: str) -> None:
+    assert messages.decode(text) == ("", [EVERYTHING])

@@ -1,0 +1,87 @@
+"""Large payloads: claims are bounded by bytes, and a slow transfer is no failure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import Broker, Job, NewJob
+from dayjob.engines.base import BATCH_BYTES, ClaimRequest
+from dayjob.runtime.clock import SYSTEM
+from tests.engines.redis.conftest import QUIET
+from tests.support.servers.proxy import Proxy
+from tests.support.waiting import within
+
+MEGABYTE = 1_000_000
+
+
+async def enqueue_large(broker: Broker, number: int, size: int = MEGABYTE) -> None:
+    for index in range(number):
+        await broker.enqueue("q", bytes([index]) * size)
+
+
+def order(jobs: list[Job]) -> list[int]:
+    return [job.payload[0] for job in jobs]
+
+
+async def test_a_claim_stops_at_the_byte_limit_and_the_next_ones_return_the_rest(broker: Broker) -> None:
+    await enqueue_large(broker, 20)
+    found: list[list[Job]] = []
+    while jobs := await broker.claim("q", limit=100):
+        assert sum(len(job.payload) for job in jobs) <= BATCH_BYTES
+        found.append(jobs)
+    assert [len(jobs) for jobs in found] == [8, 8, 4]
+    assert [number for jobs in found for number in order(jobs)] == list(range(20))
+
+
+async def test_small_jobs_behind_large_ones_are_claimed_in_order(broker: Broker) -> None:
+    await enqueue_large(broker, 9)
+    await broker.enqueue_many([NewJob("q", bytes([100 + index])) for index in range(100)])
+    first = await broker.claim("q", limit=1000)
+    assert order(first) == list(range(8))
+    second = await broker.claim("q", limit=1000)
+    assert order(second) == [8, *range(100, 200)]
+
+
+async def test_the_byte_limit_ends_a_request_before_its_next_queue(broker: Broker) -> None:
+    await enqueue_large(broker, 9)
+    await broker.enqueue("r", b"r")
+    assert len(await broker.claim(["q", "r"], limit=100)) == 8
+    assert [job.queue for job in await broker.claim(["q", "r"], limit=100)] == ["q", "r"]
+
+
+async def test_each_request_of_a_batch_gets_a_job(broker: Broker) -> None:
+    """A request without jobs would wait for a notification, although jobs are pending."""
+    await enqueue_large(broker, 12)
+    requests = [ClaimRequest((("q", 60_000_000),), limit, "w") for limit in (100, 1, 100)]
+    found = await broker._engine.claim(requests)
+    assert [order(jobs) for jobs in found] == [list(range(8)), [8], [9]]
+
+
+async def test_waiting_claims_get_all_large_jobs(broker: Broker) -> None:
+    waiting = [asyncio.create_task(broker.claim("q", limit=2, wait=20)) for _ in range(8)]
+    await enqueue_large(broker, 16)
+    found = [job for jobs in await within(asyncio.gather(*waiting)) for job in jobs]
+    found += await broker.claim("q", limit=100)
+    found += await broker.claim("q", limit=100)
+    assert sorted(order(found)) == list(range(16))
+
+
+@pytest.mark.parametrize("direction", ["request", "reply"])
+async def test_a_transfer_that_takes_longer_than_the_limit_of_silence_succeeds(
+    broker: Broker, proxy: Proxy, direction: str
+) -> None:
+    """A try may be silent for one second here, and the transfer takes two."""
+    job = NewJob("q", bytes(MEGABYTE))
+    async with Broker(proxy.url("dayjob", "&timeout=1"), config=QUIET) as slow:
+        await (slow if direction == "request" else broker).enqueue("q")
+        begun = SYSTEM.elapsed()
+        proxy.bytes_per_second = 2 * MEGABYTE
+        if direction == "request":
+            assert len(await within(slow.enqueue_many([job] * 4))) == 4
+        else:
+            await broker.enqueue_many([job] * 4)
+            assert len(await within(slow.claim("q", limit=5))) == 5
+        assert SYSTEM.elapsed() - begun > 1.5
+        proxy.bytes_per_second = None

@@ -1,0 +1,223 @@
+"""A hand-off that is lost or late is revoked, the attempt does not count, and the job runs once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dayjob import Broker, JobState
+from dayjob.runtime.clock import SYSTEM, block
+from tests.engines.redis.waiting_claims import (
+    cancel,
+    engine_of,
+    ignore_changes,
+    lose_handoffs,
+    promote,
+    receive,
+    sizes,
+    until_acknowledged,
+    until_received,
+    waiting_claim,
+)
+from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
+from tests.support.workers import pause
+
+
+async def test_a_lost_handoff_is_revoked_and_the_attempt_does_not_count(
+    broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    lost = lose_handoffs(broker)
+    enqueued = await other.enqueue("q")
+    assert (await other.stats("q")).running == 1
+    await until_received(lost)
+    assert await promote(other, after=1_000_000) == 0
+    due = await other.next_due()
+    assert due is not None
+    assert due <= 3_000_000
+    assert await promote(other) == 1
+    [job] = await within(waiting)
+    assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+
+
+async def test_an_acknowledged_handoff_is_not_revoked(server: Server, broker: Broker, other: Broker) -> None:
+    waiting = await waiting_claim(broker)
+    await other.enqueue("q")
+    [job] = await within(waiting)
+    await until_acknowledged(server)
+    assert await promote(other) == 0
+    await broker.ack(job)
+
+
+async def test_a_newer_claim_is_not_revoked_for_an_older_handoff(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    message = lose_handoffs(broker)
+    await other.enqueue("q")
+    await until_received(message)
+    ignore_changes(broker)
+    [running] = await other.jobs("q", JobState.RUNNING)
+    await other.release(running)
+    [job] = await other.claim("q")
+    assert (job.epoch, sizes(server, "handoffs")) == (2, [1])
+    assert await promote(other) == 0
+    assert sizes(server, "handoffs") == [0]
+    await other.ack(job)
+    await cancel(waiting)
+
+
+async def test_the_acknowledgment_is_sent_before_the_job_can_block_the_loop(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    await other.enqueue("q")
+    await within(waiting)
+    deadline = SYSTEM.elapsed() + 20
+    while sizes(server, "handoffs") != [0]:  # No other coroutine runs meanwhile.
+        assert SYSTEM.elapsed() < deadline
+        block(0.01)
+
+
+async def test_without_an_idle_connection_the_acknowledgment_opens_one(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    engine_of(broker)._client._drop_idle()
+    await other.enqueue("q")
+    assert len(await within(waiting)) == 1
+    await until_acknowledged(server)
+
+
+async def test_an_acknowledgment_on_a_dead_connection_is_repeated(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    connections = engine_of(broker)._client
+    message = lose_handoffs(broker)
+    await other.enqueue("q")
+    await until_received(message)
+    with client(server.url) as connection:
+        connection.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert connections._idle  # The client has not noticed yet.
+    receive(broker, message[0])
+    assert len(await within(waiting)) == 1
+    await until_acknowledged(server)
+
+
+async def test_a_late_handoff_is_delivered_if_the_claim_is_current(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    waiting_claims = engine_of(broker)._waiting_claims
+    assert waiting_claims._offset is not None
+    waiting_claims._offset += 2
+    enqueued = await other.enqueue("q")
+    [job] = await within(waiting)
+    assert (job.id, job.epoch) == (enqueued.id, 1)
+    assert sizes(server, "handoffs") == [0]
+
+
+async def test_a_handoff_that_arrives_after_it_was_revoked_is_not_delivered(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    """The process was blocked, and another one has claimed the job since."""
+    waiting = await waiting_claim(broker)
+    late = lose_handoffs(broker)
+    ignore_changes(broker)
+    await other.enqueue("q")
+    await until_received(late)
+    await promote(other)
+    [job] = await other.claim("q")
+    waiting_claims = engine_of(broker)._waiting_claims
+    assert waiting_claims._offset is not None
+    waiting_claims._offset += 3
+    receive(broker, late[0])
+    while engine_of(broker)._acknowledging:
+        await asyncio.wait(engine_of(broker)._acknowledging)
+    assert not waiting.done()
+    await other.ack(job)
+    await cancel(waiting)
+
+
+async def test_reclaiming_an_unacknowledged_handoff_does_not_count_the_attempt(
+    broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    lost = lose_handoffs(broker)
+    enqueued = await other.enqueue("q", max_attempts=1)
+    await until_received(lost)
+    ignore_changes(broker)
+    assert await other.reclaim_from(["w"]) == 1
+    [job] = await other.claim("q")
+    assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+    await cancel(waiting)
+
+
+async def test_reclaiming_an_acknowledged_handoff_counts_the_attempt(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    enqueued = await other.enqueue("q", max_attempts=1)
+    await within(waiting)
+    await until_acknowledged(server)
+    assert await other.reclaim_from(["w"]) == 1
+    [job] = await other.dead_jobs("q")
+    assert (job.id, job.attempts, job.last_error) == (enqueued.id, 1, "worker gone")
+
+
+async def test_a_lease_that_expires_before_the_acknowledgment_does_not_count(
+    broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker, lease=0.001)
+    lost = lose_handoffs(broker)
+    await other.enqueue("q", max_attempts=1)
+    await until_received(lost)
+    await pause(0.01)
+    assert await other.reap() == 1
+    [job] = await within(waiting)
+    assert (job.attempts, job.epoch) == (1, 2)
+
+
+async def test_a_client_without_a_subscription_gets_no_handoff(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    with client(server.url) as connection:
+        connection.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    enqueued = await other.enqueue("q")
+    [job] = await within(waiting)
+    assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 1)
+
+
+async def test_an_enqueue_whose_reply_was_lost_hands_its_job_off_once(
+    server: Server, broker: Broker, through: Broker, proxy: Proxy
+) -> None:
+    await through.enqueue("elsewhere")
+    waiting = await waiting_claim(broker)
+    proxy.losing = 1
+    enqueued = await within(through.enqueue("q"))
+    assert (enqueued.created, proxy.lost) == (True, 1)
+    [job] = await within(waiting)
+    assert (job.id, job.epoch) == (enqueued.id, 1)
+    assert (await broker.stats("q")).running == 1
+
+
+async def test_jobs_are_handed_off_after_a_restart_and_a_script_flush(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting = await waiting_claim(broker)
+    await asyncio.to_thread(server.restart)
+    await within(other.stats("q"))
+    async with asyncio.timeout(20):
+        with client(server.url) as connection:
+            while not connection.client_list("pubsub"):
+                await pause(0.01)
+            connection.script_flush()
+    await other.enqueue("q", b"1")
+    [job] = await within(waiting)
+    assert job.attempts == 1
+    again = await waiting_claim(broker)
+    await other.enqueue("q", b"2")
+    assert [job.payload for job in await within(again)] == [b"2"]

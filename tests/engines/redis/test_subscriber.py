@@ -1,0 +1,76 @@
+"""Notifications come from the server; without a subscription, the broker polls."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dayjob import Broker, NewJob
+from tests.engines.redis.conftest import QUIET
+from tests.engines.redis.test_outages import waiting_claim
+from tests.support.arrange import claim_one
+from tests.support.servers.redis import Server, client
+from tests.support.waiting import within
+from tests.support.workers import pause
+
+
+async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -> None:
+    with client(server.url) as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
+    async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
+        waiting = await waiting_claim(broker, "q")
+        enqueued = await other.enqueue("q")
+        [claim] = await within(waiting)
+        done = asyncio.create_task(other.wait(enqueued.id, 60))
+        await broker.cancel(claim.id)
+        await within(claim.cancel_token.wait())
+        await broker.ack(claim)
+        assert (await within(done)).status == "completed"
+
+
+async def test_a_producer_needs_one_connection(server: Server) -> None:
+    """A process that only enqueues and reads does not wait, so it does not subscribe."""
+    async with Broker(server.url, config=QUIET) as broker:
+        for _ in range(5):
+            await broker.get((await broker.enqueue("q")).id)
+            await broker.stats("q")
+        with client(server.url) as connection:
+            names = [entry["name"] for entry in connection.client_list()]
+            assert names.count("dayjob") == 1
+            assert connection.client_list("pubsub") == []
+
+
+async def test_one_subscription_serves_all_waiting_claims(server: Server, broker: Broker) -> None:
+    waiting = [await waiting_claim(broker, f"q{number}") for number in range(5)]
+    with client(server.url) as connection:
+        assert len(connection.client_list("pubsub")) == 1
+    async with Broker(server.url, config=QUIET) as other:
+        for number in range(5):
+            await other.enqueue(f"q{number}")
+    assert [len(await within(claims)) for claims in waiting] == [1] * 5
+
+
+async def test_a_batch_publishes_one_message(server: Server, broker: Broker) -> None:
+    await broker.enqueue("q")
+    with client(server.url) as connection:
+        subscription = connection.pubsub()
+        subscription.subscribe("{dayjob}:changes", "{dayjob}:ends")
+        for _ in range(2):
+            assert subscription.get_message(timeout=5)["type"] == "subscribe"
+        claim = await claim_one(broker)
+        await broker.enqueue_many([NewJob("a:b"), NewJob("c"), NewJob("c", delay=5)])
+        await broker.ack(claim)
+        messages = [subscription.get_message(timeout=5) for _ in range(2)]
+        subscription.close()
+    flags, *queues = messages[0]["data"].split(b"\0")
+    assert (flags, sorted(queues)) == (b"d", [b"a:b", b"c"])
+    assert messages[1]["data"] == claim.key
+
+
+async def test_closing_ends_the_subscription(server: Server) -> None:
+    broker = await Broker(server.url, config=QUIET).open()
+    await broker.claim("q")
+    await broker.close()
+    with client(server.url) as connection:
+        async with asyncio.timeout(20):
+            while any(entry["name"] == "dayjob" for entry in connection.client_list()):
+                await pause(0.01)

@@ -1,0 +1,87 @@
+"""Helpers for hand-offs: claims that wait, messages that are lost, and waits for the state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from dayjob import Broker, Job
+from dayjob.engines.redis.engine import RedisEngine
+from tests.support.servers.redis import Server, client
+from tests.support.workers import pause
+
+LATER = 4_000_000
+"""Microseconds after which an unacknowledged hand-off is revoked."""
+
+
+async def waiting_claim(broker: Broker, **options: Any) -> asyncio.Task[list[Job]]:
+    """Return a claim that is registered as waiting."""
+    options = {"limit": 10, "lease": 30, "wait": 60, "worker": "w", **options}
+    task = asyncio.create_task(broker.claim("q", **options))
+    while "q" not in broker._session.waiting_claims._by_queue:
+        await asyncio.wait({task}, timeout=0.01)
+    return task
+
+
+async def cancel(waiting: asyncio.Task[list[Job]]) -> None:
+    waiting.cancel()
+    await asyncio.wait({waiting})
+
+
+def engine_of(broker: Broker) -> RedisEngine:
+    engine = broker._engine
+    assert isinstance(engine, RedisEngine)
+    return engine
+
+
+def lose_handoffs(broker: Broker) -> list[bytes]:
+    """Drop the hand-offs to the broker. Return the list to which their messages are added."""
+    lost: list[bytes] = []
+    subscriber = engine_of(broker)._opened[1]  # type: ignore[index]
+    subscriber.on_handoff = lost.append
+    return lost
+
+
+def ignore_changes(broker: Broker) -> None:
+    """Drop the notifications of changes, so that the broker does not claim by itself."""
+    engine_of(broker).signals.publish = lambda topics: None  # type: ignore[method-assign]
+
+
+def receive(broker: Broker, message: bytes) -> None:
+    engine_of(broker)._waiting_claims.on_handoff(message)
+
+
+async def promote(broker: Broker, after: int = LATER) -> int:
+    """Run the duty as if that much time had passed."""
+    now = await broker._engine.documents("none")
+    return (await broker._engine.promote(10, broker._policies.retention, now[0] + after))[0]
+
+
+def sizes(server: Server, *names: str) -> list[int]:
+    """Return the number of members of the sorted sets."""
+    with client(server.url) as connection:
+        return [connection.zcard(f"{{dayjob}}:{name}") for name in names]
+
+
+async def until_acknowledged(server: Server) -> None:
+    async with asyncio.timeout(20):
+        while sizes(server, "handoffs") != [0]:
+            await pause(0.01)
+
+
+async def until_received(messages: list[bytes]) -> None:
+    async with asyncio.timeout(20):
+        while not messages:
+            await pause(0.01)
+
+
+async def until_pending(broker: Broker) -> None:
+    async with asyncio.timeout(20):
+        while (await broker.stats("q")).pending == 0:
+            await pause(0.01)
+
+
+def script_calls(server: Server) -> int:
+    """Return the number of script calls so far."""
+    with client(server.url) as connection:
+        return int(connection.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])

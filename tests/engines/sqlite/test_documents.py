@@ -1,0 +1,171 @@
+"""Notes in a file that others use too: looking waits for nobody, and of the writers each sees the last."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import cast
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, EngineUnavailable, JobState, NewJob
+from dayjob.engines.base import ClaimRequest, DocumentWrite, Engine
+from dayjob.engines.sqlite.engine import SqliteEngine
+from dayjob.engines.sqlite.statements import WIDEST
+from dayjob.engines.sqlite.store import SqliteStore
+from dayjob.model.job import id_key
+from dayjob.runtime.signals import documents_topic
+from tests.engines.sqlite.roles import count_up
+from tests.engines.sqlite.threads import on_writer
+from tests.support.processes import BOUND, Spawn, said_by_all, together
+
+IMPATIENT = "?timeout=0.2"
+
+
+@pytest.fixture
+def engine(broker: Broker) -> Engine:
+    return broker._engine
+
+
+@pytest.fixture
+def locked(path: Path, engine: Engine) -> Iterator[sqlite3.Connection]:
+    """Somebody else, who will have the write lock from ``BEGIN IMMEDIATE`` on."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    yield connection
+    connection.close()
+
+
+async def test_whoever_only_looks_need_not_wait(
+    broker: Broker, engine: Engine, locked: sqlite3.Connection
+) -> None:
+    await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+    await broker.enqueue("q")
+    last = await broker.enqueue("q")
+    locked.execute("BEGIN IMMEDIATE")
+    async with asyncio.timeout(5):
+        assert [note.value for note in (await engine.documents("k"))[1]] == [b"1"]
+        assert await engine.position(id_key(last.id), 10) == 1
+        assert await engine.reclaim(["nobody"], 10, broker._policies.retention) == 0
+    writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")]))
+    assert [note.value for note in (await engine.documents("k"))[1]] == [b"1"]
+    assert not writing.done()
+    locked.execute("COMMIT")
+    async with asyncio.timeout(5):
+        assert await writing
+
+
+async def test_what_changed_while_a_write_waited_counts(engine: Engine, locked: sqlite3.Connection) -> None:
+    await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+    locked.execute("BEGIN IMMEDIATE")
+    writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"mine")]))
+    await engine.documents("k")
+    locked.execute("UPDATE dayjob_documents SET value = x'32'")
+    locked.execute("COMMIT")
+    async with asyncio.timeout(5):
+        assert not await writing
+    assert [note.value for note in (await engine.documents("k"))[1]] == [b"2"]
+
+
+async def test_beyond_the_timeout_nothing_is_written(url: str, locked: sqlite3.Connection) -> None:
+    async with Broker(url + IMPATIENT, config=BrokerConfig(duties=False)) as broker:
+        locked.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EngineUnavailable, match="stayed locked"):
+            await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+        locked.execute("ROLLBACK")
+        assert (await broker._engine.documents("k"))[1] == []
+
+
+async def test_a_note_whose_job_finds_no_room_is_not_written(broker: Broker, engine: Engine) -> None:
+    await engine.compare_and_set([DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")])
+    [(pages,)] = await on_writer(broker, "PRAGMA page_count")
+    await on_writer(broker, f"PRAGMA max_page_count = {pages + 10}")
+    job = broker._validator.insertion(NewJob("q", b"x" * 500_000))
+    writes = [
+        DocumentWrite("k", "a", b"1", b"2"),
+        DocumentWrite("k", "b", b"1", None),
+        DocumentWrite("k", "c", None, b""),
+    ]
+    with engine.signals.listen([documents_topic("k")]) as heard:
+        with pytest.raises(EngineUnavailable, match="full"):
+            await engine.compare_and_set(writes, [job], announce=True)
+        assert not heard.is_set()
+    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [
+        ("a", b"1"),
+        ("b", b"1"),
+    ]
+    assert await broker.jobs() == []
+    await on_writer(broker, "PRAGMA max_page_count = 1000000")
+    assert await engine.compare_and_set(writes, [job])
+
+
+async def test_only_what_was_announced_and_written_is_heard(engine: Engine) -> None:
+    """In its own process; another is woken by every commit, and looks for itself."""
+    with (
+        engine.signals.listen([documents_topic("k")]) as heard,
+        engine.signals.listen([documents_topic("l")]) as other,
+    ):
+        await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+        await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], announce=True)
+        await engine.documents("k")
+        assert not heard.is_set()
+        await engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")], announce=True)
+        await engine.documents("k")
+        assert heard.is_set()
+        assert not other.is_set()
+
+
+async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(engine: Engine) -> None:
+    sqlite = cast("SqliteEngine", engine)
+    all_wait = Event()
+
+    async def wait(_: SqliteStore) -> bool:
+        return all_wait.wait(BOUND)
+
+    async def fail(_: SqliteStore) -> None:
+        raise ZeroDivisionError
+
+    async def go_on() -> None:
+        all_wait.set()
+
+    with engine.signals.listen([documents_topic("k")]) as heard:
+        answers = await asyncio.gather(
+            sqlite._write(wait),
+            engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True),
+            sqlite._write(fail),
+            go_on(),
+            return_exceptions=True,
+        )
+        assert answers[0] is answers[1] is True
+        assert isinstance(answers[2], ZeroDivisionError)
+        await engine.documents("k")
+        assert heard.is_set()
+
+
+async def test_more_gone_workers_than_fit_into_one_statement(broker: Broker, engine: Engine) -> None:
+    jobs = WIDEST + 20
+    await broker.enqueue_many([NewJob("q")] * jobs)
+    workers = [f"worker {number}" for number in range(jobs)]
+    claimed = await engine.claim([ClaimRequest((("q", 60_000_000),), 1, worker) for worker in workers])
+    assert {len(jobs) for jobs in claimed} == {1}
+    retention = broker._policies.retention
+    assert await engine.reclaim([*workers, *workers], WIDEST + 10, retention) == WIDEST + 10
+    assert await engine.reclaim(workers, WIDEST + 10, retention) == 10
+    assert (await broker.stats("q")).pending == jobs
+    assert await broker.jobs(state=JobState.RUNNING) == []
+
+
+@pytest.mark.slow
+async def test_of_many_processes_each_counts_on_from_the_last(
+    broker: Broker, engine: Engine, url: str, spawn: Spawn
+) -> None:
+    children = await spawn.many(4, count_up, url, 50)
+    await together(children)
+    lost: list[int] = await said_by_all(children)
+    assert [await child.ended() for child in children] == [0] * 4
+    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [("count", b"200")]
+    payloads = [job.payload for job in await broker.jobs("q", limit=1000)]
+    assert sorted(map(int, payloads)) == list(range(1, 201)), "each count came with its one job"
+    assert sum(lost) > 0, "they never met"

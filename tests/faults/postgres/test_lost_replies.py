@@ -1,0 +1,299 @@
+"""A commit whose reply was lost is not repeated: the retry gets the reply of the first try."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob, QueueConfig, Retry, Settlement
+from dayjob.engines.base import DocumentWrite
+from dayjob.engines.postgres.statements import Statements
+from dayjob.model.durations import to_datetime
+from dayjob.runtime.clock import SYSTEM
+from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
+from tests.support.observe import check_counters, every_job, ids
+from tests.support.servers.postgres import schema_of
+from tests.support.servers.postgres_proxy import Loss, Proxy
+from tests.support.waiting import until
+
+CONFIG = BrokerConfig(
+    default=QueueConfig(retry=Retry.fixed(attempts=5, delay=0)), retention=KEEP_ALL, duties=False
+)
+FORGETFUL = BrokerConfig(duties=False)
+
+Lose = Callable[[str], Loss]
+
+
+@pytest.fixture
+def lose(wire: Proxy, tmp_path: Path) -> Lose:
+    """Lose the reply of the next transaction that runs this statement."""
+    statements = Statements(schema_of(tmp_path))
+
+    def lose(name: str) -> Loss:
+        wanted = statements[name]
+        return wire.lose_reply(lambda statement: statement == wanted)
+
+    return lose
+
+
+@pytest.fixture
+async def broker(url: str) -> AsyncIterator[Broker]:
+    async with Broker(url, config=CONFIG) as broker:
+        yield broker
+        await check_counters(broker)
+
+
+async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
+    loss = lose("insert")
+    enqueued = await broker.enqueue("q", b"once")
+    assert loss.has_happened
+    assert enqueued.created
+    assert ids(await every_job(broker)) == [enqueued.id]
+
+
+async def test_an_enqueue_of_an_id_that_exists(broker: Broker, lose: Lose) -> None:
+    first = await broker.enqueue("q", b"first")
+    loss = lose("insert")
+    again = await broker.enqueue("q", b"again", id=first.id)
+    assert loss.has_happened
+    assert (again.id, again.created) == (first.id, False)
+
+
+async def test_an_enqueue_whose_retries_are_lost_too(broker: Broker, lose: Lose) -> None:
+    losses = [lose("insert"), lose("stored_reply"), lose("stored_reply")]
+    enqueued = await broker.enqueue("q", b"once")
+    assert all(loss.has_happened for loss in losses)
+    assert enqueued.created
+    assert ids(await every_job(broker)) == [enqueued.id]
+
+
+async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
+    held = await broker.enqueue("q", dedup_key="held")
+    loss = lose("insert")
+    jobs = [
+        NewJob("q", b"plain"), NewJob("other", b"keyed", dedup_key="free", kv={b"a": b"1"}),
+        NewJob("q", b"refused", dedup_key="held", kv={b"b": b"2"}), NewJob("q", b"late", delay=60),
+    ]  # fmt: skip
+    answers = await broker.enqueue_many(jobs)
+    assert loss.has_happened
+    assert [answer.created for answer in answers] == [True, True, False, True]
+    assert answers[2].id == held.id
+    assert ids(await every_job(broker)) == sorted({held.id, *(answer.id for answer in answers)})
+    assert [await broker.kv_get(key) for key in (b"a", b"b")] == [b"1", None]
+
+
+async def test_a_keyed_enqueue(broker: Broker, lose: Lose) -> None:
+    loss = lose("insert")
+    first = await broker.enqueue("q", b"first", dedup_key="key")
+    assert loss.has_happened
+    assert first.created
+    loss = lose("insert")
+    second = await broker.enqueue("q", b"second", dedup_key="key")
+    assert loss.has_happened
+    assert (second.id, second.created) == (first.id, False)
+
+
+async def test_a_claim(broker: Broker, lose: Lose) -> None:
+    expected = [(await broker.enqueue("q", b"%d" % n, headers={"n": str(n)})).id for n in range(5)]
+    loss = lose("claim")
+    jobs = await broker.claim("q", limit=3, worker="w")
+    assert loss.has_happened
+    assert ids(jobs) == expected[:3], "the jobs of the lost reply, and no others"
+    assert [(job.payload, job.headers, job.epoch, job.attempts) for job in jobs] == [
+        (b"%d" % n, {"n": str(n)}, 1, 1) for n in range(3)
+    ]
+    assert (await broker.stats("q")).running == 3
+    for job in jobs:
+        await broker.ack(job)
+
+
+async def test_an_enqueue_that_a_claim_waits_for(broker: Broker, url: str, lose: Lose) -> None:
+    async with Broker(url, config=CONFIG) as other:
+        loss = lose("insert")
+        (enqueued,) = await other.enqueue_many([NewJob("q", b"waited for")])
+        assert loss.has_happened
+        assert (await claim_one(broker)).id == enqueued.id
+
+
+async def test_an_ack_with_follow_ups_and_values(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("settle")
+    await broker.ack(
+        job, result=b"r", enqueue=[NewJob("after", b"1"), NewJob("after", b"2")], kv={b"k": b"v"}
+    )
+    assert loss.has_happened
+    assert (await record(broker, job.id)).result == b"r"
+    assert [after.payload for after in await broker.jobs("after")] == [b"1", b"2"]
+    assert await broker.kv_get(b"k") == b"v"
+    assert (await broker.stats("q")).done == 1
+
+
+async def test_an_ack_that_keeps_nothing(url: str, lose: Lose) -> None:
+    async with Broker(url, config=FORGETFUL) as broker:
+        jobs = [await running(broker) for _ in range(3)]
+        await broker.cancel(jobs[1].id)
+        await broker.mark_cancelled(jobs[1])
+        loss = lose("ack")
+        results = await broker.settle_many([Settlement.ack(job) for job in jobs])
+        assert loss.has_happened
+        assert [result.applied for result in results] == [True, False, True]
+        assert (await broker.stats("q")).done == 2
+        await check_counters(broker)
+
+
+async def test_a_nack(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("settle")
+    assert await broker.nack(job, "no good", delay=60) is JobState.SCHEDULED
+    assert loss.has_happened
+    found = await record(broker, job.id)
+    assert (found.state, found.attempts, len(found.errors)) == (JobState.SCHEDULED, 1, 1)
+
+
+async def test_the_last_nack(broker: Broker, lose: Lose) -> None:
+    job = await running(broker, max_attempts=1)
+    loss = lose("settle")
+    assert await broker.nack(job, "no good") is JobState.DEAD
+    assert loss.has_happened
+    assert len((await record(broker, job.id)).errors) == 1
+
+
+async def test_the_other_settlements(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("settle")
+    await broker.release(job)
+    assert loss.has_happened
+    job = await claim_one(broker)
+    assert (job.epoch, job.attempts) == (2, 1)
+    loss = lose("settle")
+    await broker.snooze(job, 60)
+    assert loss.has_happened
+    assert (await record(broker, job.id)).state is JobState.SCHEDULED
+    job = await running(broker)
+    loss = lose("settle")
+    await broker.dead_letter(job, "no good")
+    assert loss.has_happened
+    assert (await record(broker, job.id)).last_error == "no good"
+
+
+async def test_a_renewal(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    before = job.lease_us
+    loss = lose("renew")
+    await broker.renew(job, 600)
+    assert loss.has_happened
+    assert before is not None
+    assert job.lease_us is not None
+    assert job.lease_us > before
+    assert (await record(broker, job.id)).lease_us == job.lease_us
+
+
+async def test_a_cancel(broker: Broker, lose: Lose) -> None:
+    waiting = await broker.enqueue("q")
+    loss = lose("cancel")
+    assert await broker.cancel(waiting.id) is CancelOutcome.REMOVED
+    assert loss.has_happened
+    job = await running(broker)
+    loss = lose("cancel")
+    assert await broker.cancel(job.id) is CancelOutcome.REQUESTED
+    assert loss.has_happened
+
+
+async def test_dead_letters(broker: Broker, lose: Lose) -> None:
+    id = await dead(broker)
+    loss = lose("requeue")
+    assert await broker.requeue(id)
+    assert loss.has_happened
+    assert (await claim_one(broker)).id == id
+    for _ in range(3):
+        await dead(broker, "other")
+    loss = lose("purge_dead")
+    assert await broker.purge_dead("other") == 3
+    assert loss.has_happened
+
+
+async def test_a_change_of_a_waiting_job(broker: Broker, lose: Lose) -> None:
+    waiting = await broker.enqueue("q")
+    loss = lose("reschedule")
+    later = to_datetime(SYSTEM.now()) + timedelta(hours=1)
+    assert await broker.reschedule(waiting.id, run_at=later)
+    assert loss.has_happened
+    assert (await record(broker, waiting.id)).state is JobState.SCHEDULED
+
+
+async def test_the_duties(broker: Broker, lose: Lose) -> None:
+    await broker.enqueue("q", delay=0.05)
+
+    async def is_due() -> bool:
+        return await broker.next_due() == 0
+
+    await until(is_due)
+    loss = lose("promote")
+    await broker.promote()
+    assert loss.has_happened
+    job = await claim_one(broker, lease=0.001)
+
+    async def is_reaped() -> bool:
+        await broker.reap()
+        return (await record(broker, job.id)).state is not JobState.RUNNING
+
+    loss = lose("end_claims")
+    await until(is_reaped)
+    assert loss.has_happened
+    found = await record(broker, job.id)
+    assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
+async def test_documents(broker: Broker, lose: Lose, names: list[str]) -> None:
+    storage = broker._session.storage
+    loss = lose("compare_and_set")
+    assert await storage.compare_and_set([DocumentWrite("k", name, None, b"1") for name in names])
+    assert loss.has_happened
+    loss = lose("compare_and_set")
+    assert await storage.compare_and_set([DocumentWrite("k", name, b"1", b"2") for name in names])
+    assert loss.has_happened
+    assert [(document.name, document.value) for document in (await storage.documents("k"))[1]] == [
+        (n, b"2") for n in names
+    ]
+    for expected in (None, b"1"):
+        loss = lose("compare_and_set")
+        assert not await storage.compare_and_set([DocumentWrite("k", name, expected, b"3") for name in names])
+        assert loss.has_happened
+    loss = lose("compare_and_set")
+    assert await storage.compare_and_set([DocumentWrite("k", name, b"2", None) for name in names])
+    assert loss.has_happened
+    assert (await storage.documents("k"))[1] == []
+
+
+async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
+    storage = broker._session.storage
+    jobs = [broker._validator.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
+    loss = lose("compare_and_set")
+    assert await storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], jobs)
+    assert loss.has_happened
+    assert [(document.name, document.value) for document in (await storage.documents("k"))[1]] == [
+        ("a", b"1")
+    ]
+    assert [job.payload for job in await every_job(broker)] == [b"0"]
+    loss = lose("compare_and_set")
+    assert not await storage.compare_and_set([DocumentWrite("k", "a", None, b"2")], jobs)
+    assert loss.has_happened
+    assert (await broker.stats("q")).pending == 1
+
+
+async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("end_claims")
+    assert (
+        await broker._session.storage.write(
+            lambda token: broker._engine.reclaim(["w"], 10, broker._validator.policies.retention, token=token)
+        )
+        == 1
+    )
+    assert loss.has_happened
+    found = await record(broker, job.id)
+    assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)

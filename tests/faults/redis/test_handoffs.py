@@ -1,0 +1,89 @@
+"""A worker that is killed during a hand-off delays the job by some seconds and costs no attempt."""
+
+from __future__ import annotations
+
+import os
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+
+from dayjob import App, Broker, Worker
+from dayjob.engines.redis.waiting_claims import WaitingClaims
+from dayjob.model.codec import encode
+from dayjob.runtime.clock import SYSTEM
+from tests.support.processes import Spawn, pause, say
+from tests.support.servers.redis import client, running_server
+
+pytestmark = pytest.mark.slow
+
+PROMPT = 6.0
+"""Seconds: three until the hand-off is revoked, one until the duty runs, and some for a busy machine."""
+
+
+async def die_at_handoff(url: str) -> None:
+    """Run a worker that kills itself when a hand-off arrives."""
+    WaitingClaims.on_handoff = lambda self, message: os.kill(os.getpid(), SIGKILL)  # type: ignore[method-assign]
+    await _work(url)
+
+
+async def run_once(url: str) -> None:
+    """Run a worker that reports its runs."""
+    await _work(url)
+
+
+async def _work(url: str) -> None:
+    app = App(url)
+
+    @app.task(name="work", queue="q")
+    async def work() -> None:
+        say("ran")
+
+    @app.on("worker.started")
+    async def started(event: object) -> None:
+        say("ready")
+
+    await Worker(app, queues=("q",)).run()
+
+
+async def until_waiting(url: str) -> None:
+    with client(url) as connection:
+        deadline = SYSTEM.elapsed() + 20
+        while connection.zcard("{dayjob}:waiting_claims") == 0:
+            assert SYSTEM.elapsed() < deadline
+            await pause(0.01)
+
+
+async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: Spawn) -> None:
+    async with running_server() as server, Broker(server.url) as broker:
+        child = await spawn(die_at_handoff, server.url)
+        assert await child.said() == "ready"
+        await until_waiting(server.url)
+        enqueued = await broker.enqueue("q", task="work", max_attempts=1)
+        begun = SYSTEM.elapsed()
+        await child.ended()
+        [job] = await broker.claim("q", wait=20)
+        assert SYSTEM.elapsed() - begun < PROMPT
+        assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+        await broker.ack(job)
+
+
+async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Spawn) -> None:
+    async with running_server() as server, Broker(server.url) as broker:
+        child = await spawn(run_once, server.url)
+        assert await child.said() == "ready"
+        await until_waiting(server.url)
+        child.signal(SIGSTOP)
+        enqueued = await broker.enqueue("q", encode({}), task="work")
+        begun = SYSTEM.elapsed()
+        assert (await broker.stats("q")).running == 1
+        [job] = await broker.claim("q", wait=20)
+        assert SYSTEM.elapsed() - begun < PROMPT
+        assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+        child.signal(SIGCONT)
+        await broker.ack(job)
+        await broker.enqueue("q", encode({}), task="work")
+        assert await child.said() == "ran"
+        child.signal(SIGKILL)
+        assert (await child.ended()) != 0
+        with pytest.raises(AssertionError, match="no more to say"):
+            await child.said()
