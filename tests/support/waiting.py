@@ -73,7 +73,7 @@ async def cancel_at(turn: int, tasks: Sequence[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
-async def within(awaitable: Awaitable[T]) -> T:
+async def with_timeout(awaitable: Awaitable[T]) -> T:
     """Return the result of the awaitable. Raise ``TimeoutError`` if that takes too long."""
     async with asyncio.timeout(BOUND):
         return await awaitable

@@ -38,16 +38,16 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await within(running)
+        await with_timeout(running)
 
 
 async def run_until_idle(app: App, **options: Any) -> Worker:
     worker = Worker(app, **options)
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     return worker
 
 
-async def within(awaitable: Awaitable[T], seconds: float = BOUND) -> T:
+async def with_timeout(awaitable: Awaitable[T], seconds: float = BOUND) -> T:
     """Return the result of the awaitable. Raise ``TimeoutError`` if that takes too long."""
     async with asyncio.timeout(seconds):
         return await awaitable

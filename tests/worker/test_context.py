@@ -24,7 +24,7 @@ from dayjob import (
     Worker,
     current,
 )
-from tests.support.workers import MakeApp, record, run_until_idle, within, working
+from tests.support.workers import MakeApp, record, run_until_idle, with_timeout, working
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")
 
@@ -246,8 +246,8 @@ async def test_every_job_gets_the_state_of_the_lifespan(make_app: MakeApp) -> No
 
     async with working(app):
         handles = [await slow.aenqueue(), await in_thread.aenqueue()]
-        await within(started.wait())
-        await within(handles[1].await_end())
+        await with_timeout(started.wait())
+        await with_timeout(handles[1].await_end())
     assert story == ["entered", "finished", "left"]
     assert {await handle.aresult() for handle in handles} == {"a pool"}
 
@@ -266,5 +266,5 @@ async def test_a_lifespan_that_fails_stops_the_worker_with_its_error(make_app: M
 
     handle = await work.aenqueue()
     with pytest.raises(ConnectionError, match="no database"):
-        await within(Worker(app).run())
+        await with_timeout(Worker(app).run())
     assert await handle.astatus() is JobState.PENDING

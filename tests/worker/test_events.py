@@ -12,7 +12,7 @@ import pytest
 from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
 from dayjob.events import Event, Events
 from dayjob.runtime.clock import SYSTEM
-from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, within, working
+from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, with_timeout, working
 
 
 def observing(app: App, pattern: str = "*") -> list[Event]:
@@ -41,7 +41,7 @@ async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -
 
     handles = {kind: await work.aenqueue(kind) for kind in ("return", "fail", "dead")}
     worker = Worker(app, name="wanda")
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
     first_events = [("job.enqueued", None, None), ("job.started", None, None)]
     assert events_of(seen, handles["return"].id) == [*first_events, ("job.succeeded", running, done)]
@@ -77,7 +77,7 @@ async def test_a_cancelled_run_has_an_event(app: App, outside: Broker) -> None:
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
         await until(lambda: seen)
     assert events_of(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
@@ -179,7 +179,7 @@ async def test_observers_that_block_or_are_slow_delay_neither_jobs_nor_other_obs
     async with working(app):
         handles = await work.aenqueue_many([()] * 20)
         for handle in handles:
-            await within(handle.await_end(), 5)
+            await with_timeout(handle.await_end(), 5)
         await until(lambda: len(quick) == 20)
         assert blocked == slow == []
         gate.set()
@@ -252,7 +252,7 @@ async def test_a_slow_observer_loses_the_oldest_events_with_a_warning(
         for n in range(20):
             events.emit(Event("job.started", str(n)))
         gate.set()
-        await within(events.flush(10))
+        await with_timeout(events.flush(10))
     assert seen == ["15", "16", "17", "18", "19"]
     assert caplog.text.count("too slow") == 1
 
@@ -270,7 +270,7 @@ async def test_a_lost_run_emits_only_the_lost_event(make_app: MakeApp, open_brok
 
     handle = await work.aenqueue()
     async with working(app):
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.dead_letter((await outside.jobs())[0], "taken away")
         finish.set()
         await until(lambda: len(seen) == 3)

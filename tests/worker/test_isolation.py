@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from dayjob import App, Context, JobState, current
-from tests.support.workers import run_until_idle, until, within, working
+from tests.support.workers import run_until_idle, until, with_timeout, working
 
 COLOUR: ContextVar[str] = ContextVar("colour")
 SHAPE: ContextVar[str] = ContextVar("shape", default="round")
@@ -102,4 +102,4 @@ async def test_runs_that_await_start_concurrently(app: App) -> None:
     async with working(app, concurrency=50):
         await until(lambda: started == 50)
         gate.set()
-        await within(until(lambda: started == 70))
+        await with_timeout(until(lambda: started == 70))

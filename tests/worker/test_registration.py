@@ -19,7 +19,7 @@ from tests.support.workers import (
     record,
     run_until_idle,
     until,
-    within,
+    with_timeout,
     working,
 )
 
@@ -63,7 +63,7 @@ async def test_each_start_has_a_new_id(app: App) -> None:
     seen = set()
     worker = Worker(app, name="ada")
     for _ in range(3):
-        await within(worker.run_until_idle())
+        await with_timeout(worker.run_until_idle())
         seen.add(worker.id)
     seen.add((await run_until_idle(app, name="ada")).id)
     assert len(seen) == 4
@@ -79,7 +79,7 @@ async def test_jobs_have_the_id_of_their_worker(app: App, outside: Broker) -> No
 
     handle = await work.aenqueue()
     async with working(app) as worker:
-        await within(started.wait())
+        await with_timeout(started.wait())
         job = await record(outside, handle.id)
         assert (job.worker, job.state) == (worker.id, JobState.RUNNING)
         [reason] = (await outside.explain(handle.id)).reasons
@@ -123,7 +123,7 @@ async def test_a_worker_declares_the_schedules_of_its_tasks(app: App, outside: B
         ran.set()
 
     async with working(app):
-        await within(ran.wait())
+        await with_timeout(ran.wait())
         [schedule] = await outside.schedules()
         assert (schedule.id, schedule.app, schedule.every) == ("tick", "dayjob", 0.1)
     assert len(await outside.schedules()) == 1, "it stays while no worker is registered"
@@ -141,7 +141,7 @@ async def test_heartbeats_keep_a_worker_alive_beyond_dead_after(impatient: App, 
 
     handle = await work.aenqueue()
     async with working(impatient, lease=60) as worker:
-        await within(started.wait())
+        await with_timeout(started.wait())
         started_at = SYSTEM.elapsed()
 
         async def long_enough() -> bool:
@@ -151,7 +151,7 @@ async def test_heartbeats_keep_a_worker_alive_beyond_dead_after(impatient: App, 
 
         await until(long_enough)
         finish.set()
-        await within(handle.await_end())
+        await with_timeout(handle.await_end())
     assert (await record(outside, handle.id)).attempts == 1
 
 
@@ -173,7 +173,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
         await until(lambda: contexts)
         old = worker.id
         await declare_dead(outside)
-        result = await within(handle.aresult())
+        result = await with_timeout(handle.aresult())
         await until(lambda: worker.id != old)
         await until(lambda: contexts[0].cancelled)
         assert contexts[0].cancelled.reason == "lost"
@@ -183,7 +183,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
         await until(lambda: contexts[-1].job.id == again.id)
         assert (await record(outside, again.id)).worker == worker.id
         contexts[-1].cancelled.set("cancel")
-        await within(again.await_end())
+        await with_timeout(again.await_end())
     job = await record(outside, handle.id)
     assert (job.state, result, job.attempts) == (JobState.DONE, f"epoch {job.epoch}", job.epoch)
     assert job.epoch >= 2
@@ -213,7 +213,7 @@ async def test_claims_under_way_with_the_old_id_are_released(
 
     monkeypatch.setattr(Broker, "claim", replaced_meanwhile)
     handle = await work.aenqueue()
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     assert epochs == [2], "the claim under the old id was given back and not run"
     job = await record(outside, handle.id)
     assert (job.state, job.attempts, job.worker) == (JobState.DONE, 1, "new-id")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ async def run_script(command: list[str]) -> str:
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=ROOT
     )
     try:
-        output, _ = await within(process.communicate())
+        output, _ = await with_timeout(process.communicate())
     finally:
         if process.returncode is None:
             process.kill()
@@ -99,9 +99,9 @@ async def test_no_child_outlives_a_killed_worker(tmp_path: Path, url: str, text:
     )
     assert process.stdout is not None
     try:
-        assert await within(process.stdout.readline())
+        assert await with_timeout(process.stdout.readline())
     finally:
         process.kill()
         await process.wait()
     # The pipe ends when neither the worker nor a child of it has it open.
-    assert await within(process.stdout.read()) == b""
+    assert await with_timeout(process.stdout.read()) == b""
