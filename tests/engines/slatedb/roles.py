@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineFenced, LeaseLost, Worker
-from tests.support.processes import say, told
+from tests.support.processes import send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
@@ -17,11 +17,11 @@ async def hold(url: str) -> None:
     broker = await Broker(url, config=QUIET).open()
     await broker.enqueue("q", b"held")
     (job,) = await broker.claim("q")
-    say(job.id)
-    await told()
-    say(await outcome(broker.ack(job)))
-    say(await outcome(broker.enqueue("q", b"late")))
-    say(await outcome(broker.close()))
+    send_to_test(job.id)
+    await wait_for_test()
+    send_to_test(await outcome(broker.ack(job)))
+    send_to_test(await outcome(broker.enqueue("q", b"late")))
+    send_to_test(await outcome(broker.close()))
 
 
 async def claim_and_stay(url: str) -> None:
@@ -30,20 +30,20 @@ async def claim_and_stay(url: str) -> None:
     await broker.enqueue("q", b"first")
     await broker.enqueue("q", b"second")
     (job,) = await broker.claim("q", lease=3600)
-    say(job.id)
-    await told()
+    send_to_test(job.id)
+    await wait_for_test()
 
 
 async def wait_for_a_job(url: str) -> None:
     """Wait for a job that never arrives; report the end of the wait."""
     broker = await Broker(url, config=QUIET).open()
-    say("open")
-    say(await outcome(broker.claim("nothing", wait=60)))
+    send_to_test("open")
+    send_to_test(await outcome(broker.claim("nothing", wait=60)))
 
 
 async def try_to_open(url: str) -> None:
     broker = Broker(url, config=QUIET)
-    say(await outcome(broker.open()))
+    send_to_test(await outcome(broker.open()))
     if broker.is_open:
         await broker.close()
 
@@ -54,8 +54,8 @@ async def read_all(url: str) -> None:
         while True:
             jobs = {job.payload.decode(): job.state.value for job in await broker.jobs()}
             stats = await broker.stats("q")
-            say([jobs, stats.pending, stats.running, sorted(await broker.paused())])
-            await told()
+            send_to_test([jobs, stats.pending, stats.running, sorted(await broker.paused())])
+            await wait_for_test()
 
 
 async def run_worker(url: str) -> None:
@@ -71,12 +71,12 @@ async def run_worker(url: str) -> None:
 
     @app.task(name="endless", queue="q")
     async def endless(ctx: Context) -> None:
-        say("running")
+        send_to_test("running")
         await asyncio.Event().wait()
 
     await endless.aenqueue()
-    say(await outcome(Worker(app, queues=("q",), shutdown_timeout=5).run()))
-    say(errors)
+    send_to_test(await outcome(Worker(app, queues=("q",), shutdown_timeout=5).run()))
+    send_to_test(errors)
 
 
 async def outcome(attempt: Any) -> str:

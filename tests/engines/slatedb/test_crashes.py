@@ -55,9 +55,9 @@ async def test_every_acknowledged_job_is_accounted_for(url: str, tmp_path: Path,
     following = await prepare()
     for turn in range(KILLS):
         owner, following = following, await prepare()
-        assert await owner.said() == "ready"
-        owner.tell()
-        assert await owner.said() == [], "the counters do not agree with the listing"
+        assert await owner.receive() == "ready"
+        owner.proceed()
+        assert await owner.receive() == [], "the counters do not agree with the listing"
         await pause(0.011 * (turn % 17))
         await owner.kill()
     await following.kill()

@@ -34,7 +34,7 @@ async def test_a_second_process_is_refused_and_the_first_continues(
     url: str, broker: Broker, spawn: Spawn
 ) -> None:
     await broker.enqueue("q")
-    refused = await (await spawn(try_to_open, url)).said()
+    refused = await (await spawn(try_to_open, url)).receive()
     assert refused.startswith("EngineUnavailable")
     assert url in refused
     assert "takeover=1" in refused
@@ -46,13 +46,13 @@ async def test_a_take_over_fences_the_owner_and_its_late_settlement_changes_noth
     url: str, spawn: Spawn
 ) -> None:
     first = await spawn(hold, url)
-    id = await first.said()
+    id = await first.receive()
     async with Broker(f"{url}?takeover=1", config=QUIET) as broker:
         assert await broker.reap() == 1, "the claims of the one that was fenced are orphans"
-        first.tell()
-        assert await first.said() == "EngineFenced"
-        assert await first.said() == "EngineFenced"
-        assert await first.said() == "done", "it closes all the same"
+        first.proceed()
+        assert await first.receive() == "EngineFenced"
+        assert await first.receive() == "EngineFenced"
+        assert await first.receive() == "done", "it closes all the same"
         (job,) = await broker.jobs()
         assert (job.id, job.state, job.attempts) == (id, JobState.PENDING, 1)
         assert job.last_error == "lease expired"
@@ -61,19 +61,19 @@ async def test_a_take_over_fences_the_owner_and_its_late_settlement_changes_noth
 
 async def test_a_waiting_process_detects_that_it_is_fenced(url: str, spawn: Spawn) -> None:
     first = await spawn(wait_for_a_job, f"{url}?beat=3600")
-    assert await first.said() == "open"
+    assert await first.receive() == "open"
     async with Broker(f"{url}?takeover=1", config=QUIET):
-        assert await first.said() == "EngineFenced", "without a write of its own that would have failed"
+        assert await first.receive() == "EngineFenced", "without a write of its own that would have failed"
 
 
 async def test_a_fenced_worker_stops_and_logs_the_cause(url: str, spawn: Spawn) -> None:
     first = await spawn(run_worker, url)
-    assert await first.said() == "running"
+    assert await first.receive() == "running"
     async with Broker(f"{url}?takeover=1", config=QUIET) as broker:
-        assert await first.said() == "EngineFenced"
-        (said, *_) = [line for line in await first.said() if "stops" in line]
+        assert await first.receive() == "EngineFenced"
+        (said, *_) = [line for line in await first.receive() if "stops" in line]
         assert "another process has taken the database over" in said
-        assert await first.ended() == 0
+        assert await first.wait() == 0
         assert await broker.reap() == 1
         assert (await broker.stats("q")).pending == 1
 
@@ -81,7 +81,7 @@ async def test_a_fenced_worker_stops_and_logs_the_cause(url: str, spawn: Spawn) 
 async def test_a_fenced_process_does_not_take_over_again(url: str, spawn: Spawn) -> None:
     broker = await Broker(f"{url}?takeover=1", config=QUIET).open()
     taker = await spawn(wait_for_a_job, f"{url}?takeover=1")
-    assert await taker.said() == "open"
+    assert await taker.receive() == "open"
 
     async def fenced() -> bool:
         try:
@@ -105,7 +105,7 @@ async def test_the_death_of_the_owner_releases_the_database_and_its_claims_at_on
     url: str, spawn: Spawn
 ) -> None:
     first = await spawn(claim_and_stay, url)
-    id = await first.said()
+    id = await first.receive()
     await first.kill()
     async with Broker(url, config=QUIET) as broker:
         assert (await broker.stats("q")).running == 1
@@ -134,11 +134,11 @@ async def test_a_reader_reads_all_jobs_and_does_not_fence_the_owner(
     await broker.enqueue("q", b"two", delay=3600)
     await broker.pause("r")
     reader = await spawn(read_all, f"{url}?readonly=1")
-    assert await reader.said() == [{"one": "pending", "two": "scheduled"}, 1, 0, ["r"]]
+    assert await reader.receive() == [{"one": "pending", "two": "scheduled"}, 1, 0, ["r"]]
     await broker.claim("q")
     await broker.resume("r")
-    reader.tell()
-    assert await reader.said() == [{"one": "running", "two": "scheduled"}, 0, 1, []]
+    reader.proceed()
+    assert await reader.receive() == [{"one": "running", "two": "scheduled"}, 0, 1, []]
     assert (await broker.enqueue("q")).created
 
 

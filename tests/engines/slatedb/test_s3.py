@@ -69,20 +69,20 @@ async def test_jobs_are_stored_in_the_bucket(url: str) -> None:
 
 async def test_a_take_over_fences_the_owner(url: str, spawn: Spawn) -> None:
     first = await spawn(hold, url)
-    id = await first.said()
-    refused = await (await spawn(try_to_open, url)).said()
+    id = await first.receive()
+    refused = await (await spawn(try_to_open, url)).receive()
     assert f"process {first.pid} has it open" in refused
     async with Broker(f"{url}&takeover=1", config=QUIET) as broker:
         assert await broker.reap() == 1
-        first.tell()
-        assert [await first.said() for _ in range(3)] == ["EngineFenced", "EngineFenced", "done"]
+        first.proceed()
+        assert [await first.receive() for _ in range(3)] == ["EngineFenced", "EngineFenced", "done"]
         (job,) = await broker.jobs()
         assert (job.id, job.state, job.attempts) == (id, JobState.PENDING, 1)
 
 
 async def test_the_death_of_the_owner_releases_the_database(url: str, spawn: Spawn) -> None:
     first = await spawn(claim_and_stay, url)
-    await first.said()
+    await first.receive()
     await first.kill()
     async with Broker(url, config=QUIET) as broker:
         assert await broker.reap() == 1
@@ -93,7 +93,7 @@ async def test_a_reader_does_not_fence_the_owner(url: str, spawn: Spawn) -> None
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q", b"one")
         reader = await spawn(read_all, f"{url}&readonly=1")
-        assert await reader.said() == [{"one": "pending"}, 1, 0, []]
+        assert await reader.receive() == [{"one": "pending"}, 1, 0, []]
         assert (await broker.enqueue("q")).created
 
 

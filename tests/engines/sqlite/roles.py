@@ -14,7 +14,7 @@ from dayjob import Broker, BrokerConfig, Closed, DayjobError, NewJob
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.job import DedupUntil
 from dayjob.runtime.clock import SYSTEM
-from tests.support.processes import die, pause, say, told
+from tests.support.processes import die, pause, send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
@@ -24,43 +24,43 @@ UNPRIVILEGED = 65534
 async def hammer(url: str, seconds: float) -> None:
     """Enqueue one by one for some seconds; report the number."""
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         end = SYSTEM.elapsed() + seconds
         count = 0
         while SYSTEM.elapsed() < end:
             await broker.enqueue("q")
             count += 1
-        say(count)
+        send_to_test(count)
 
 
 async def open_new(urls: list[str]) -> None:
     """Open each file together with others, and enqueue a job in it."""
     for url in urls:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         async with Broker(url) as broker:
             await broker.enqueue("q")
-        say("closed")
+        send_to_test("closed")
 
 
 async def enqueue_keys(url: str, keys: list[str], window: DedupUntil) -> None:
     """Enqueue a job for each key, all at once; report the replies."""
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         answers = await asyncio.gather(
             *(broker.enqueue("q", dedup_key=key, dedup_until=window) for key in keys)
         )
-        say([(answer.id, answer.created) for answer in answers])
+        send_to_test([(answer.id, answer.created) for answer in answers])
 
 
 async def count_up(url: str, times: int) -> None:
     """Increment a document that others increment too, each time with a job; report the lost races."""
     async with Broker(url, config=QUIET) as broker:
         engine = broker._engine
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         counted = lost = 0
         while counted < times:
             found = (await engine.documents("k"))[1]
@@ -71,18 +71,18 @@ async def count_up(url: str, times: int) -> None:
                 counted += 1
             else:
                 lost += 1
-        say(lost)
+        send_to_test(lost)
 
 
 async def claim_and_ack(url: str, count: int, duties: bool) -> None:
     """Claim that many jobs, one by one; report when each claim returned, by the shared clock."""
     async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
-        say("ready")
+        send_to_test("ready")
         for _ in range(count):
             [job] = await broker.claim("q", wait=30)
             returned = SYSTEM.elapsed()
             await broker.ack(job)
-            say(returned)
+            send_to_test(returned)
 
 
 async def idle(url: str, seconds: int) -> None:
@@ -97,7 +97,7 @@ async def idle(url: str, seconds: int) -> None:
             shares.append((_used() - before) / (SYSTEM.elapsed() - begun))
         assert not waiting.done()
         waiting.cancel()
-        say(shares)
+        send_to_test(shares)
 
 
 def _used() -> float:
@@ -109,9 +109,9 @@ async def run_until_cancelled(url: str, duties: bool) -> None:
     """Hold a claim until its token fires; report its id, then when it fired."""
     async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
         [job] = await broker.claim("q", wait=30)
-        say(job.id)
+        send_to_test(job.id)
         await job.cancel_token.wait()
-        say(SYSTEM.elapsed())
+        send_to_test(SYSTEM.elapsed())
         await broker.mark_cancelled(job)
 
 
@@ -119,26 +119,26 @@ async def hold(url: str, count: int, lease: float) -> None:
     """Hold claims; ack them on a message of the test."""
     async with Broker(url, config=QUIET) as broker:
         jobs = await broker.claim("q", limit=count, lease=lease)
-        say([job.id for job in jobs])
-        await told()
+        send_to_test([job.id for job in jobs])
+        await wait_for_test()
         for job in jobs:
             await broker.ack(job)
-        say("acked")
+        send_to_test("acked")
 
 
 async def close_with_a_claim(url: str, lease: float) -> None:
     """Close the broker while it holds a claim, and live until a message of the test."""
     async with Broker(url, config=QUIET) as broker:
         [job] = await broker.claim("q", lease=lease)
-    say(job.id)
-    await told()
+    send_to_test(job.id)
+    await wait_for_test()
 
 
 async def claim_and_die(url: str) -> None:
     """A job that kills its worker."""
     async with Broker(url) as broker:
         [job] = await broker.claim("q", wait=30)
-        say((job.id, job.attempts))
+        send_to_test((job.id, job.attempts))
         die()
 
 
@@ -151,9 +151,9 @@ async def open_without_rights(scratch: str, url: str) -> None:
         os.seteuid(UNPRIVILEGED)
     try:
         async with Broker(url, config=QUIET):
-            say(["none", ""])
+            send_to_test(["none", ""])
     except DayjobError as error:
-        say([type(error).__name__, str(error)])
+        send_to_test([type(error).__name__, str(error)])
 
 
 async def use_after_fork(url: str) -> None:
@@ -165,7 +165,7 @@ async def use_after_fork(url: str) -> None:
             try:
                 await broker.enqueue("q")
             except Closed as error:
-                say(str(error))
+                send_to_test(str(error))
             await broker.close()
 
         fork = _fork(use)
@@ -173,7 +173,7 @@ async def use_after_fork(url: str) -> None:
         [job] = await broker.claim("q")
         assert job.id == before.id
         await broker.ack(job)
-        say("fine")
+        send_to_test("fine")
 
 
 async def fork_while_waiting(url: str) -> None:
@@ -194,7 +194,7 @@ async def fork_while_waiting(url: str) -> None:
         assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
         begun = SYSTEM.elapsed()
         [job] = await waiting
-        say(SYSTEM.elapsed() - begun)
+        send_to_test(SYSTEM.elapsed() - begun)
         await broker.ack(job)
 
 
@@ -216,7 +216,7 @@ async def open_after_fork(url: str) -> None:
                 stored.append((await broker.enqueue("q")).id)
         except DayjobError:
             os.write(opened[1], b"!")
-        say(stored)
+        send_to_test(stored)
 
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q")

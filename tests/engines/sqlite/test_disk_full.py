@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob
 from tests.engines.sqlite.threads import on_writer
-from tests.support.processes import Spawn, say
+from tests.support.processes import Spawn, send_to_test
 
 QUIET = BrokerConfig(duties=False)
 BULK = b"x" * 10_000
@@ -74,14 +74,14 @@ async def write_within_limits(url: str, limit: int) -> None:
         assert stored == before + ids, "what was acknowledged is there, and nothing else"
         setrlimit(RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
         after = [(await broker.enqueue("q", BULK)).id for _ in range(5)]
-        say([before + ids + after, error])
+        send_to_test([before + ids + after, error])
 
 
 @pytest.mark.slow
 async def test_a_process_survives_a_full_disk(path: Path, url: str, spawn: Spawn) -> None:
     child = await spawn(write_within_limits, url, 1_000_000)
-    acknowledged, error = await child.said()
-    assert await child.ended() == 0
+    acknowledged, error = await child.receive()
+    assert await child.wait() == 0
     assert len(acknowledged) > 20
     assert url in error
     assert "check the file and its disk" in error

@@ -20,7 +20,7 @@ from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
 from tests.engines.sqlite.roles import count_up
 from tests.engines.sqlite.threads import on_writer
-from tests.support.processes import BOUND, Spawn, said_by_all, together
+from tests.support.processes import BOUND, Spawn, receive_from_all, start_together
 
 SHORT_TIMEOUT = "?timeout=0.2"
 
@@ -164,9 +164,9 @@ async def test_many_processes_increment_a_document_without_a_lost_update(
     broker: Broker, engine: Engine, url: str, spawn: Spawn
 ) -> None:
     children = await spawn.many(4, count_up, url, 50)
-    await together(children)
-    lost: list[int] = await said_by_all(children)
-    assert [await child.ended() for child in children] == [0] * 4
+    await start_together(children)
+    lost: list[int] = await receive_from_all(children)
+    assert [await child.wait() for child in children] == [0] * 4
     assert [(one.name, one.value) for one in (await engine.documents("k"))[1]] == [("count", b"200")]
     payloads = [job.payload for job in await broker.jobs("q", limit=1000)]
     assert sorted(map(int, payloads)) == list(range(1, 201)), "each count came with its one job"

@@ -18,11 +18,11 @@ QUIET = BrokerConfig(duties=False)
 @pytest.mark.slow
 async def test_a_broker_is_closed_in_a_forked_child_and_works_in_the_parent(url: str, spawn: Spawn) -> None:
     child = await spawn(use_after_fork, url)
-    error = await child.said()
+    error = await child.receive()
     assert url in error
     assert f"was opened by process {child.pid}" in error
-    assert await child.said() == "fine"
-    assert await child.ended() == 0
+    assert await child.receive() == "fine"
+    assert await child.wait() == 0
 
 
 @pytest.mark.slow
@@ -32,8 +32,8 @@ async def test_a_forked_child_with_its_own_broker_loses_no_job(url: str, spawn: 
     So the child is refused; if it were not, what it stored after its parent closed must still be there.
     """
     child = await spawn(open_after_fork, url)
-    stored: list[str] = await child.said()
-    assert await child.ended() == 0
+    stored: list[str] = await child.receive()
+    assert await child.wait() == 0
     async with Broker(url, config=QUIET) as broker:
         assert set(stored) <= {job.id for job in await broker.jobs("q")}
 
@@ -41,8 +41,8 @@ async def test_a_forked_child_with_its_own_broker_loses_no_job(url: str, spawn: 
 @pytest.mark.slow
 async def test_a_change_by_another_process_during_a_fork_is_detected(url: str, spawn: Spawn) -> None:
     child = await spawn(fork_while_waiting, url)
-    assert await child.said() < 2
-    assert await child.ended() == 0
+    assert await child.receive() < 2
+    assert await child.wait() == 0
 
 
 CALLS: list[Callable[[Broker], Awaitable[object]]] = [

@@ -14,7 +14,7 @@ from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
 from dayjob.engines.sqlite.statements import migrations
 from tests.engines.sqlite.roles import open_new
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 
 QUIET = BrokerConfig(duties=False)
 NEWEST = migrations()[-1][0]
@@ -107,9 +107,9 @@ async def test_sixteen_processes_may_open_an_older_file_at_once(tmp_path: Path, 
         older(path, 1)
     children = await spawn.many(16, open_new, [f"sqlite:///{path}" for path in paths])
     for _ in paths:
-        await together(children)
-        assert set(await said_by_all(children)) == {"closed"}
-    assert [await child.ended() for child in children] == [0] * 16
+        await start_together(children)
+        assert set(await receive_from_all(children)) == {"closed"}
+    assert [await child.wait() for child in children] == [0] * 16
     for path in paths:
         assert layout(path) == layout(paths[0])
         async with Broker(f"sqlite:///{path}", config=QUIET) as broker:

@@ -49,7 +49,7 @@ async def test_jobs_of_a_killed_process_return_before_their_lease_ends(
 ) -> None:
     ids = [(await dutiful.enqueue("q")).id for _ in range(3)]
     child = await spawn(hold, url, 3, LEASE)
-    assert await child.said() == ids
+    assert await child.receive() == ids
     assert (await dutiful.stats("q")).running == 3
     assert child.pid in owners(path)
     await child.kill()
@@ -73,8 +73,8 @@ async def test_a_job_that_kills_its_worker_each_time_dies(
     enqueued = await dutiful.enqueue("q", max_attempts=3)
     for attempt in (1, 2, 3):
         child = await spawn(claim_and_die, url)
-        assert await child.said() == [enqueued.id, attempt]
-        await child.ended()
+        assert await child.receive() == [enqueued.id, attempt]
+        await child.wait()
 
     async def dead() -> bool:
         return (await record(dutiful, enqueued.id)).state is JobState.DEAD
@@ -94,7 +94,7 @@ async def test_the_owner_of_a_killed_process_without_claims_is_removed(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     child = await spawn(hold, url, 1, LEASE)
-    assert await child.said() == []
+    assert await child.receive() == []
     assert len(owners(path)) == 2
     await child.kill()
 
@@ -139,7 +139,7 @@ async def test_a_stopped_process_does_not_count_as_gone(
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(hold, url, 1, LEASE)
-    assert await child.said() == [enqueued.id]
+    assert await child.receive() == [enqueued.id]
     child.signal(SIGSTOP)
 
     async def stopped() -> bool:
@@ -151,16 +151,16 @@ async def test_a_stopped_process_does_not_count_as_gone(
     assert (await record(broker, enqueued.id)).state is JobState.RUNNING
     assert child.pid in owners(path)
     child.signal(SIGCONT)
-    child.tell()
-    assert await child.said() == "acked"
-    assert await child.ended() == 0
+    child.proceed()
+    assert await child.receive() == "acked"
+    assert await child.wait() == 0
     assert (await broker.stats("q")).done == 1
 
 
 async def test_a_reused_pid_is_not_the_owner(url: str, path: Path, broker: Broker, spawn: Spawn) -> None:
     await broker.enqueue("q")
     child = await spawn(hold, url, 1, LEASE)
-    assert len(await child.said()) == 1
+    assert len(await child.receive()) == 1
     query(path, "UPDATE dayjob_owners SET started = '1' WHERE pid = ?", child.pid)
     assert await broker.reap() == 1
 
@@ -170,7 +170,7 @@ async def test_a_process_of_another_host_loses_claims_by_lease_only(
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(hold, url, 1, 2.0)
-    assert await child.said() == [enqueued.id]
+    assert await child.receive() == [enqueued.id]
     query(path, "UPDATE dayjob_owners SET host = 'elsewhere' WHERE pid = ?", child.pid)
     await child.kill()
     assert await broker.reap() == 0
@@ -188,7 +188,7 @@ async def test_claims_survive_a_clean_close_until_their_lease_ends(
     """The process still runs, and may settle them through another broker."""
     enqueued = await broker.enqueue("q")
     child = await spawn(close_with_a_claim, url, 2.0)
-    assert await child.said() == enqueued.id
+    assert await child.receive() == enqueued.id
     assert await broker.reap() == 0
     assert (await record(broker, enqueued.id)).state is JobState.RUNNING
 
@@ -204,9 +204,9 @@ async def test_claims_of_a_process_that_closed_and_ended_return_at_once(
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(close_with_a_claim, url, LEASE)
-    assert await child.said() == enqueued.id
-    child.tell()
-    assert await child.ended() == 0
+    assert await child.receive() == enqueued.id
+    child.proceed()
+    assert await child.wait() == 0
     assert await broker.reap() == 1
     assert len(owners(path)) == 1
 

@@ -140,11 +140,11 @@ async def test_a_file_without_permission(
     protect(guarded)
     before = contents(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{guarded}")
-    error, text = await child.said()
+    error, text = await child.receive()
     assert error == "ConfigError", text
     assert str(guarded) in text
     assert "check the permissions" in text
-    assert await child.ended() == 0
+    assert await child.wait() == 0
     assert contents(public) == before
 
 
@@ -152,7 +152,7 @@ async def test_a_file_without_permission(
 async def test_a_new_file_in_a_folder_without_permission(path: Path, public: Path, spawn: Spawn) -> None:
     make_read_only(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{public}/jobs.db")
-    error, text = await child.said()
+    error, text = await child.receive()
     assert error == "ConfigError", text
     assert "check the permissions" in text
     assert contents(public) == {}
