@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig
-from dayjob.engines.base import BATCH_BYTES
 from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
 from tests.support.waiting import LONG, WatchedClock, with_timeout
@@ -255,24 +254,3 @@ async def test_concurrent_claims_take_the_front_of_the_queue(broker: Broker) -> 
     enqueued = await broker.enqueue_many([NewJob("q") for _ in range(50)])
     answers = await asyncio.gather(*(broker.claim("q", limit=2) for _ in range(10)))
     assert sorted(job.id for jobs in answers for job in jobs) == [one.id for one in enqueued[:20]]
-
-
-async def test_a_claim_stops_when_its_payloads_reach_the_byte_limit(broker: Broker) -> None:
-    size = 1_000_000
-    jobs = [NewJob("q", bytes(size)) for _ in range(20)]
-    await broker.enqueue_many(jobs[:10])
-    await broker.enqueue_many(jobs[10:])
-    claims = []
-    while claimed := await broker.claim("q", limit=100):
-        assert sum(len(job.payload) for job in claimed) < BATCH_BYTES + size
-        claims.append(len(claimed))
-    assert sum(claims) == 20
-    assert max(claims) <= 9
-
-
-async def test_a_job_larger_than_the_byte_limit_is_claimed_alone(open_broker: OpenBroker) -> None:
-    broker = await open_broker(quiet(max_payload=2 * BATCH_BYTES))
-    await broker.enqueue("q", bytes(BATCH_BYTES + 1))
-    await broker.enqueue("q", b"small")
-    assert [len(job.payload) for job in await broker.claim("q", limit=100)] == [BATCH_BYTES + 1]
-    assert [job.payload for job in await broker.claim("q", limit=100)] == [b"small"]

@@ -13,7 +13,7 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, Job
 from tests.support.servers import postgres, redis
 from tests.support.servers.slow_link import SlowLink
-from tests.support.workers import until, within, working
+from tests.support.workers import until, with_timeout, working
 
 pytestmark = pytest.mark.slow
 
@@ -46,14 +46,12 @@ async def slow_url(engine: str, directory: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("engine", ["postgres", "redis"])
-async def test_concurrent_large_enqueues_succeed_and_a_worker_runs_them(
-    engine: str, tmp_path: Path
-) -> None:
+async def test_concurrent_large_enqueues_succeed_and_a_worker_runs_them(engine: str, tmp_path: Path) -> None:
     async with slow_url(engine, tmp_path) as url:
         async with Broker(url, config=QUIET) as broker:
             small = [broker.enqueue("small", b"%d" % number) for number in range(20)]
             large = [broker.enqueue("large", bytes(SIZE)) for _ in range(JOBS)]
-            answers = await within(asyncio.gather(*large, *small), BOUND)
+            answers = await with_timeout(asyncio.gather(*large, *small), BOUND)
             assert all(answer.created for answer in answers)
         app = App(url)
         runs: list[int] = []
@@ -63,5 +61,5 @@ async def test_concurrent_large_enqueues_succeed_and_a_worker_runs_them(
             runs.append(len(job.payload))
 
         async with app, working(app, queues=["large"], concurrency=100):
-            await within(until(lambda: len(runs) == JOBS), BOUND)
+            await with_timeout(until(lambda: len(runs) == JOBS), BOUND)
             assert runs == [SIZE] * JOBS, "each ran once"
