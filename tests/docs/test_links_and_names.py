@@ -65,6 +65,14 @@ def test_every_name_and_file_of_the_map_exists(page: Path) -> None:
     assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_every_word_of_the_glossary_names_its_module_and_is_there_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", MAP[1].read_text(), re.MULTILINE)
+    words = [word for word, _ in rows if word not in ("word", "---")]
+    assert len(words) > 50
+    assert len(words) == len(set(words))
+    assert all(NAME.fullmatch(module.removesuffix("`")) for word, module in rows if word in words)
+
+
 def test_every_design_note_is_listed_and_has_its_three_parts() -> None:
     folder = ROOT / "docs" / "design"
     listed = LINK.findall((folder / "README.md").read_text())

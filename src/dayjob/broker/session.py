@@ -192,15 +192,20 @@ class Session:
 
     # Jobs in and out.
 
-    async def enqueue(self, unit: Unit) -> list[Enqueued]:
+    def enqueue(self, unit: Unit) -> Awaitable[list[Enqueued]]:
         """Store the jobs, all or none."""
-        keyed = any(job.dedup_key is not None for job in unit)
-        return await (self._keyed_inserts if keyed else self._inserts).submit(unit)
+        for job in unit:
+            if job.dedup_key is not None:
+                return self._keyed_inserts.submit(unit)
+        return self._inserts.submit(unit)
 
     def settle(self, ops: Ops) -> Awaitable[list[JobState | None]]:
         """Settle the claims in one commit. Return the new states, None for a lost claim."""
-        keyed = any(job.dedup_key is not None for op in ops for job in op.insert)
-        return (self._keyed_settlements if keyed else self._settlements).submit(ops)
+        for op in ops:
+            for job in op.insert:
+                if job.dedup_key is not None:
+                    return self._keyed_settlements.submit(ops)
+        return self._settlements.submit(ops)
 
     async def claim_waiting(
         self,

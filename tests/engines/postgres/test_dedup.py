@@ -16,10 +16,10 @@ from dayjob.engines.base import Contended
 from tests.engines.postgres.roles import enqueue_keys, wanted_keys
 from tests.support.arrange import KEEP_ALL, record, state
 from tests.support.observe import check_counters
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 from tests.support.servers.postgres import server_url
 from tests.support.servers.private_postgres import private_server
-from tests.support.workers import until, within, working
+from tests.support.workers import until, with_timeout, working
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
@@ -40,8 +40,8 @@ async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
         created: Counter[str] = Counter()
         holders: defaultdict[str, set[str]] = defaultdict(set)
         for round in range(ROUNDS):
-            await together(children)
-            for some, said in zip(enqueuers, await said_by_all(children), strict=True):
+            await start_together(children)
+            for some, said in zip(enqueuers, await receive_from_all(children), strict=True):
                 for enqueuer, enqueued in zip(some, said, strict=True):
                     for key, (id, new) in zip(wanted_keys(enqueuer, round), enqueued, strict=True):
                         created[key] += new
@@ -51,7 +51,7 @@ async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
             stored = {job.dedup_key: {job.id} for job in await broker.jobs(limit=10_000)}
             assert stored == holders
             await check_counters(broker)
-        assert [await child.ended() for child in children] == [0] * 4
+        assert [await child.wait() for child in children] == [0] * 4
         deadlocks = await server.fetch("SELECT sum(deadlocks)::int FROM pg_stat_database")
         assert deadlocks == [(0,)]
 
@@ -103,13 +103,13 @@ async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder:
         broker.enqueue("q"),
         broker.enqueue_many([NewJob("q"), NewJob("q", dedup_key="free too")]),
     )
-    await within(asyncio.gather(*others))
-    await within(broker.enqueue("q", dedup_key="later"))
-    await within(broker.enqueue("q"))
+    await with_timeout(asyncio.gather(*others))
+    await with_timeout(broker.enqueue("q", dedup_key="later"))
+    await with_timeout(broker.enqueue("q"))
     assert not held.done()
     assert (await broker.stats("q")).pending == 6
     await holder.rollback()
-    assert (await within(held)).created
+    assert (await with_timeout(held)).created
 
 
 @pytest.mark.usefixtures("no_time_limit")
@@ -118,11 +118,11 @@ async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, ho
         broker.enqueue("q", dedup_key="held"),
         broker.enqueue_many([NewJob("q", b"more"), NewJob("q", dedup_key="held")]),
     )
-    await within(broker.enqueue("q"))
+    await with_timeout(broker.enqueue("q"))
     await holder.commit()
-    reply = await within(one)
+    reply = await with_timeout(one)
     assert (reply.id, reply.created) == (holder.id, False)
-    more, reply = await within(many)
+    more, reply = await with_timeout(many)
     assert more.created
     assert (reply.id, reply.created) == (holder.id, False)
 
@@ -130,9 +130,9 @@ async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, ho
 @pytest.mark.usefixtures("no_time_limit")
 async def test_a_rollback_of_the_holder_gives_the_key_to_a_waiter(broker: Broker, holder: Holder) -> None:
     waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(3)))
-    await within(broker.enqueue("q"))
+    await with_timeout(broker.enqueue("q"))
     await holder.rollback()
-    enqueued = await within(asyncio.gather(*waiting))
+    enqueued = await with_timeout(asyncio.gather(*waiting))
     assert sum(each.created for each in enqueued) == 1
     assert len({each.id for each in enqueued}) == 1
     assert enqueued[0].id != holder.id
@@ -146,7 +146,7 @@ async def test_a_waiter_fails_after_its_time_limit(
     calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
     for call in calls:
         with pytest.raises(Contended, match="are locked by a transaction that is still open") as caught:
-            await within(call)
+            await with_timeout(call)
         assert isinstance(caught.value, EngineUnavailable)
         assert "nothing was changed; try again when it has ended" in str(caught.value)
     assert await broker.jobs() == [], "a batch is stored whole or not at all"
@@ -165,12 +165,12 @@ async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Br
         *(broker.ack(job) for job in jobs[3:6]),
         *(broker.nack(job, "no good", delay=0) for job in jobs[6:]),
     )
-    await within(asyncio.gather(*others))
+    await with_timeout(asyncio.gather(*others))
     assert not held.done()
     assert await state(broker, first.id) is JobState.RUNNING
     assert (await broker.stats("after")).pending == 3
     await holder.rollback()
-    await within(held)
+    await with_timeout(held)
     assert await state(broker, first.id) is JobState.DONE
     assert [job.payload for job in await broker.jobs("q")] == [b"follow-up"]
 
@@ -208,8 +208,8 @@ async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_ke
             assert [await handle.astatus() for handle in others] == [JobState.DONE] * 10
             assert await held.astatus() is JobState.RUNNING
             late = await work.aenqueue(False)
-            await within(broker.wait(late.id))
+            await with_timeout(broker.wait(late.id))
             await connection.commit()
-            assert (await within(broker.wait(held.id))).status == "completed"
+            assert (await with_timeout(broker.wait(held.id))).status == "completed"
         assert (await record(broker, held.id)).state is JobState.DONE
         assert [job.id for job in await broker.jobs("after")] == [holding.id]

@@ -16,7 +16,7 @@ from dayjob.testing import ManualClock
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import with_options
 from tests.support.servers.private_postgres import PrivateServer, private_server
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 HOUR = 3600.0
@@ -196,13 +196,13 @@ async def test_an_urgent_job_of_another_process_is_claimed_first(
     async with Broker(server.url, config=QUIET) as other:
         hints.seen_pending.clear()
         urgent = await other.enqueue("q", priority=1)
-        await within(hints.seen_pending.wait())
+        await with_timeout(hints.seen_pending.wait())
         assert await next_ids(broker, 1) == [urgent.id]
         await drain(broker, BATCH)
         await broker.dead_letter(jobs[5], "no good")
         hints.seen_pending.clear()
         await other.requeue(jobs[5].id)
-        await within(hints.seen_pending.wait())
+        await with_timeout(hints.seen_pending.wait())
         assert await next_ids(broker, 1) == [jobs[5].id]
 
 

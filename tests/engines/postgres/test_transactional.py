@@ -23,7 +23,7 @@ from tests.support.arrange import claim_one, record
 from tests.support.observe import check_counters, everything
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.servers.private_postgres import private_server
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False)
 HOUR = 3600.0
@@ -86,7 +86,7 @@ async def notifications(schema: str) -> AsyncIterator[list[str]]:
         await connection.add_listener(channel, receive)
         yield received
         await connection.execute("SELECT pg_notify($1, 'over')", channel)
-        await within(over.wait())
+        await with_timeout(over.wait())
     finally:
         await connection.close()
 
@@ -104,7 +104,7 @@ async def test_a_commit_makes_the_job_claimable_and_wakes_a_waiting_claim(
         assert await broker.get(enqueued.id) is None, "not before the commit"
         assert not waiting.done()
         await caller.commit()
-        (job,) = await within(waiting)
+        (job,) = await with_timeout(waiting)
         assert (job.id, job.payload) == (enqueued.id, b"data")
     await check_counters(broker)
 

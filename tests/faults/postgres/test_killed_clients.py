@@ -16,7 +16,7 @@ from dayjob.testing import ManualClock
 from tests.faults.process_group import ProcessGroup
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
 from tests.support.observe import check_counters, every_job
-from tests.support.processes import Spawn, pause, say, until
+from tests.support.processes import Spawn, pause, send_to_test, until
 from tests.support.servers.private_postgres import PrivateServer
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ async def produce_slowly(url: str, log_path: str) -> None:
     """Enqueue single jobs and batches without end. Log the id of each accepted job."""
     log = Log(log_path)
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
+        send_to_test("ready")
         while True:
             singles = await asyncio.gather(*(broker.enqueue(WORK, b"%d" % number) for number in range(8)))
             batch = await broker.enqueue_many([NewJob(WORK, b"%d" % number) for number in range(4)])
