@@ -1,4 +1,4 @@
-"""What ``from dayjob import`` offers: the list of the design, less what comes with a later issue."""
+"""The public names of the package."""
 
 from __future__ import annotations
 

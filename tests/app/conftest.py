@@ -1,4 +1,4 @@
-"""An app on each storage, and a worker to run what it enqueued."""
+"""An app on each storage."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def app(url: str) -> Iterator[App]:
 
 @pytest.fixture
 def memory_app() -> Iterator[App]:
-    """For what does not depend on the storage."""
+    """An app for tests that do not depend on the storage."""
     with App("memory://") as opened:
         yield opened

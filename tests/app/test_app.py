@@ -1,4 +1,4 @@
-"""An app opens on first use, and serves threads, event loops, and children of a fork alike."""
+"""An app opens on first use, and works in threads, event loops and forked children."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.app_runs import ajobs, arun, job, jobs, run
 
 
 class Adding:
-    """An app with a task that keeps what it got."""
+    """An app with a task that records its arguments."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -44,7 +44,7 @@ class Adding:
 
 @pytest.fixture
 def adding(url: str) -> Iterator[Adding]:
-    """Not opened."""
+    """An app that is not open."""
     app = App(url)
     yield Adding(app)
     with app:
@@ -313,12 +313,12 @@ def test_a_script_that_does_not_close_its_app_exits_without_errors(tmp_path: Pat
         [sys.executable, "-X", "dev", "-W", "error", "-c", script],
         cwd=tmp_path, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    said = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
-    assert (done.returncode, said) == (0, []), "asyncio may remark that a busy machine is slow"
+    errors = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
+    assert (done.returncode, errors) == (0, []), "asyncio's warnings about slow callbacks do not count"
 
 
 KEPT = {
-    "nothing said": (None, 3600),
+    "default": (None, 3600),
     "a configuration": (BrokerConfig(max_payload=1000), 3600),
     "a retention without done": (BrokerConfig(retention=Retention(dead=5)), 3600),
     "a default queue": (BrokerConfig(default=QueueConfig(retention=Retention(dead=5))), 3600),

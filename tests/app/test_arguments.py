@@ -1,4 +1,4 @@
-"""Every kind of argument comes to the handler, and back as a result, as its annotated type."""
+"""Arguments and results of every type are rebuilt to their annotated type."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ CASES: list[tuple[Any, Any]] = [
     (Annotated[int, msgspec.Meta(gt=0)], 1),
     (list[tuple[str, dict[str, set[date]]]], [("a", {"b": {date(2026, 1, 2)}})]),
 ]
-"""Annotation and value."""
+"""Pairs of annotation and value."""
 
 AMBIGUOUS: list[tuple[Any, Any]] = [
     (datetime | str, NOON),
@@ -169,7 +169,7 @@ AMBIGUOUS: list[tuple[Any, Any]] = [
     (set[int] | dict[str, int], {1, 2}),
     (tuple[int, int] | tuple[str, ...], ("a",)),
 ]
-"""Unions that msgspec can't tell apart by itself."""
+"""Unions that msgspec can't decode by itself."""
 
 
 def echo(annotation: Any) -> Callable[[Any], Any]:
@@ -183,7 +183,7 @@ def echo(annotation: Any) -> Callable[[Any], Any]:
 
 
 class Received:
-    """Keeps what the handler got, and hands it on."""
+    """Record the argument of the handler and return it."""
 
     def __call__(self, value: Any) -> Any:
         self.value = value

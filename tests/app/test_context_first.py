@@ -1,4 +1,4 @@
-"""A function whose first parameter is a ``Context`` gets it, however it is called."""
+"""A function whose first parameter is a ``Context`` gets it in runs and in direct calls."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_context_parameter_is_found_by_any_spelling_of_the_annotation(memory
 
     plain.__annotations__ = {"ctx": Context, "a": int}
 
-    def noted(function: Any) -> Any:
+    def recorded(function: Any) -> Any:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
@@ -75,7 +75,7 @@ def test_the_context_parameter_is_found_by_any_spelling_of_the_annotation(memory
         return wrapper
 
     @memory_app.task
-    @noted
+    @recorded
     def wrapped(ctx: Context, a: int) -> None:
         got.append((type(ctx), a))
 

@@ -1,4 +1,4 @@
-"""A handle looks at its job, waits for it, cancels it, and gives what the task returned."""
+"""A handle returns the state and the result of its job, waits for it, and cancels it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
 @pytest.fixture
 def keeping(url: str) -> Iterator[App]:
-    """Keeps cancelled jobs too."""
+    """An app that keeps cancelled jobs too."""
     with App(url, config=BrokerConfig(retention=Retention(cancelled=60))) as app:
         yield app
 

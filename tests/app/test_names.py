@@ -1,4 +1,4 @@
-"""What tasks are called, and which functions can be tasks."""
+"""Names of tasks, and functions that can be tasks."""
 
 from __future__ import annotations
 
@@ -241,10 +241,10 @@ def test_a_task_has_the_name_and_docstring_of_its_function(memory_app: App) -> N
 
     @memory_app.task
     def documented(value: int) -> str:
-        """Says what it does."""
+        """Documented."""
         return str(value)
 
-    assert documented.__doc__ == "Says what it does."
+    assert documented.__doc__ == "Documented."
     assert documented.__name__ == "documented"
     assert str(inspect.signature(documented)) == "(value: 'int') -> 'str'"
     assert documented(5) == "5"

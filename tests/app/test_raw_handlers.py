@@ -1,4 +1,4 @@
-"""Handlers of raw jobs: payloads that are bytes, enqueued by whoever knows the queue."""
+"""Handlers of raw jobs, whose payloads are bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of a call: each reaches its job."""
+"""The options of a call are stored with its job."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ async def test_a_job_commits_and_rolls_back_with_an_asynchronous_callers_transac
         assert len(await ajobs(sqlite_app)) == 2
 
 
-def test_a_connection_to_another_database_is_refused(sqlite_app: App, tmp_path: Path) -> None:
+def test_an_unusable_connection_is_refused(sqlite_app: App, tmp_path: Path) -> None:
     send = make(sqlite_app)
     with (
         closing(sqlite3.connect(tmp_path / "other.db")) as elsewhere,

@@ -1,4 +1,4 @@
-"""A wrong call fails where it is made, and stores nothing; a stored one that doesn't fit is dead at once."""
+"""A wrong call fails at enqueue and stores nothing. A stored payload that does not fit is dead at once."""
 
 from __future__ import annotations
 

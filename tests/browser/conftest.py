@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dayjob import Broker
-from tests.cli.commands import Answer, Command, Start, eventually, starting, with_broker
+from tests.cli.processes import Answer, Command, Start, eventually, starting, with_broker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Store
+from tests.cli.store import Store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """An empty store with its layout."""
-    made = Store(tmp_path)
-    assert made.run("migrate").exit_code == 0
-    return made
+    store = Store(tmp_path)
+    assert store.run("migrate").exit_code == 0
+    return store

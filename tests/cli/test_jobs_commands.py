@@ -10,7 +10,7 @@ import pytest
 from dayjob import Broker
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
-from tests.cli.running import Store
+from tests.cli.store import Store
 
 JOB_FIELDS = {
     "id", "queue", "task", "state", "priority", "attempts", "max_attempts", "epoch", "tenant", "worker",

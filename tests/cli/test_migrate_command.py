@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from dayjob import Broker
 from dayjob.cli import main
-from tests.cli.commands import with_broker
+from tests.cli.processes import with_broker
 from tests.support.servers import postgres
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Command, Start, starting
+from tests.cli.processes import Command, Start, starting
 
 APP = """
 from dayjob.app import App

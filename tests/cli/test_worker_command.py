@@ -20,7 +20,7 @@ from dayjob import Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
 from dayjob.cli.worker.restart_watcher import SourceFiles, rss
-from tests.cli.commands import Command, Start, eventually, is_gone, starting, with_broker
+from tests.cli.processes import Command, Start, eventually, is_gone, starting, with_broker
 
 JOBS = """
     import asyncio, os

@@ -9,7 +9,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, ConfigError
 from dayjob.engines.registry import without_password
 from tests.support.engines import ENGINES, EngineUnderTest
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 
 UNUSABLE = [(engine, reason) for engine in ENGINES for reason in engine.unusable]
 
@@ -30,7 +30,7 @@ async def test_an_unusable_storage_is_refused(engine: EngineUnderTest, reason: s
     before = contents(tmp_path)
     for _ in range(2):
         with pytest.raises(ConfigError) as caught:
-            await within(Broker(url, config=BrokerConfig(duties=False)).open())
+            await with_timeout(Broker(url, config=BrokerConfig(duties=False)).open())
         assert without_password(url) in str(caught.value)
         assert isinstance(caught.value, ValueError)
     assert contents(tmp_path) == before
@@ -42,7 +42,7 @@ async def test_an_unusable_storage_is_refused(engine: EngineUnderTest, reason: s
 )
 async def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="URL"):
-        await within(Broker(url).open())
+        await with_timeout(Broker(url).open())
 
 
 async def test_a_bad_configuration_is_refused(url: str) -> None:

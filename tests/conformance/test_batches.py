@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dayjob import Broker, Enqueued, JobState, LeaseLost, NewJob, PayloadTooLarge, Settlement
 from tests.support.arrange import KEEP_ALL, OpenBroker, quiet, record, state
 from tests.support.observe import every_job, everything, ids
-from tests.support.waiting import SAME_TURN, WatchedClock, cancel_at, within
+from tests.support.waiting import SAME_TURN, WatchedClock, cancel_at, with_timeout
 
 
 async def test_a_bad_enqueue_among_good_ones_fails_alone(broker: Broker) -> None:
@@ -116,7 +116,7 @@ async def test_a_cancelled_enqueue_does_not_cancel_its_batch(broker: Broker, tur
     ids_given = [str(UUID(int=number)) for number in range(12)]
     calls = [asyncio.create_task(broker.enqueue("q", id=id, kv={id.encode(): b"1"})) for id in ids_given]
     await cancel_at(turn, calls[::4])
-    answers = await within(asyncio.gather(*calls, return_exceptions=True))
+    answers = await with_timeout(asyncio.gather(*calls, return_exceptions=True))
     for number, answer in enumerate(answers):
         if isinstance(answer, Enqueued):
             assert (answer.id, answer.created) == (ids_given[number], True)
@@ -141,7 +141,7 @@ async def test_a_cancelled_settlement_does_not_cancel_its_batch(broker: Broker, 
         for claim in claims
     ]
     await cancel_at(turn, calls[::4])
-    answers = await within(asyncio.gather(*calls, return_exceptions=True))
+    answers = await with_timeout(asyncio.gather(*calls, return_exceptions=True))
     assert [answer for number, answer in enumerate(answers) if number % 4] == [None] * 9
     await broker.enqueue("q")
     followed = {job.payload.decode() for job in await broker.jobs("next")}
@@ -156,7 +156,7 @@ async def test_a_cancelled_claim_does_not_cancel_its_batch(broker: Broker, turn:
     await broker.enqueue_many([NewJob("q") for _ in range(8)])
     calls = [asyncio.create_task(broker.claim("q", limit=2)) for _ in range(4)]
     await cancel_at(turn, calls[1:2])
-    answers = await within(asyncio.gather(*calls, return_exceptions=True))
+    answers = await with_timeout(asyncio.gather(*calls, return_exceptions=True))
     claimed = [job for answer in answers if isinstance(answer, list) for job in answer]
     assert len({job.id for job in claimed}) == len(claimed) >= 6
     for job in claimed:

@@ -20,7 +20,7 @@ from tests.support.arrange import (
     state,
 )
 from tests.support.observe import every_job, everything
-from tests.support.waiting import WatchedClock, within
+from tests.support.waiting import WatchedClock, with_timeout
 
 
 @pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
@@ -65,7 +65,7 @@ async def test_cancelling_a_running_job_stores_a_request(broker: Broker) -> None
     assert outcome.acted
     job = await record(broker, claim.id)
     assert (job.state, job.cancel_requested) == (JobState.RUNNING, True)
-    await within(token.wait())
+    await with_timeout(token.wait())
     assert token.cancelled
     assert await broker.cancel(claim.id) is CancelOutcome.REQUESTED
 
@@ -102,14 +102,14 @@ async def test_a_cancel_through_another_broker_fires_the_token(
     claim = await running(broker)
     waiting = asyncio.create_task(claim.cancel_token.wait())
     assert await other.cancel(claim.id) is CancelOutcome.REQUESTED
-    await within(waiting)
+    await with_timeout(waiting)
     assert claim.cancel_token.cancelled
 
 
 async def test_a_token_first_read_after_the_cancel_has_fired(broker: Broker) -> None:
     claim = await running(broker)
     await broker.cancel(claim.id)
-    await within(claim.cancel_token.wait())
+    await with_timeout(claim.cancel_token.wait())
 
 
 async def test_only_the_token_of_the_cancelled_job_fires(broker: Broker) -> None:
@@ -117,7 +117,7 @@ async def test_only_the_token_of_the_cancelled_job_fires(broker: Broker) -> None
     first, second, third = await broker.claim("q", limit=3)
     tokens = [job.cancel_token for job in (first, second, third)]
     await broker.cancel(second.id)
-    await within(tokens[1].wait())
+    await with_timeout(tokens[1].wait())
     assert [token.cancelled for token in tokens] == [False, True, False]
 
 
@@ -130,7 +130,7 @@ async def test_the_token_of_a_lost_claim_does_not_cancel_the_next(
     current = await claim_one(broker)
     assert not current.cancel_token.cancelled
     await broker.cancel(current.id)
-    await within(current.cancel_token.wait())
+    await with_timeout(current.cancel_token.wait())
     with pytest.raises(LeaseLost):
         await broker.mark_cancelled(lost)
 
@@ -144,7 +144,7 @@ async def test_a_cancel_of_the_current_claim_does_not_fire_the_token_of_a_lost_c
     await broker.reap()
     current = await claim_one(other)
     await broker.cancel(current.id)
-    await within(current.cancel_token.wait())
+    await with_timeout(current.cancel_token.wait())
     await broker.check_cancels()
     assert not lost.cancel_token.cancelled
 
@@ -159,7 +159,7 @@ async def test_a_cancel_request_survives_renewals_and_a_lost_lease(
     assert await broker.reap() == 1
     claim = await claim_one(broker)
     assert claim.cancel_token.cancelled
-    await within(claim.cancel_token.wait())
+    await with_timeout(claim.cancel_token.wait())
     await broker.renew(claim)
     assert (await record(broker, claim.id)).cancel_requested
 
@@ -193,4 +193,4 @@ async def test_a_cancel_racing_with_a_claim_removes_the_job_or_reaches_the_claim
         assert await state(broker, enqueued.id) is None
     else:
         assert outcome is CancelOutcome.REQUESTED
-        await within(claimed[0].cancel_token.wait())
+        await with_timeout(claimed[0].cancel_token.wait())

@@ -11,7 +11,7 @@ import pytest
 from dayjob import Broker, JobState, NewJob, QueueConfig
 from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
-from tests.support.waiting import LONG, WatchedClock, within
+from tests.support.waiting import LONG, WatchedClock, with_timeout
 
 
 async def test_a_claim_makes_the_job_running(broker: Broker, clock: WatchedClock) -> None:
@@ -166,7 +166,7 @@ async def test_claim_any_waits_for_queues_that_do_not_exist_yet(
         waiting = asyncio.create_task(broker.claim_any(wait=LONG))
         await clock.until_waiting()
         enqueued = await enqueuer.enqueue(f"new {id(enqueuer)}")
-        assert ids(await within(waiting)) == [enqueued.id]
+        assert ids(await with_timeout(waiting)) == [enqueued.id]
 
 
 # Jobs that can't be claimed.

@@ -9,7 +9,7 @@ import pytest
 
 from dayjob import Broker, NewJob
 from tests.support.arrange import OpenBroker, claim_one, dead, running, state
-from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, within
+from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, with_timeout
 
 Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
 WakeUp = Callable[[Broker, WatchedClock], Awaitable[Wake]]
@@ -93,13 +93,13 @@ async def test_a_waiting_claim_is_woken_by_every_way_to_become_claimable(
     await clock.until_waiting()
     assert not waiting.done()
     await wake(other, clock)
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.queue == "q"
 
 
 async def test_a_claim_that_finds_jobs_does_not_wait(broker: Broker) -> None:
     await broker.enqueue("q")
-    assert len(await within(broker.claim("q", limit=10, wait=LONG))) == 1
+    assert len(await with_timeout(broker.claim("q", limit=10, wait=LONG))) == 1
 
 
 async def test_a_waiting_claim_returns_nothing_at_its_timeout(broker: Broker, clock: WatchedClock) -> None:
@@ -109,7 +109,7 @@ async def test_a_waiting_claim_returns_nothing_at_its_timeout(broker: Broker, cl
     await broker.queues()
     assert not waiting.done()
     clock.advance(1)
-    assert await within(waiting) == []
+    assert await with_timeout(waiting) == []
 
 
 async def test_jobs_of_other_queues_do_not_end_the_wait(broker: Broker, clock: WatchedClock) -> None:
@@ -122,7 +122,7 @@ async def test_jobs_of_other_queues_do_not_end_the_wait(broker: Broker, clock: W
     await clock.until_waiting()
     assert not waiting.done()
     await broker.resume("q")
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
 
 
 async def test_several_waiting_claims_each_get_a_job(broker: Broker, clock: WatchedClock) -> None:
@@ -131,7 +131,7 @@ async def test_several_waiting_claims_each_get_a_job(broker: Broker, clock: Watc
     claimed: list[str] = []
     for _ in range(4):
         await broker.enqueue("q")
-        done, _rest = await within(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
+        done, _rest = await with_timeout(asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))
         assert len(done) == 1
         claimed += [job.id for task in done for job in task.result()]
         waiting = [task for task in waiting if task not in done]
@@ -156,9 +156,9 @@ async def test_a_claim_cancelled_under_way_strands_no_job(
     enqueued = await broker.enqueue("q")
     claiming = asyncio.create_task(broker.claim("q"))
     await cancel_at(turn, [claiming])
-    await within(asyncio.wait({claiming}))
+    await with_timeout(asyncio.wait({claiming}))
     if claiming.cancelled():
-        [job] = await within(broker.claim("q", wait=LONG))
+        [job] = await with_timeout(broker.claim("q", wait=LONG))
         assert job.id == enqueued.id
         assert job.attempts == 1, "a run that did not start does not count"
     else:

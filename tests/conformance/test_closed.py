@@ -13,7 +13,7 @@ from dayjob.engines.base import Progress
 from tests.support.arrange import OpenBroker, claim_one, running
 from tests.support.observe import every_job
 from tests.support.registered_workers import MEMBER
-from tests.support.waiting import LONG, WatchedClock, turns, within
+from tests.support.waiting import LONG, WatchedClock, turns, with_timeout
 
 Call = Callable[[Broker, Job], Awaitable[object]]
 
@@ -101,7 +101,7 @@ async def outcomes(broker: Broker, claim: Job) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, call in CALLS.items():
         try:
-            found[name] = await within(call(broker, claim))
+            found[name] = await with_timeout(call(broker, claim))
         except Exception as error:
             found[name] = type(error)
     return found
@@ -152,10 +152,10 @@ async def test_close_wakes_waiting_calls(broker: Broker, clock: WatchedClock) ->
         asyncio.create_task(broker.wait(enqueued.id, LONG)),
     ]
     await clock.until_waiting(2)
-    await within(broker.close())
+    await with_timeout(broker.close())
     for task in waiting:
         with pytest.raises(Closed):
-            await within(task)
+            await with_timeout(task)
 
 
 @pytest.mark.parametrize("turn", range(5))
@@ -166,8 +166,8 @@ async def test_close_finishes_calls_under_way(open_broker: OpenBroker, turn: int
     for _ in range(5):
         calls += [asyncio.create_task(broker.enqueue("q")) for _ in range(10)]
         await turns(turn)
-    await within(broker.close())
-    answers = await within(asyncio.gather(*calls, return_exceptions=True))
+    await with_timeout(broker.close())
+    answers = await with_timeout(asyncio.gather(*calls, return_exceptions=True))
     accepted = {answer.id for answer in answers if not isinstance(answer, BaseException)}
     assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
     assert {job.id for job in await every_job(other)} == accepted
@@ -180,8 +180,8 @@ async def test_close_answers_calls_whose_batch_was_not_sent_yet(broker: Broker) 
     await broker.enqueue_many([NewJob(name) for name in names])
     calls = [asyncio.create_task(broker.claim(name, limit=10_000)) for name in names]
     await turns(2)
-    await within(broker.close())
-    assert [len(jobs) for jobs in await within(asyncio.gather(*calls))] == [1] * 6
+    await with_timeout(broker.close())
+    assert [len(jobs) for jobs in await with_timeout(asyncio.gather(*calls))] == [1] * 6
 
 
 async def test_closing_one_broker_leaves_others_open(open_broker: OpenBroker) -> None:

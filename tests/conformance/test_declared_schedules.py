@@ -13,7 +13,7 @@ from dayjob.broker.schedules import KIND, LONGEST_WAIT, UNDECLARED_FOR
 from dayjob.engines.base import DocumentWrite
 from tests.support.arrange import OpenBroker, quiet
 from tests.support.registered_workers import elsewhere
-from tests.support.waiting import LONG, WatchedClock, within
+from tests.support.waiting import LONG, WatchedClock, with_timeout
 
 FOREVER = 10**15
 
@@ -63,7 +63,7 @@ async def test_declaring_again_keeps_last_and_next_time(broker: Broker, clock: W
 async def test_workers_that_declare_concurrently_agree(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(4)]
     declared = [Recurring(str(number), every=60, queue="q") for number in range(20)]
-    await within(asyncio.gather(*(broker.declare("app", declared) for broker in brokers)))
+    await with_timeout(asyncio.gather(*(broker.declare("app", declared) for broker in brokers)))
     assert len(await ids(brokers[0])) == 20
 
 
@@ -171,7 +171,7 @@ async def test_the_recur_duty_fires_a_schedule_at_its_time(
     await clock.until_waiting()
     await clock.until_waiting_for(2.25)
     clock.advance(2.25)
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.headers["dayjob-due"] == clock.time.isoformat()
     await clock.until_waiting_for(2.25)
 

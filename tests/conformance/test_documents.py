@@ -12,7 +12,7 @@ from dayjob.engines.base import DocumentWrite, Engine, Insertion
 from dayjob.model.job import NewJob, id_text
 from dayjob.runtime.signals import DUE, documents_topic, queue_topic
 from tests.support.arrange import OpenBroker, state
-from tests.support.waiting import WatchedClock, within
+from tests.support.waiting import WatchedClock, with_timeout
 
 
 def insertion(broker: Broker, queue: str = "q", **options: object) -> Insertion:
@@ -197,8 +197,8 @@ async def test_an_announced_write_notifies_every_broker(raw_engine: Engine, open
         far.clear()
         near.clear()
         await raw_engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True)
-        await within(far.wait())
-        await within(near.wait())
+        await with_timeout(far.wait())
+        await with_timeout(near.wait())
 
 
 async def test_jobs_inserted_with_documents_are_announced(
@@ -211,8 +211,8 @@ async def test_jobs_inserted_with_documents_are_announced(
         new.clear()
         due.clear()
         await raw_engine.compare_and_set([], [insertion(broker), insertion(broker, delay=5)])
-        await within(new.wait())
-        await within(due.wait())
+        await with_timeout(new.wait())
+        await with_timeout(due.wait())
 
 
 async def test_documents_survive_reopening(

@@ -11,7 +11,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, JobState, Retention
 from tests.support.arrange import OpenBroker, running, state
 from tests.support.observe import everything
-from tests.support.waiting import LONG, WatchedClock, turns, until, within
+from tests.support.waiting import LONG, WatchedClock, turns, until, with_timeout
 
 BUSY = BrokerConfig(
     retention=Retention(done=10), reap_interval=5, promote_interval=1, sweep_interval=60, duties=True
@@ -50,7 +50,7 @@ async def test_a_due_job_is_claimable_at_its_time_and_not_before(busy: Broker, c
     await clock.until_waiting_for(0.05)
     assert not waiting.done()
     clock.advance(0.05)
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.id == enqueued.id
     assert job.claimed_at == job.enqueued_at + timedelta(seconds=0.25), "not at the next interval"
 
@@ -64,7 +64,7 @@ async def test_an_earlier_arrival_wakes_the_promote_duty(busy: Broker, clock: Wa
     await clock.until_waiting()
     await clock.until_waiting_for(0.3)
     clock.advance(0.3)
-    assert [job.id for job in await within(waiting)] == [sooner.id]
+    assert [job.id for job in await with_timeout(waiting)] == [sooner.id]
 
 
 async def test_an_arrival_through_another_broker_wakes_the_promote_duty(
@@ -143,7 +143,7 @@ async def test_two_brokers_with_duties_do_everything_once(
 async def test_close_stops_the_duties(busy: Broker, open_broker: OpenBroker, clock: WatchedClock) -> None:
     other = await open_broker()
     enqueued = await other.enqueue("q", delay=1)
-    await within(busy.close())
+    await with_timeout(busy.close())
     clock.advance(LONG)
     await turns(10)
     assert await state(other, enqueued.id) is JobState.SCHEDULED

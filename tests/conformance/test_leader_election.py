@@ -15,7 +15,7 @@ from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
 from dayjob.runtime.process import this_process
 from tests.support.arrange import OpenBroker, running, state
-from tests.support.waiting import WatchedClock, until, within
+from tests.support.waiting import WatchedClock, until, with_timeout
 
 BUSY = BrokerConfig(duties=True)
 
@@ -52,7 +52,7 @@ async def test_the_first_to_ask_leads_and_renews(
 
 async def test_of_concurrent_brokers_one_leads(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(6)]
-    await within(asyncio.gather(*(each.lead() for each in brokers)))
+    await with_timeout(asyncio.gather(*(each.lead() for each in brokers)))
     assert sum(each.leads for each in brokers) == 1
 
 
@@ -172,7 +172,7 @@ async def test_when_the_leader_closes_another_one_leads_at_once(open_broker: Ope
         await until(one_leads)
         [leader] = leaders()
         brokers.remove(leader)
-        await within(leader.close())
+        await with_timeout(leader.close())
         if not brokers:
             break
 

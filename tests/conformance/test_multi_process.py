@@ -15,7 +15,7 @@ import pytest
 
 from dayjob import Broker, JobState, NewJob
 from tests.support.arrange import claim_one, record, running, state
-from tests.support.waiting import LONG, WatchedClock, within
+from tests.support.waiting import LONG, WatchedClock, with_timeout
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ class OtherBroker:
 
     async def reply(self) -> Any:
         assert self._process.stdout is not None
-        line = await within(self._process.stdout.readline())
+        line = await with_timeout(self._process.stdout.readline())
         assert line, "the other process ended"
         return json.loads(line)
 
@@ -45,7 +45,7 @@ class OtherBroker:
     async def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
-        await within(self._process.communicate())
+        await with_timeout(self._process.communicate())
 
 
 Start = Callable[[int], Awaitable[list[OtherBroker]]]
@@ -103,7 +103,7 @@ async def test_a_waiting_claim_is_woken_from_another_process(
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     await clock.until_waiting()
     id = await other.call("enqueue_plain", "q")
-    assert [job.id for job in await within(waiting)] == [id]
+    assert [job.id for job in await with_timeout(waiting)] == [id]
 
 
 async def test_a_wait_ends_with_the_ack_of_another_process(
@@ -115,7 +115,7 @@ async def test_a_wait_ends_with_the_ack_of_another_process(
     waiting = asyncio.create_task(broker.wait(enqueued.id, LONG))
     await clock.until_waiting()
     await other.call("ack")
-    assert (await within(waiting)).status == "completed"
+    assert (await with_timeout(waiting)).status == "completed"
 
 
 async def test_a_cancel_reaches_the_claim_of_another_process(broker: Broker, start: Start) -> None:
@@ -127,7 +127,7 @@ async def test_a_cancel_reaches_the_claim_of_another_process(broker: Broker, sta
     assert await other.reply() is True
     mine = await running(broker, "r")
     assert await other.call("cancel", mine.id) == "requested"
-    await within(mine.cancel_token.wait())
+    await with_timeout(mine.cancel_token.wait())
 
 
 async def test_a_pause_holds_for_every_process(broker: Broker, start: Start) -> None:

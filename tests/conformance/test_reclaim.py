@@ -9,7 +9,7 @@ import pytest
 from dayjob import Broker, JobState, LeaseLost
 from dayjob.engines.base import Engine
 from tests.support.arrange import OpenBroker, running, state
-from tests.support.waiting import LONG, within
+from tests.support.waiting import LONG, with_timeout
 
 
 async def claimed_by(broker: Broker, worker: str, jobs: int = 1, **options: object) -> list[str]:
@@ -70,4 +70,4 @@ async def test_reclaimed_jobs_are_announced(
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     other = (await open_broker())._engine
     assert await other.reclaim(["gone"], 10, broker._policies.retention) == 1
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1

@@ -16,7 +16,7 @@ from dayjob.model.durations import SECOND
 from dayjob.model.recurring import MAX_MISSED, Schedule
 from tests.support.arrange import OpenBroker, quiet, record
 from tests.support.registered_workers import elsewhere
-from tests.support.waiting import WatchedClock, within
+from tests.support.waiting import WatchedClock, with_timeout
 
 HOSTILE = ["a:b", "%s", "'\"; drop table", "😀", "a\nb", "{}", "*", " ", "x" * 1024, "é", "e\u0301"]
 
@@ -187,7 +187,7 @@ async def test_concurrent_brokers_fire_each_due_time_once(
     begun = clock.time
     for step in (1, 1, 3, 1, 17, 1):
         clock.advance(step)
-        await within(asyncio.gather(*(broker.recur() for broker in brokers for _ in range(2))))
+        await with_timeout(asyncio.gather(*(broker.recur() for broker in brokers for _ in range(2))))
     for number in range(10):
         expected = [begun + timedelta(seconds=second) for second in range(1, 25)]
         assert await due_times(brokers[1], f"q{number}") == expected
@@ -201,7 +201,7 @@ async def test_a_change_that_races_with_firing_is_not_lost(
     await firing.schedule(Recurring("s", every=1, queue="q"))
     for number in range(20):
         clock.advance(1)
-        _, stored = await within(
+        _, stored = await with_timeout(
             asyncio.gather(
                 firing.recur(), changing.schedule(Recurring("s", every=1, queue="q", priority=number))
             )
@@ -264,7 +264,7 @@ async def test_the_number_of_missed_due_times_is_bounded_and_logged(
     for id in ("a", "b", "c"):
         await broker.schedule(Recurring(id, every=1, queue=id, missed="all"))
     clock.advance(1200)
-    assert await within(broker.recur()) == SECOND
+    assert await with_timeout(broker.recur()) == SECOND
     for id in ("a", "b", "c"):
         times = await due_times(broker, id)
         assert (len(times), times[-1]) == (MAX_MISSED, clock.time)

@@ -12,7 +12,7 @@ from dayjob import Broker, DayjobError
 from tests.support.arrange import claim_one
 from tests.support.engines import EngineUnderTest
 from tests.support.observe import every_job, everything
-from tests.support.waiting import LONG, within
+from tests.support.waiting import LONG, with_timeout
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_job_exists_once_its_transaction_commits(
         assert await broker.kv_get(b"k") is None
         assert not (await broker.enqueue("q", dedup_key="d", connection=connection)).created
         connection.execute("COMMIT")
-    claim = await within(broker.claim("q", wait=LONG))
+    claim = await with_timeout(broker.claim("q", wait=LONG))
     assert [(job.id, job.payload) for job in claim] == [(enqueued.id, b"data")]
     assert await broker.kv_get(b"k") == b"v"
 

@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import Broker, Job, JobState, Waited
 from tests.support.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, running
-from tests.support.waiting import LONG, WatchedClock, within
+from tests.support.waiting import LONG, WatchedClock, with_timeout
 
 Ending = Callable[[Broker, WatchedClock, Job], Awaitable[object]]
 
@@ -41,7 +41,7 @@ async def test_all_waiters_get_the_kept_record(
     await clock.until_waiting(3)
     assert not any(task.done() for task in waiting)
     await ending(other, clock, claim)
-    for waited in await within(asyncio.gather(*waiting)):
+    for waited in await with_timeout(asyncio.gather(*waiting)):
         assert waited.status == "completed"
         assert waited.job is not None
         assert (waited.job.id, waited.job.state) == (claim.id, final)
@@ -56,7 +56,7 @@ async def test_a_job_that_is_not_kept_completes_without_a_record(
     waiting = asyncio.create_task(broker.wait(claim.id, LONG))
     await clock.until_waiting()
     await other.ack(claim)
-    assert await within(waiting) == Waited("completed", None)
+    assert await with_timeout(waiting) == Waited("completed", None)
 
 
 @pytest.mark.parametrize("delay", [0, 60], ids=["pending", "scheduled"])
@@ -65,7 +65,7 @@ async def test_a_cancelled_job_ends_the_wait(broker: Broker, clock: WatchedClock
     waiting = asyncio.create_task(broker.wait(enqueued.id, LONG))
     await clock.until_waiting()
     await broker.cancel(enqueued.id)
-    assert await within(waiting) == Waited("completed", None)
+    assert await with_timeout(waiting) == Waited("completed", None)
 
 
 async def test_an_expired_job_ends_the_wait(broker: Broker, clock: WatchedClock) -> None:
@@ -74,7 +74,7 @@ async def test_an_expired_job_ends_the_wait(broker: Broker, clock: WatchedClock)
     await clock.until_waiting()
     clock.advance(10)
     await broker.promote()
-    assert await within(waiting) == Waited("completed", None)
+    assert await with_timeout(waiting) == Waited("completed", None)
 
 
 async def test_a_wait_lasts_through_retries(open_broker: OpenBroker, clock: WatchedClock) -> None:
@@ -89,7 +89,7 @@ async def test_a_wait_lasts_through_retries(open_broker: OpenBroker, clock: Watc
     await clock.until_waiting()
     assert not waiting.done()
     await broker.ack(await claim_one(broker), result=b"at last")
-    waited = await within(waiting)
+    waited = await with_timeout(waiting)
     assert waited.job is not None
     assert waited.job.result == b"at last"
 
@@ -102,7 +102,7 @@ async def test_a_wait_for_a_finished_job_completes_at_once(open_broker: OpenBrok
         (await cancelled(broker), JobState.CANCELLED),
     ):
         for timeout in (0, LONG):
-            waited = await within(broker.wait(id, timeout))
+            waited = await with_timeout(broker.wait(id, timeout))
             assert waited.status == "completed"
             assert waited.job is not None
             assert waited.job.state is final
@@ -116,7 +116,7 @@ async def test_a_wait_for_an_unfinished_job_times_out(broker: Broker, clock: Wat
     await broker.queues()
     assert not waiting.done()
     clock.advance(1)
-    waited = await within(waiting)
+    waited = await with_timeout(waiting)
     assert waited.status == "timed_out"
     assert waited.job is None or waited.job.state is JobState.RUNNING
 
@@ -124,16 +124,16 @@ async def test_a_wait_for_an_unfinished_job_times_out(broker: Broker, clock: Wat
 @pytest.mark.parametrize("timeout", [0, 0.0, timedelta(0)])
 async def test_a_timeout_of_zero_checks_once(broker: Broker, timeout: float | timedelta) -> None:
     enqueued = await broker.enqueue("q")
-    assert (await within(broker.wait(enqueued.id, timeout))).status == "timed_out"
+    assert (await with_timeout(broker.wait(enqueued.id, timeout))).status == "timed_out"
 
 
 @pytest.mark.parametrize("id", ["00000000-0000-0000-0000-000000000001", "", "nonsense", "a\0b", "\ud800"])
 async def test_an_unknown_or_malformed_id_is_not_found(broker: Broker, id: str) -> None:
-    assert await within(broker.wait(id, LONG)) == Waited("not_found", None)
+    assert await with_timeout(broker.wait(id, LONG)) == Waited("not_found", None)
 
 
 async def test_a_removed_job_is_not_found(broker: Broker) -> None:
-    assert (await within(broker.wait(await done(broker), LONG))).status == "not_found"
+    assert (await with_timeout(broker.wait(await done(broker), LONG))).status == "not_found"
 
 
 async def test_the_end_of_one_job_ends_only_its_waits(broker: Broker, clock: WatchedClock) -> None:
@@ -141,11 +141,11 @@ async def test_the_end_of_one_job_ends_only_its_waits(broker: Broker, clock: Wat
     waits = [asyncio.create_task(broker.wait(job.id, LONG)) for job in (first, second)]
     await clock.until_waiting(2)
     await broker.ack(first)
-    assert (await within(waits[0])).status == "completed"
+    assert (await with_timeout(waits[0])).status == "completed"
     await broker.queues()
     assert not waits[1].done()
     await broker.ack(second)
-    assert (await within(waits[1])).status == "completed"
+    assert (await with_timeout(waits[1])).status == "completed"
 
 
 async def test_a_cancelled_waiter_does_not_end_other_waits(broker: Broker, clock: WatchedClock) -> None:
@@ -156,4 +156,4 @@ async def test_a_cancelled_waiter_does_not_end_other_waits(broker: Broker, clock
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     await broker.ack(claim)
-    assert (await within(waiting)).status == "completed"
+    assert (await with_timeout(waiting)).status == "completed"

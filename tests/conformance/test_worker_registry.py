@@ -16,7 +16,7 @@ from dayjob.engines.base import DocumentWrite
 from tests.support.arrange import OpenBroker, claim_one, record
 from tests.support.observe import ids
 from tests.support.registered_workers import MEMBER, elsewhere
-from tests.support.waiting import WatchedClock, within
+from tests.support.waiting import WatchedClock, with_timeout
 
 GONE = replace(MEMBER, id="gone", process_started="0")
 """A worker whose pid now belongs to another process."""
@@ -203,7 +203,7 @@ async def test_concurrent_brokers_reclaim_each_job_once(
     open_broker: OpenBroker, broker: Broker, silent: Member
 ) -> None:
     brokers = [await open_broker() for _ in range(4)]
-    totals = await within(asyncio.gather(*(each.reclaim() for each in brokers)))
+    totals = await with_timeout(asyncio.gather(*(each.reclaim() for each in brokers)))
     assert sum(totals) == 2
     assert [len(job.errors) for job in await broker.jobs("q")] == [1, 1]
 
@@ -245,7 +245,7 @@ async def test_more_jobs_than_one_batch_are_reclaimed(broker: Broker, clock: Wat
     claimed = await broker.claim("q", limit=1500, worker=member.id, lease=3600)
     assert len(claimed) == 1500
     clock.advance(20)
-    assert await within(broker.reclaim()) == 1500
+    assert await with_timeout(broker.reclaim()) == 1500
     assert (await broker.stats("q")).pending == 1500
 
 

@@ -22,7 +22,7 @@ from dayjob.cli import main
 from dayjob.cli.dashboard import TOKEN_VARIABLE
 from dayjob.dashboard.server import bind, binds_loopback
 from dayjob.errors import ConfigError
-from tests.cli.commands import Command, Start, eventually, starting, with_broker
+from tests.cli.processes import Command, Start, eventually, starting, with_broker
 from tests.dashboard.browsing import TOKEN, make_dead
 
 ADDRESS = re.compile(r"is on http://127\.0\.0\.1:(\d+)/")

@@ -23,7 +23,7 @@ class ProcessGroup:
     async def start(self) -> None:
         self._children = [await self._start(role) for role in self._roles]
         for child in self._children:
-            assert await child.said() == "ready"
+            assert await child.receive() == "ready"
 
     async def _start(self, role: Role) -> Child:
         log = self._folder / f"{len(self._logs)}.log"
@@ -35,7 +35,7 @@ class ProcessGroup:
         index = turn % len(self._children)
         await self._children[index].kill()
         self._children[index] = await self._start(self._roles[index])
-        assert await self._children[index].said() == "ready"
+        assert await self._children[index].receive() == "ready"
 
     async def kill_all(self) -> None:
         """Kill all at once, as a power failure would: no process cleans up."""

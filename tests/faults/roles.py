@@ -13,7 +13,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Job, LeaseLost, NewJob, QueueConfig, Retention, Retry
-from tests.support.processes import pause, say, told
+from tests.support.processes import pause, send_to_test, wait_for_test
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=20, delay=0)), retention=Retention(cancelled=3600)
@@ -38,7 +38,7 @@ async def produce(url: str, log_path: str) -> None:
     """Enqueue without end, single jobs and batches, and log each acknowledged id."""
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
-        say("ready")
+        send_to_test("ready")
 
         async def one(number: int) -> None:
             log.write((await broker.enqueue(WORK, b"%d" % number)).id)
@@ -56,7 +56,7 @@ async def produce_batches(url: str, log_path: str) -> None:
     """Enqueue batches without end, each with its own queue and kv write, and log each acknowledged batch."""
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
-        say("ready")
+        send_to_test("ready")
         for number in count():
             queue = f"{os.getpid()} {number}"
             first, *rest = [NewJob(queue) for _ in range(BATCH)]
@@ -68,7 +68,7 @@ async def work(url: str, log_path: str) -> None:
     """Claim and settle without end, and log each acknowledged settlement."""
     log = Log(log_path)
     async with Broker(url, config=CONFIG) as broker:
-        say("ready")
+        send_to_test("ready")
         while True:
             jobs = await broker.claim(WORK, limit=20, wait=1)
             await asyncio.gather(*(settle(broker, job, log) for job in jobs))
@@ -101,8 +101,8 @@ async def settle_late(url: str, lease: float, log_path: str) -> None:
     log = Log(log_path)
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
         jobs = await broker.claim(WORK, limit=10, lease=lease)
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         for job in jobs:
             await settle(broker, job, log)
-        say("done")
+        send_to_test("done")

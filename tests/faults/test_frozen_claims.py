@@ -28,7 +28,7 @@ async def test_a_process_frozen_past_its_leases_does_not_settle_its_lost_claims(
             pytest.skip("the engine allows one process only")
         ids = [(await broker.enqueue(WORK)).id for _ in range(JOBS)]
         child = await spawn(settle_late, url, 0.5, str(log))
-        assert await child.said() == "ready"
+        assert await child.receive() == "ready"
         child.signal(SIGSTOP)
 
         jobs: list[Job] = []
@@ -43,8 +43,8 @@ async def test_a_process_frozen_past_its_leases_does_not_settle_its_lost_claims(
             for job in jobs:
                 await succeed(broker, job)
         child.signal(SIGCONT)
-        child.tell()
-        assert await child.said() == "done"
+        child.proceed()
+        assert await child.receive() == "done"
         assert lines(log) == [f"lost {id}" for id in ids]
         if not settled:
             for job in jobs:

@@ -1,4 +1,4 @@
-"""Running what was enqueued, and looking at what is stored."""
+"""Running an app's jobs, and listing the stored ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dayjob import App, Job, Worker
 
 
 async def arun(app: App, *queues: str) -> None:
-    """Run jobs one by one, in order, until none can run; of all queues unless some are named."""
+    """Run jobs one by one, in order, until none can run. Without queues, of all queues."""
     await Worker(app, queues, concurrency=1).run_until_idle()
 
 
@@ -21,7 +21,7 @@ async def ajobs(app: App) -> list[Job]:
 
 
 def jobs(app: App) -> list[Job]:
-    """Everything that is stored, in id order."""
+    """Return all stored jobs in id order."""
     return app.call(lambda: ajobs(app))
 
 
@@ -31,6 +31,6 @@ def job(app: App) -> Job:
 
 
 def steady_id(value: object) -> str | None:
-    """A test's id that is the same in every process: no addresses, no order of a set."""
+    """Return a test id that is the same in every process: without addresses and set order."""
     text = ascii(value)
     return None if " at 0x" in text or isinstance(value, set | frozenset) else text

@@ -1,7 +1,7 @@
-"""Real processes for tests: each runs one role, an ``async`` function, and talks to its test in lines.
+"""Real processes for tests. Each runs one role, an ``async`` function, and exchanges lines with its test.
 
-A role says values with ``say`` and waits for the test's word with ``told``. What it said before it was
-killed still reaches the test. Run as a module, this file is the child's main program.
+A role sends values with ``send_to_test`` and waits for the test with ``wait_for_test``. Values sent before a
+kill still reach the test. Run as a module, this file is the child's main program.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ Role = Callable[..., Awaitable[None]]
 T = TypeVar("T")
 
 BOUND = 30.0
-"""Seconds after which what should come is taken to be missing."""
+"""Seconds after which a wait fails."""
 
 ROOT = Path(__file__).parents[2]
-"""Where ``tests`` can be imported from."""
+"""The folder to import ``tests`` from."""
 
 
 async def pause(seconds: float) -> None:
-    """Let real time pass: for load that has to last, and between two looks at a condition."""
+    """Sleep in real time: for load that must last, and between two checks of a condition."""
     await SYSTEM.wait(asyncio.Event(), seconds)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], bound: float = BOUND) -> float:
-    """Return once the condition holds; how many seconds that took."""
-    begun = SYSTEM.elapsed()
+    """Wait until the condition holds. Return the seconds that took."""
+    started = SYSTEM.elapsed()
     while not await condition():
-        assert SYSTEM.elapsed() - begun < bound, f"it did not come about within {bound:g} s"
+        assert SYSTEM.elapsed() - started < bound, f"the condition did not hold within {bound:g} s"
         await pause(0.01)
-    return SYSTEM.elapsed() - begun
+    return SYSTEM.elapsed() - started
 
 
 # In the child.
 
 
-def say(value: Any) -> None:
-    """One line to the test, in one write."""
+def send_to_test(value: Any) -> None:
+    """Send one line to the test, in one write."""
     os.write(1, json.dumps(value).encode() + b"\n")
 
 
-async def told() -> None:
-    """Wait for the test's word; if the test is gone, that is one too."""
+async def wait_for_test() -> None:
+    """Wait until the test calls ``Child.proceed`` or has ended."""
     loop = asyncio.get_running_loop()
-    heard = asyncio.Event()
-    loop.add_reader(0, heard.set)
-    await heard.wait()
+    received = asyncio.Event()
+    loop.add_reader(0, received.set)
+    await received.wait()
     loop.remove_reader(0)
     os.read(0, 1)
 
@@ -66,7 +66,7 @@ async def told() -> None:
 
 
 class Child:
-    """A running role, as its test sees it."""
+    """A running role, seen from its test."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
@@ -78,28 +78,28 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    async def said(self) -> Any:
-        """The next value that the role says."""
+    async def receive(self) -> Any:
+        """Return the next value that the role sends."""
         async with asyncio.timeout(BOUND):
             line = await self._output.readline()
-        assert line, f"the process ended with {await self.ended()} and had no more to say"
+        assert line, f"the process ended with {await self.wait()} and sent no more"
         return json.loads(line)
 
-    def tell(self) -> None:
+    def proceed(self) -> None:
         self._input.write(b"!")
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         async with asyncio.timeout(BOUND):
             return await self._process.wait()
 
     async def kill(self) -> None:
-        """End it with SIGKILL, if it has not ended yet, and see it gone."""
+        """Kill the process if it has not ended yet, and wait for its end."""
         if self._process.returncode is None:
             self._process.kill()
-        await self.ended()
+        await self.wait()
 
     async def dispose(self) -> None:
         await self.kill()
@@ -108,13 +108,13 @@ class Child:
 
 
 class Spawn:
-    """Starts children."""
+    """Starts child processes."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
 
     async def __call__(self, role: Role, *arguments: Any) -> Child:
-        """A process that runs the role; the arguments go through JSON."""
+        """Start a process that runs the role. The arguments are passed as JSON."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", __name__, role.__module__, role.__name__, json.dumps(arguments),
             stdin=PIPE, stdout=PIPE, cwd=ROOT, limit=2**24,
@@ -124,7 +124,7 @@ class Spawn:
         return child
 
     async def many(self, count: int, role: Role, *arguments: Any) -> list[Child]:
-        """That many processes, started at the same time."""
+        """Start that many processes at the same time."""
         return await asyncio.gather(*(self(role, *arguments) for _ in range(count)))
 
     async def dispose(self) -> None:
@@ -134,7 +134,7 @@ class Spawn:
 
 @asynccontextmanager
 async def spawning() -> AsyncIterator[Spawn]:
-    """A ``Spawn`` whose children do not outlive the block."""
+    """Yield a ``Spawn`` whose children end with the block."""
     spawn = Spawn()
     try:
         yield spawn
@@ -142,20 +142,20 @@ async def spawning() -> AsyncIterator[Spawn]:
         await spawn.dispose()
 
 
-async def said_by_all(children: list[Child]) -> list[Any]:
-    """The next value of each."""
-    return [await child.said() for child in children]
+async def receive_from_all(children: list[Child]) -> list[Any]:
+    """Return the next value of each."""
+    return [await child.receive() for child in children]
 
 
-async def together(children: list[Child]) -> None:
-    """Wait until all are ready, then let them go at once."""
-    assert set(await said_by_all(children)) == {"ready"}
+async def start_together(children: list[Child]) -> None:
+    """Wait until all are ready, then let all proceed at once."""
+    assert set(await receive_from_all(children)) == {"ready"}
     for child in children:
-        child.tell()
+        child.proceed()
 
 
 def die() -> None:
-    """End this process as the out-of-memory killer would."""
+    """Kill this process, as the out-of-memory killer would."""
     os.kill(os.getpid(), SIGKILL)
 
 

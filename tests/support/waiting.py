@@ -1,4 +1,4 @@
-"""Waiting without sleeping: for turns of the loop, for conditions, for whoever waits on the clock."""
+"""Waiting without sleeping: for turns of the loop, for conditions, for waits on the clock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dayjob.testing import ManualClock
 T = TypeVar("T")
 
 BOUND = 20.0
-"""Real seconds after which a condition that should come is taken to be missing."""
+"""Real seconds after which a wait fails."""
 
 LONG = 1000.0
-"""How long tests wait on the injected clock; it passes only when a test advances that far."""
+"""A timeout on the injected clock, which passes only if a test advances that far."""
 
 
 class WatchedClock(ManualClock):
-    """A manual clock that tells who waits on it."""
+    """A manual clock that lists the waits on it."""
 
     def __init__(self, start: datetime | None = None) -> None:
         super().__init__(start)
@@ -36,11 +36,11 @@ class WatchedClock(ManualClock):
             self._waits.remove(wait)
 
     async def until_waiting(self, count: int = 1) -> None:
-        """Return as soon as ``count`` waits for a ``LONG`` time are under way."""
+        """Wait until ``count`` waits with a ``LONG`` timeout are under way."""
         await self._until(lambda left: LONG / 2 < left < float("inf"), count)
 
     async def until_waiting_for(self, seconds: float) -> None:
-        """Return as soon as somebody rests for exactly that long: it has done all that it had to before."""
+        """Wait until a wait with exactly this timeout is under way, so that the work before it is done."""
         await self._until(lambda left: abs(left - seconds) < 0.001, 1)
 
     async def _until(self, fits: Callable[[float], bool], count: int) -> None:
@@ -51,7 +51,7 @@ class WatchedClock(ManualClock):
 
 
 async def turns(count: int) -> None:
-    """Let the event loop go round that many times."""
+    """Let the event loop run that many turns."""
     for _ in range(count):
         turned = asyncio.Event()
         asyncio.get_running_loop().call_soon(turned.set)
@@ -59,11 +59,11 @@ async def turns(count: int) -> None:
 
 
 SAME_TURN = -1
-"""For ``cancel_at``: after the tasks have begun, before anything that they began."""
+"""For ``cancel_at``: after the tasks have started, before the callbacks that they scheduled."""
 
 
 async def cancel_at(turn: int, tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel tasks that were just made: before their first step (0), in its turn, or some turns later."""
+    """Cancel new tasks: before their first step (0), in its turn, or some turns later."""
     if turn == SAME_TURN:
         for task in tasks:
             asyncio.get_running_loop().call_soon(task.cancel)
@@ -73,14 +73,14 @@ async def cancel_at(turn: int, tasks: Sequence[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
-async def within(awaitable: Awaitable[T]) -> T:
-    """What it returns; it fails if that takes too long."""
+async def with_timeout(awaitable: Awaitable[T]) -> T:
+    """Return the result of the awaitable. Raise ``TimeoutError`` if that takes too long."""
     async with asyncio.timeout(BOUND):
         return await awaitable
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return once the condition, which asks the storage, holds."""
+    """Wait until the condition, which reads the storage, holds."""
     async with asyncio.timeout(BOUND):
         while not await condition():
             await turns(1)

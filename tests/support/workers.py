@@ -1,4 +1,4 @@
-"""Putting workers to work, and waiting for what they do."""
+"""Running workers, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dayjob.testing import ManualClock
 T = TypeVar("T")
 
 BOUND = 20.0
-"""Real seconds after which what should come is taken to be missing."""
+"""Real seconds after which a wait fails."""
 
 DAY = timedelta(days=1)
 KEEP_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
@@ -31,35 +31,35 @@ class OpenBroker(Protocol):
 
 @asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
-    """A worker that runs while the block does, and is stopped and drained after it."""
+    """Run a worker during the block. Stop and drain it afterwards."""
     worker = Worker(app, **{"shutdown_timeout": 5, **options})
     running = asyncio.create_task(worker.run())
     try:
         yield worker
     finally:
         worker.stop()
-        await within(running)
+        await with_timeout(running)
 
 
 async def run_until_idle(app: App, **options: Any) -> Worker:
     worker = Worker(app, **options)
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     return worker
 
 
-async def within(awaitable: Awaitable[T], seconds: float = BOUND) -> T:
-    """What it returns; it fails if that takes too long."""
+async def with_timeout(awaitable: Awaitable[T], seconds: float = BOUND) -> T:
+    """Return the result of the awaitable. Raise ``TimeoutError`` if that takes too long."""
     async with asyncio.timeout(seconds):
         return await awaitable
 
 
 async def pause(seconds: float) -> None:
-    """Let real time pass, where the test is about real time."""
+    """Sleep in real time, for tests about real time."""
     await SYSTEM.wait(asyncio.Event(), seconds)
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Return once the condition, a plain function or a coroutine function, holds."""
+    """Wait until the condition holds. It is a plain function or a coroutine function."""
     async with asyncio.timeout(BOUND):
         while True:
             holds = condition()
@@ -71,14 +71,14 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def record(broker: Broker, id: str) -> Job:
-    """The full record of a job that must be there."""
+    """Return the full record of a job that must exist."""
     job = await broker.get(id)
     assert job is not None, f"job {id} is gone"
     return job
 
 
 def first_run_waits(app: App, kind: str) -> list[Context]:
-    """Register a task whose first run waits until it is told to stop; the contexts of its runs."""
+    """Register a task whose first run waits for its cancel signal. Return the contexts of its runs."""
     contexts: list[Context] = []
 
     if kind == "coroutine":

@@ -1,4 +1,4 @@
-"""``dayjob.testing``: what a user's own tests build on."""
+"""``dayjob.testing``, the helpers for tests of users."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_drain_leaves_scheduled_jobs() -> None:
 
 def test_drain_of_scheduled_jobs_advances_the_clock() -> None:
     clock = ManualClock()
-    begun = clock.time
+    start = clock.time
     with sandbox(app, clock):
         handle = flaky.enqueue()
         assert drain(app, scheduled=True) == 3
         assert handle.result(timeout=1) == 3
-    assert (clock.time - begun).total_seconds() == 120
+    assert (clock.time - start).total_seconds() == 120
 
 
 def test_drain_of_scheduled_jobs_needs_a_manual_clock() -> None:

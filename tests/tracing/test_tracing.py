@@ -1,4 +1,4 @@
-"""Spans: where they come from, how they hang together, and what they say."""
+"""Spans of enqueues and runs: links, attributes and sampling."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ async def test_the_span_of_a_run_links_to_its_producer_span(app: App, spans: Spa
         "messaging.destination.name": "q",
         "dayjob.task": "t",
     }
-    said = dict(consumer.attributes or {})
-    assert said["messaging.message.id"] == handle.id
-    assert said["messaging.operation.type"] == "process"
-    assert said["dayjob.attempt"] == 1
+    attributes = dict(consumer.attributes or {})
+    assert attributes["messaging.message.id"] == handle.id
+    assert attributes["messaging.operation.type"] == "process"
+    assert attributes["dayjob.attempt"] == 1
 
 
 def test_a_synchronous_enqueue_belongs_to_the_callers_span(app: App, spans: Spans) -> None:
@@ -229,7 +229,7 @@ def test_an_app_is_traced_once(app: App) -> None:
         trace(app)
 
 
-def test_opentelemetry_is_imported_only_on_use() -> None:
+def test_opentelemetry_and_prometheus_are_imported_only_on_use() -> None:
     script = (
         "import sys, dayjob; from dayjob import App, Worker; App('memory://');"
         "sys.exit(any(name.split('.')[0] in ('opentelemetry', 'prometheus_client') for name in sys.modules))"

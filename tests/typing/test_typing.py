@@ -1,4 +1,4 @@
-"""The public API as mypy and pyright see it: right calls pass, each wrong one is an error."""
+"""mypy and pyright accept right calls of the public API and reject each wrong one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = HERE.parent.parent
 RIGHT, WRONG = HERE / "right_calls.py", HERE / "wrong_calls.py"
 
 Errors = dict[str, dict[int, str]]
-"""The lines with errors, and what is wrong there, by file name."""
+"""The lines with errors and their messages, by file name."""
 
 
 def output(directory: Path, *command: str) -> str:

@@ -1,4 +1,4 @@
-"""The host's clock, and the one that tests move by hand."""
+"""The system clock and the manual clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def settled() -> None:
-    """Let every task run until it waits for something that is yet to happen."""
+    """Let every task run until it waits."""
     loop = asyncio.get_running_loop()
     for _ in range(10):
         turned = asyncio.Event()
@@ -155,7 +155,7 @@ async def test_many_small_advances_wake_at_the_same_time_as_a_large_one() -> Non
 
 
 @pytest.mark.parametrize(
-    "to", [START + timedelta(days=365), START - timedelta(days=365)], ids=["ahead", "back"]
+    "to", [START + timedelta(days=365), START - timedelta(days=365)], ids=["forward", "back"]
 )
 async def test_a_jump_changes_the_time_and_ends_no_wait(to: datetime) -> None:
     clock = ManualClock()

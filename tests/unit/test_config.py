@@ -1,4 +1,4 @@
-"""Configuration: the documented defaults, and bad values refused by the name of their field."""
+"""Configuration: the documented defaults, and invalid values refused with the name of their field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When cron expressions and intervals are due: fields, names, zones, and the days that the clocks change."""
+"""Due times of cron expressions and intervals: fields, names, zones, and clock changes."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_time_of_a_skipped_day_is_due_after_the_gap() -> None:
     ]
 
 
-# What is refused.
+# Refused expressions.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Durations and instants: exact to the microsecond, and what is refused."""
+"""Durations and instants are exact to the microsecond, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ moments = st.datetimes(datetime.min + timedelta(days=1), datetime.max - timedelt
 
 
 class Undecided(tzinfo):
-    """A time zone that does not know its offset, which makes a datetime naive."""
+    """A time zone without an offset, which makes a datetime naive."""
 
     def utcoffset(self, moment: datetime | None) -> None:
         return None

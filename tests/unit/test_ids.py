@@ -1,4 +1,4 @@
-"""Job ids: valid UUIDv7s, strictly increasing whatever the clock, the threads and forks do."""
+"""Job ids are valid UUIDv7s, strictly increasing across clock changes, threads and forks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_100_000_ids_in_a_tight_loop_are_strictly_increasing() -> None:
 
 @pytest.fixture
 def restless_threads() -> Iterator[None]:
-    """Threads take turns as often as the interpreter allows."""
+    """Switch threads as often as the interpreter allows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -88,14 +88,14 @@ def test_threads_make_distinct_ids_and_each_sees_its_own_increase() -> None:
     after = new_key()
 
     assert all(is_increasing(sequence) for sequence in sequences)
-    made = {key for sequence in sequences for key in sequence}
-    assert len(made) == 8 * 20_000
-    assert before < min(made)
-    assert max(made) < after
+    keys_of_all = {key for sequence in sequences for key in sequence}
+    assert len(keys_of_all) == 8 * 20_000
+    assert before < min(keys_of_all)
+    assert max(keys_of_all) < after
 
 
 class Turnstile(ManualClock):
-    """Takes its time, and notices when a second thread reads it meanwhile."""
+    """A slow clock that detects concurrent reads by a second thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ def test_ids_increase_though_the_clock_stands_still() -> None:
 def test_ids_increase_though_the_clock_goes_back() -> None:
     clock = ManualClock()
     source = IdSource(clock)
-    ahead = source.new_key()
+    last = source.new_key()
     clock.set(clock.time - timedelta(days=1))
-    keys = [ahead, *(source.new_key() for _ in range(1000))]
+    keys = [last, *(source.new_key() for _ in range(1000))]
     assert is_increasing(keys)
-    assert {millis(key) for key in keys} == {millis(ahead)}
+    assert {millis(key) for key in keys} == {millis(last)}
 
 
 @settings(deadline=None)
@@ -184,7 +184,7 @@ def test_after_a_fork_the_next_id_is_in_a_later_millisecond() -> None:
 
 
 def in_a_forked_child(make: Callable[[], bytes]) -> tuple[int, int]:
-    """Fork; the child writes what it makes into a pipe. Returns its process id and the pipe's read end."""
+    """Fork a child that writes its ids into a pipe. Return its pid and the read end of the pipe."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -210,7 +210,7 @@ def answer_of(child: int, reader: int) -> bytes:
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-# From Python 3.12 on, fork warns when a thread of another test is still about.
+# From Python 3.12 on, fork warns if a thread of another test is still running.
 may_have_threads = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 

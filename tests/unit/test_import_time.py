@@ -13,7 +13,7 @@ INTERFACES = {"click", "rich", "starlette", "uvicorn", "prometheus_client", "ope
 
 
 def imports() -> dict[str, int]:
-    """The modules that ``import dayjob`` adds to a bare interpreter, each with its own microseconds."""
+    """Return the modules that ``import dayjob`` loads, with the microseconds of each."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import dayjob"],
@@ -26,7 +26,7 @@ def imports() -> dict[str, int]:
 
 
 def test_importing_dayjob_adds_less_than_60_ms() -> None:
-    # Noise only ever adds to a module's time, so its least over the runs falls towards the truth.
+    # Noise only adds to the time of a module, so the minimum over several runs is used.
     least = imports()
     for _ in range(RUNS):
         least = {name: min(own, least.get(name, own)) for name, own in imports().items()}

@@ -1,4 +1,4 @@
-"""Every state, event and condition, compared with the design's lifecycle table written out anew."""
+"""Every state, transition and condition, compared with a second copy of the lifecycle table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names are accepted, which refused, and how error texts are made storable."""
+"""Accepted and refused names, and cleaning of error texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recurring job comes to at a given time: what fires, what was missed, what a change keeps."""
+"""Recurring jobs at a given time: due times, missed times, and changes of the declaration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def schedule(now: int = START, **options: Any) -> Schedule:
     return to_schedule(recurring, NewJob("q", b"{}", "t"), None).starting(now)
 
 
-# When it begins.
+# The first due time.
 
 
 def test_an_interval_counts_from_its_declaration() -> None:
@@ -79,7 +79,7 @@ def test_a_paused_or_finished_schedule_does_not_fire() -> None:
 
 @pytest.mark.parametrize("missed", ["skip", "once", "all"])
 def test_a_late_due_time_fires_for_every_missed_setting(missed: Missed) -> None:
-    """A busy second or a change of leader is no downtime."""
+    """A busy second or a new leader is not a downtime."""
     due = schedule(every=1, missed=missed).due(START + SECOND + LATE)
     assert due.times == [START + number * SECOND for number in range(1, 12)]
     assert due.skipped == 0
@@ -110,7 +110,7 @@ def test_missed_all_is_bounded_and_fires_the_newest(timing: dict[str, Any]) -> N
     now = START + 1500 * SECOND
     due = schedule(missed="all", **timing).due(now)
     assert due.times == [now - number * SECOND for number in range(MAX_MISSED)][::-1]
-    assert due.skipped == 500, "what is left out is told"
+    assert due.skipped == 500, "skipped due times are counted"
     assert due.schedule.next_us == now + SECOND
 
 
@@ -134,22 +134,22 @@ TIMINGS = st.sampled_from([
     {"cron": "5,40 0,30 1-3 * * *", "timezone": "America/New_York"},
 ])  # fmt: skip
 BEGINNINGS = st.sampled_from([START, 1_774_742_400 * SECOND, 1_792_886_400 * SECOND])
-"""Some day, and Berlin's days of change."""
+"""An ordinary day, and the days when Berlin's clocks change."""
 
 
 @settings(deadline=None, max_examples=40)
 @given(TIMINGS, BEGINNINGS, st.lists(st.integers(0, 1000 * SECOND), min_size=1, max_size=20))
 def test_missed_all_fires_every_due_time_once_however_the_downtime_is_split(
-    timing: dict[str, Any], begun: int, looks: list[int]
+    timing: dict[str, Any], start: int, steps: list[int]
 ) -> None:
-    stored = schedule(now=begun, missed="all", **timing)
+    stored = schedule(now=start, missed="all", **timing)
     expected, due = [], stored.next_us
-    end = begun + sum(looks)
+    end = start + sum(steps)
     while due is not None and due <= end:
         expected.append(due)
         due = stored.timing.after(due)
-    fired, now = [], begun
-    for wait in looks:
+    fired, now = [], start
+    for wait in steps:
         now += wait
         step = stored.due(now)
         fired += step.times
@@ -169,11 +169,11 @@ def test_missed_all_fires_every_due_time_once_however_the_downtime_is_split(
     st.lists(st.integers(0, 10**11), max_size=8),
 )
 def test_no_due_time_fires_twice(
-    timing: dict[str, Any], begun: int, missed: Missed, looks: list[int]
+    timing: dict[str, Any], start: int, missed: Missed, steps: list[int]
 ) -> None:
-    stored, now = schedule(now=begun, missed=missed, **timing), begun
+    stored, now = schedule(now=start, missed=missed, **timing), start
     fired = []
-    for wait in looks:
+    for wait in steps:
         now += wait
         step = stored.due(now)
         fired += step.times
@@ -187,7 +187,7 @@ def test_no_due_time_fires_twice(
     assert stored.last_us == (fired[-1] if fired else None)
 
 
-# Asking anew.
+# Changes of the declaration.
 
 
 def test_declaring_the_same_schedule_again_changes_nothing() -> None:
@@ -253,7 +253,7 @@ def test_the_headers_of_the_job_have_the_schedule_and_the_due_time() -> None:
     assert schedule().new_job(None).headers == {"dayjob-schedule": "s"}
 
 
-# What is refused.
+# Refused declarations.
 
 
 @pytest.mark.parametrize(

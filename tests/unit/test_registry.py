@@ -1,4 +1,4 @@
-"""From a URL to its engine: what is refused, in which words, and what is imported when."""
+"""The engine of a URL: refusals with their reasons, and lazy imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry policies: exact delays, their bounds, and what is refused."""
+"""Retry policies: exact delays, bounds, and refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wake-ups: who listens is woken by its topics and by no other, for as long as it listens."""
+"""Signals wake the listeners of their topic, and no others."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_closed_listener_is_removed_from_every_topic_also_after_an_error(topic
 
 def test_publish_without_listeners_does_not_iterate_over_the_topics() -> None:
     def costly() -> Iterator[Topic]:
-        pytest.fail("nobody listens")
+        pytest.fail("there is no listener")
         yield DUE
 
     signals = Signals()

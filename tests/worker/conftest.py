@@ -1,4 +1,4 @@
-"""The fixtures: one storage per test on each engine, apps on it, and a broker that looks on from outside."""
+"""Fixtures: one storage per test on each engine, apps on it, and a second broker."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def url(engine: EngineUnderTest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def make_app(url: str) -> AsyncIterator[MakeApp]:
-    """Makes apps on the test's storage that keep every finished job; closes them afterwards."""
-    made: list[App] = []
+    """Return a factory of apps on the test's storage that keep all finished jobs. Close them afterwards."""
+    apps: list[App] = []
 
     def make(*, clock: ManualClock | None = None, **options: Any) -> App:
         app = App(url, **{"config": BrokerConfig(retention=KEEP_ALL), **options})
         app.clock = clock
-        made.append(app)
+        apps.append(app)
         return app
 
     yield make
-    for app in made:
+    for app in apps:
         await app.close()
         await asyncio.to_thread(app.__exit__)
 
@@ -56,7 +56,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def timed_app(make_app: MakeApp, clock: ManualClock) -> App:
-    """An app whose time stands still until the test moves it."""
+    """An app with a clock that the test advances."""
     return make_app(clock=clock)
 
 
@@ -76,5 +76,5 @@ async def open_broker(url: str) -> AsyncIterator[OpenBroker]:
 
 @pytest.fixture
 async def outside(open_broker: OpenBroker) -> Broker:
-    """Another broker on the same storage, as another process would have."""
+    """Another broker on the same storage, like that of another process."""
     return await open_broker()

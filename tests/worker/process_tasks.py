@@ -34,7 +34,7 @@ from dayjob import (
 from dayjob.worker.child_process import ProcessDied
 
 DAY = timedelta(days=1)
-tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+tenant: ContextVar[str] = ContextVar("tenant", default="none")
 visits: ContextVar[int] = ContextVar("visits", default=0)
 
 
@@ -60,7 +60,7 @@ async def tenant_scope(name: str) -> AsyncIterator[None]:
 app = App(
     os.environ.get("PROCESS_TASKS_URL", "memory://"),
     config=BrokerConfig(
-        default=QueueConfig(retry=Retry.fixed(attempts=3, delay=3600)),  # No retry comes due within a test.
+        default=QueueConfig(retry=Retry.fixed(attempts=3, delay=3600)),  # No retry is due during a test.
         retention=Retention(done=DAY, dead=DAY, cancelled=DAY),
     ),
     lifespan=lifespan,
@@ -96,7 +96,7 @@ def pid() -> int:
 
 @app.task(pool="process")
 async def visit(ctx: Context) -> tuple[int, int, int, int]:
-    """The process, whose lifespan it is in, how many runs that has seen, and a variable of this run."""
+    """Return the pid, the pid of the lifespan, its number of runs, and a variable of this run."""
     ctx.state["runs"] += 1
     visits.set(visits.get() + 1)
     return os.getpid(), ctx.state["pid"], ctx.state["runs"], visits.get()
@@ -242,7 +242,7 @@ def leave_a_process(fifo: str) -> None:
 
 @app.task(pool="process")
 def meet(fifo: str, mode: str) -> int:
-    """Ends only while another process opens the other end."""
+    """Block until another process opens the other end."""
     with Path(fifo).open(mode):
         return os.getpid()
 

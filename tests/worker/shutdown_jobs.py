@@ -1,4 +1,4 @@
-"""The jobs that workers are stopped in the middle of; each tells what it does in lines of a shared file."""
+"""Jobs that run while workers are stopped. Each logs its events in lines of a shared file."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from dayjob.runtime.clock import SYSTEM
 URL, DIARY = "SHUTDOWN_JOBS_URL", "SHUTDOWN_JOBS_DIARY"
 
 SHORT = 0.2
-"""Seconds that a short job takes."""
+"""The duration of a short job in seconds."""
 
 
-def tell(what: str, ctx: Context) -> None:
+def log_event(event: str, ctx: Context) -> None:
     with open(os.environ[DIARY], "ab", buffering=0) as diary:  # noqa: PTH123 - one append, one write
-        diary.write(f"{what} {ctx.job.id} {os.getpid()}\n".encode())
+        diary.write(f"{event} {ctx.job.id} {os.getpid()}\n".encode())
 
 
 def build(url: str) -> App:
-    """The app, for the worker, and for the test that enqueues."""
+    """Return the app, for the worker and for the test."""
     app = App(url)
 
     @app.task(name="short")
     async def short(ctx: Context) -> None:
-        tell("started", ctx)
+        log_event("started", ctx)
         await SYSTEM.wait(asyncio.Event(), SHORT)
-        tell("finished", ctx)
+        log_event("finished", ctx)
 
     @app.task(name="long")
     async def long(ctx: Context) -> None:
-        """Never ends by itself, but tells when it is asked to."""
-        tell("started", ctx)
+        """Run for ever, and log the shutdown signal."""
+        log_event("started", ctx)
         await ctx.shutting_down.wait()
-        tell("told", ctx)
+        log_event("signalled", ctx)
         await asyncio.Event().wait()
 
     @app.task(name="stuck")
     def stuck(ctx: Context) -> None:
-        """Holds its thread for ever."""
-        tell("started", ctx)
+        """Block its thread for ever."""
+        log_event("started", ctx)
         threading.Event().wait()
 
     @app.task(name="leaning")
     async def leaning(ctx: Context) -> None:
-        """A coroutine that waits for a thread which it never gets back."""
-        tell("started", ctx)
+        """Await a thread that never ends."""
+        log_event("started", ctx)
         await asyncio.to_thread(threading.Event().wait)
 
     @app.task(name="littering")
     async def littering(ctx: Context) -> None:
-        """Leaves a thread behind that never ends, and that an interpreter waits for when it exits."""
+        """Start a non-daemon thread that never ends, which the interpreter waits for at exit."""
         threading.Thread(target=threading.Event().wait).start()
-        tell("finished", ctx)
+        log_event("finished", ctx)
 
     return app
 

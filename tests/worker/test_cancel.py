@@ -1,4 +1,4 @@
-"""A cancel from anywhere reaches the handler that it is meant for."""
+"""A cancel from any process reaches the handler of its job."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from dayjob import App, Broker, CancelOutcome, Context, JobCancelled, JobState, Retry, Snooze
 from dayjob.runtime.clock import SYSTEM
 from tests.support.staging import Gate, Stage
-from tests.support.workers import record, run_until_idle, until, within, working
+from tests.support.workers import record, run_until_idle, until, with_timeout, working
 
 PROMPT = 1.0
-"""Seconds within which a handler must learn of a cancel."""
+"""The maximum of seconds until a handler receives a cancel."""
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -21,7 +21,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
     app: App, outside: Broker, kind: str
 ) -> None:
     started: list[str] = []
-    told: list[float] = []
+    received: list[float] = []
 
     if kind == "coroutine":
 
@@ -29,7 +29,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
         async def work(ctx: Context) -> None:
             started.append(ctx.job.id)
             assert await ctx.cancelled.wait() == "cancel"
-            told.append(SYSTEM.elapsed())
+            received.append(SYSTEM.elapsed())
             raise JobCancelled
 
     else:
@@ -40,7 +40,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
             assert not ctx.cancelled
             assert ctx.cancelled.wait_in_thread(20)
             assert ctx.cancelled.reason == "cancel"
-            told.append(SYSTEM.elapsed())
+            received.append(SYSTEM.elapsed())
             raise JobCancelled
 
     async with working(app):
@@ -48,9 +48,9 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
         await until(lambda: started)
         asked = SYSTEM.elapsed()
         assert await outside.cancel(handle.id) is CancelOutcome.REQUESTED
-        await until(lambda: told)
-        assert told[0] - asked < PROMPT
-        await within(handle.await_end())
+        await until(lambda: received)
+        assert received[0] - asked < PROMPT
+        await with_timeout(handle.await_end())
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.CANCELLED, 1)
 
@@ -69,9 +69,9 @@ async def test_an_interruptible_coroutine_is_cancelled(app: App, outside: Broker
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
-        await within(handle.await_end(), 2)
+        await with_timeout(handle.await_end(), 2)
     assert seen == ["cancel"]
     assert await handle.astatus() is JobState.CANCELLED
 
@@ -91,7 +91,7 @@ async def test_an_interrupting_cancel_signals_a_thread_and_does_not_abandon_it(
         handle = await work.aenqueue()
         await until(lambda: started)
         await outside.cancel(handle.id)
-        assert await within(handle.aresult()) == "finished anyway"
+        assert await with_timeout(handle.aresult()) == "finished anyway"
 
 
 async def test_a_job_cancelled_before_its_start_does_not_run(app: App, outside: Broker) -> None:
@@ -118,7 +118,7 @@ async def test_a_cancel_between_the_claim_and_the_start_is_not_lost(
 
     @app.task(cancel=on_cancel)
     async def work(ctx: Context) -> None:
-        await within(ctx.cancelled.wait(), 2)
+        await with_timeout(ctx.cancelled.wait(), 2)
         reasons.append(ctx.cancelled.reason)
         raise JobCancelled
 
@@ -129,7 +129,7 @@ async def test_a_cancel_between_the_claim_and_the_start_is_not_lost(
         await claims.after.reached()
         assert await outside.cancel(handle.id) is CancelOutcome.REQUESTED
         claims.after.open()
-        await within(handle.await_end(), 5)
+        await with_timeout(handle.await_end(), 5)
     assert reasons == (["cancel"] if on_cancel == "signal" else [])
     assert await handle.astatus() is JobState.CANCELLED
 
@@ -145,9 +145,9 @@ async def test_a_handler_that_ignores_a_cancel_and_returns_is_done(app: App, out
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
-        assert await within(handle.aresult()) == "done all the same"
+        assert await with_timeout(handle.aresult()) == "done all the same"
 
 
 @pytest.mark.parametrize("error", [ValueError("failed"), Snooze(60)], ids=["failure", "snooze"])
@@ -162,9 +162,9 @@ async def test_a_cancelled_job_that_fails_is_not_retried(app: App, outside: Brok
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
-        await within(handle.await_end())
+        await with_timeout(handle.await_end())
     job = await record(outside, handle.id)
     assert (job.state, job.epoch) == (JobState.CANCELLED, 1)
 
@@ -188,7 +188,7 @@ async def test_a_cancel_meant_for_one_job_does_not_reach_another(app: App, outsi
 
 
 async def test_a_cancelled_wait_for_a_signal_leaves_no_callback_behind(app: App) -> None:
-    """``shutting_down`` lives as long as the worker: a waiter per job must not pile up in it."""
+    """``shutting_down`` lives as long as the worker: the callbacks of its jobs must not accumulate."""
     kept: list[Any] = []
 
     @app.task

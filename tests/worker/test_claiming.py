@@ -1,4 +1,4 @@
-"""A worker claims what it has room for, in batches, as soon as there is something."""
+"""A worker claims jobs for its free slots, in batches, as soon as there are any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.fetcher import Fetcher
 from tests.support.staging import Stage
-from tests.support.workers import MakeApp, pause, run_until_idle, until, within, working
+from tests.support.workers import MakeApp, pause, run_until_idle, until, with_timeout, working
 
 
 async def test_slow_jobs_are_claimed_for_free_slots_only_and_other_workers_get_the_rest(
@@ -66,11 +66,11 @@ async def test_a_single_job_starts_before_the_next_claim(app: App, monkeypatch: 
     order: list[str] = []
     fetch = Fetcher.fetch
 
-    async def noted(fetcher: Fetcher, limit: int, wait: float) -> list[Job]:
+    async def recorded_fetch(fetcher: Fetcher, limit: int, wait: float) -> list[Job]:
         order.append("ask")
         return await fetch(fetcher, limit, wait)
 
-    monkeypatch.setattr(Fetcher, "fetch", noted)
+    monkeypatch.setattr(Fetcher, "fetch", recorded_fetch)
 
     @app.task
     async def work() -> None:
@@ -116,7 +116,7 @@ async def test_an_idle_worker_is_woken_by_a_new_job_and_does_not_poll(app: App) 
             started.clear()
             asked = SYSTEM.elapsed()
             await work.aenqueue()
-            await within(started.wait())
+            await with_timeout(started.wait())
             delays.append(SYSTEM.elapsed() - asked)
         assert sorted(delays)[5] < 0.1
 
@@ -131,7 +131,7 @@ async def test_a_job_from_another_broker_starts_promptly(app: App, outside: Brok
     async with working(app):
         await pause(0.1)
         await outside.enqueue_job(work.bind().new_job())
-        await within(started.wait(), 2)
+        await with_timeout(started.wait(), 2)
 
 
 async def test_all_queues_are_served_including_later_ones(app: App, outside: Broker) -> None:

@@ -1,4 +1,4 @@
-"""What a handler gets: its context, what commits with its success, and a world of its own."""
+"""The context of a handler: follow-up work, logs, context variables, lifespan state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dayjob import (
     Worker,
     current,
 )
-from tests.support.workers import MakeApp, record, run_until_idle, within, working
+from tests.support.workers import MakeApp, record, run_until_idle, with_timeout, working
 
 variable: ContextVar[str] = ContextVar("variable", default="untouched")
 
@@ -190,14 +190,14 @@ async def test_handlers_enqueue_from_coroutines_and_from_threads(app: App, outsi
     async def wrong_way() -> str:
         with pytest.raises(InvalidState, match="aenqueue"):
             child.enqueue(3)
-        return "told"
+        return "raised"
 
     handles = [await task.aenqueue() for task in (from_coroutine, from_thread)]
     wrong = await wrong_way.aenqueue()
     await run_until_idle(app)
     jobs = [await record(outside, await handle.aresult()) for handle in handles]
     assert [job.result for job in jobs] == [b"2", b"4"]
-    assert await wrong.aresult() == "told"
+    assert await wrong.aresult() == "raised"
 
 
 async def test_a_job_may_wait_for_a_job_that_it_enqueued_in_run_until_idle(app: App) -> None:
@@ -246,8 +246,8 @@ async def test_every_job_gets_the_state_of_the_lifespan(make_app: MakeApp) -> No
 
     async with working(app):
         handles = [await slow.aenqueue(), await in_thread.aenqueue()]
-        await within(started.wait())
-        await within(handles[1].await_end())
+        await with_timeout(started.wait())
+        await with_timeout(handles[1].await_end())
     assert story == ["entered", "finished", "left"]
     assert {await handle.aresult() for handle in handles} == {"a pool"}
 
@@ -266,5 +266,5 @@ async def test_a_lifespan_that_fails_stops_the_worker_with_its_error(make_app: M
 
     handle = await work.aenqueue()
     with pytest.raises(ConnectionError, match="no database"):
-        await within(Worker(app).run())
+        await with_timeout(Worker(app).run())
     assert await handle.astatus() is JobState.PENDING

@@ -1,4 +1,4 @@
-"""Observers are told after the fact, and can harm nobody."""
+"""Observers are called after the change is stored, and affect no job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
 from dayjob.events import Event, Events
 from dayjob.runtime.clock import SYSTEM
-from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, within, working
+from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, with_timeout, working
 
 
 def observing(app: App, pattern: str = "*") -> list[Event]:
@@ -25,7 +25,7 @@ def observing(app: App, pattern: str = "*") -> list[Event]:
     return seen
 
 
-def told(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobState | None]]:
+def events_of(events: list[Event], id: str) -> list[tuple[str, JobState | None, JobState | None]]:
     return [(event.name, event.old_state, event.new_state) for event in events if event.id == id]
 
 
@@ -41,24 +41,24 @@ async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -
 
     handles = {kind: await work.aenqueue(kind) for kind in ("return", "fail", "dead")}
     worker = Worker(app, name="wanda")
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
-    begins = [("job.enqueued", None, None), ("job.started", None, None)]
-    assert told(seen, handles["return"].id) == [*begins, ("job.succeeded", running, done)]
-    assert told(seen, handles["fail"].id) == [
-        *begins,
+    first_events = [("job.enqueued", None, None), ("job.started", None, None)]
+    assert events_of(seen, handles["return"].id) == [*first_events, ("job.succeeded", running, done)]
+    assert events_of(seen, handles["fail"].id) == [
+        *first_events,
         ("job.failed", running, pending),
         ("job.retrying", running, pending),
         ("job.started", None, None),
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]
-    assert told(seen, handles["dead"].id) == [
-        *begins,
+    assert events_of(seen, handles["dead"].id) == [
+        *first_events,
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]
-    assert told(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
+    assert events_of(seen, "wanda") == [("worker.started", None, None), ("worker.stopped", None, None)]
     failed = next(event for event in seen if event.name == "job.failed")
     assert (failed.queue, failed.task) == ("default", "work")
     assert str(failed.error).startswith("ValueError: failed")
@@ -77,10 +77,10 @@ async def test_a_cancelled_run_has_an_event(app: App, outside: Broker) -> None:
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
         await until(lambda: seen)
-    assert told(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
+    assert events_of(seen, handle.id) == [("job.cancelled", JobState.RUNNING, JobState.CANCELLED)]
 
 
 async def test_observers_are_called_after_the_change_is_stored(app: App, outside: Broker) -> None:
@@ -179,7 +179,7 @@ async def test_observers_that_block_or_are_slow_delay_neither_jobs_nor_other_obs
     async with working(app):
         handles = await work.aenqueue_many([()] * 20)
         for handle in handles:
-            await within(handle.await_end(), 5)
+            await with_timeout(handle.await_end(), 5)
         await until(lambda: len(quick) == 20)
         assert blocked == slow == []
         gate.set()
@@ -207,8 +207,8 @@ async def test_events_without_observers_are_not_built(app: App, monkeypatch: pyt
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
-    for place in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
-        monkeypatch.setattr(place, refuse)
+    for name in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
+        monkeypatch.setattr(name, refuse)
     app.on("job.lost")(lambda event: None)
 
     @app.task(retry=Retry.none())
@@ -252,7 +252,7 @@ async def test_a_slow_observer_loses_the_oldest_events_with_a_warning(
         for n in range(20):
             events.emit(Event("job.started", str(n)))
         gate.set()
-        await within(events.flush(10))
+        await with_timeout(events.flush(10))
     assert seen == ["15", "16", "17", "18", "19"]
     assert caplog.text.count("too slow") == 1
 
@@ -270,7 +270,7 @@ async def test_a_lost_run_emits_only_the_lost_event(make_app: MakeApp, open_brok
 
     handle = await work.aenqueue()
     async with working(app):
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.dead_letter((await outside.jobs())[0], "taken away")
         finish.set()
         await until(lambda: len(seen) == 3)

@@ -1,4 +1,4 @@
-"""Leases are kept while jobs run, whatever the event loop does; a lost one is noticed."""
+"""Leases are renewed while jobs run, though the event loop is blocked; a lost lease is detected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from dayjob import App, Broker, Context, Job, JobState
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
-from tests.support.workers import BOUND, OpenBroker, first_run_waits, pause, record, until, within, working
+from tests.support.workers import (
+    BOUND,
+    OpenBroker,
+    first_run_waits,
+    pause,
+    record,
+    until,
+    with_timeout,
+    working,
+)
 
 LEASE = 0.5
 BLOCKED = "the event loop has been blocked"
@@ -46,10 +55,10 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_lease(
         try:
             async with working(app, lease=LEASE):
                 handle = await busy.aenqueue()
-                assert await within(handle.aresult()) == 1
+                assert await with_timeout(handle.aresult()) == 1
         finally:
             renewed.set()
-            await within(watching)
+            await with_timeout(watching)
     assert len(set(leases)) > 3, "the lease moved on three times while nothing else could"
     assert leases == sorted(leases)
     assert BLOCKED in caplog.text
@@ -119,7 +128,7 @@ async def test_a_run_that_lost_its_lease_is_signalled_and_its_outcome_refused(
         handle = await app.tasks["work"].aenqueue()
         await until(lambda: contexts)
         assert await later.reap() == 1
-        assert await within(handle.aresult()) == "epoch 2"
+        assert await with_timeout(handle.aresult()) == "epoch 2"
         await until(lambda: contexts[0].cancelled)
         assert contexts[0].cancelled.reason == "lost"
         assert not contexts[1].cancelled
@@ -185,7 +194,7 @@ async def test_a_renewal_reports_a_cancel_request(
 
     async with working(app, lease=1):
         handle = await work.aenqueue()
-        await within(started.wait())
+        await with_timeout(started.wait())
         await outside.cancel(handle.id)
-        await within(handle.await_end())
+        await with_timeout(handle.await_end())
     assert await handle.astatus() is JobState.CANCELLED

@@ -1,4 +1,4 @@
-"""Short runs share tasks, and nothing of one reaches the next."""
+"""Short runs share asyncio tasks, and no context variable or cancellation passes from one to the next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from dayjob import App, Context, JobState, current
-from tests.support.workers import run_until_idle, until, within, working
+from tests.support.workers import run_until_idle, until, with_timeout, working
 
 COLOUR: ContextVar[str] = ContextVar("colour")
 SHAPE: ContextVar[str] = ContextVar("shape", default="round")
@@ -63,7 +63,7 @@ async def test_each_run_has_its_own_context(app: App) -> None:
 
 
 async def test_a_cancellation_delivered_after_its_run_ended_does_not_reach_the_next_run(app: App) -> None:
-    """A run is interrupted in the moment in which it ends by itself."""
+    """A run is interrupted at the moment when it ends by itself."""
     ends: list[str] = []
 
     @app.task
@@ -102,4 +102,4 @@ async def test_runs_that_await_start_concurrently(app: App) -> None:
     async with working(app, concurrency=50):
         await until(lambda: started == 50)
         gate.set()
-        await within(until(lambda: started == 70))
+        await with_timeout(until(lambda: started == 70))

@@ -1,4 +1,4 @@
-"""Middleware and tenant scopes: what wraps a run."""
+"""Middleware and tenant scopes wrap a run."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ async def test_a_tenants_jobs_run_within_its_scope(make_app: MakeApp) -> None:
         return tenant_now.get()
 
     acme = await work.using(tenant="acme").aenqueue()
-    nobody = await work.aenqueue()
+    without_tenant = await work.aenqueue()
     await run_until_idle(app, concurrency=1)
     assert story == ["enter acme", "runs", "leave acme", "runs"]
-    assert (await acme.aresult(), await nobody.aresult()) == ("acme", None)
+    assert (await acme.aresult(), await without_tenant.aresult()) == ("acme", None)
     thread = await in_thread.using(tenant="umbrella").aenqueue()
     await work.using(tenant="bad").aenqueue(fails=True)
     await run_until_idle(app, concurrency=1)
@@ -152,11 +152,11 @@ async def test_a_tenants_jobs_run_within_its_scope(make_app: MakeApp) -> None:
 async def test_an_unknown_tenant_is_retried_by_the_tasks_policy(
     make_app: MakeApp, clock: ManualClock, outside: Broker
 ) -> None:
-    known: set[str] = set()
+    tenants: set[str] = set()
 
     @asynccontextmanager
     async def scope(tenant: str) -> AsyncIterator[None]:
-        if tenant not in known:
+        if tenant not in tenants:
             raise TenantNotFound(f"no tenant {tenant!r}")
         yield
 
@@ -173,7 +173,7 @@ async def test_an_unknown_tenant_is_retried_by_the_tasks_policy(
     assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
     assert job.run_us == clock.now() + 30_000_000
     assert "TenantNotFound" in str(job.last_error)
-    known.add("acme")
+    tenants.add("acme")
     clock.advance(30)
     await run_until_idle(app)
     assert runs == [2]

@@ -1,4 +1,4 @@
-"""An engine that is away for a while costs time and nothing else."""
+"""Through an outage of the storage a worker loses time and no job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dayjob import (
     Worker,
 )
 from tests.support.staging import Stage
-from tests.support.workers import run_until_idle, until, within, working
+from tests.support.workers import run_until_idle, until, with_timeout, working
 
 
 def away(times: int) -> list[Exception]:
@@ -64,7 +64,7 @@ async def test_claims_continue_after_an_outage(app: App) -> None:
     claims.failures.extend(away(2))
     async with working(app):
         await work.aenqueue()
-        await within(done.wait())
+        await with_timeout(done.wait())
     assert len(claims.calls) >= 3
 
 
@@ -80,7 +80,7 @@ async def test_a_drain_waits_until_the_outcomes_are_stored(app: App, outside: Br
     settles = Stage(app.broker, "settle")
     settles.failures.extend(away(4))
     async with working(app):
-        await within(started.wait())
+        await with_timeout(started.wait())
     assert not settles.failures
     job = await outside.get(handle.id)
     assert job is not None
@@ -138,7 +138,7 @@ async def test_a_fenced_worker_stops_with_the_error(app: App, verb: str) -> None
     await work.aenqueue_many([()] * 3)
     Stage(app.broker, verb).failures.extend([EngineFenced("taken over")] * 10)
     with pytest.raises(DayjobError, match="taken over"):
-        await within(Worker(app, concurrency=1).run())
+        await with_timeout(Worker(app, concurrency=1).run())
 
 
 @pytest.mark.slow

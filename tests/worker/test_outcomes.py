@@ -1,4 +1,4 @@
-"""What a handler does, and what becomes of its job."""
+"""The outcome of a job for each way that its handler ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.workers import MakeApp, record, run_until_idle
 
 
 class Odd(BaseException):
-    """Not an ``Exception``."""
+    """A ``BaseException`` that is not an ``Exception``."""
 
 
 RAISED: dict[str, Callable[[], BaseException]] = {
@@ -80,7 +80,7 @@ async def test_any_exception_of_a_handler_fails_its_job_only(
 
 
 async def test_a_generator_exit_raised_by_a_future_fails_the_job(app: App, outside: Broker) -> None:
-    """A future that ends in GeneratorExit closes the coroutines that wait for it, up to the outermost."""
+    """A future that ends with GeneratorExit closes all coroutines that await it, up to the outermost."""
 
     @app.task(max_attempts=1)
     async def bad() -> None:
@@ -204,7 +204,7 @@ async def test_a_handler_that_raises_cancelled_error_has_failed(app: App, outsid
     assert (job.state, job.attempts, job.epoch) == (JobState.DEAD, 2, 2)
 
 
-# The ways to end a run on purpose.
+# Exceptions of handlers.
 
 
 async def test_a_dead_letter_is_dead_at_once(app: App, outside: Broker) -> None:

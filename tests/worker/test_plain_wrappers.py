@@ -1,4 +1,4 @@
-"""A plain function around a coroutine function, as a careless decorator makes it, is awaited all the same."""
+"""A plain function that wraps a coroutine function, as some decorators do: its result is awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress is seen from outside while the job runs, and costs few writes."""
+"""Progress is readable while the job runs, and takes few writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.progress import ProgressReports
 from tests.support.staging import Gate, Stage
-from tests.support.workers import pause, record, run_until_idle, until, within, working
+from tests.support.workers import pause, record, run_until_idle, until, with_timeout, working
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -175,7 +175,7 @@ async def test_late_progress_of_an_abandoned_thread_is_ignored(app: App, outside
 
     async with working(app):
         handle = await work.aenqueue()
-        await within(handle.await_end())
+        await with_timeout(handle.await_end())
         await until(lambda: late)
         await pause(0.3)
     assert (await record(outside, handle.id)).progress is None

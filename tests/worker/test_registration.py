@@ -1,4 +1,4 @@
-"""A worker on the roster: there before it claims and until it ended, and anew if it was taken for dead."""
+"""A worker is registered from before its first claim until it has stopped, and again if declared dead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.workers import (
     record,
     run_until_idle,
     until,
-    within,
+    with_timeout,
     working,
 )
 
@@ -29,7 +29,7 @@ async def names(broker: Broker) -> list[str]:
 
 
 async def declare_dead(broker: Broker) -> None:
-    """Do what the leader does with a worker that was silent for too long."""
+    """Declare a worker dead, as the leader does after missed heartbeats."""
     [seen] = (await broker._session.worker_registry.live())[1]
     gone = replace(seen.member, gone=True)
     assert await broker._session.worker_registry._write(gone.id, seen.document.value, gone)
@@ -38,7 +38,7 @@ async def declare_dead(broker: Broker) -> None:
 
 @pytest.fixture
 def impatient(make_app: MakeApp) -> App:
-    """An app whose workers beat three times a second."""
+    """An app whose workers send three heartbeats a second."""
     return make_app(config=BrokerConfig(dead_after=1, retention=KEEP_ALL))
 
 
@@ -63,7 +63,7 @@ async def test_each_start_has_a_new_id(app: App) -> None:
     seen = set()
     worker = Worker(app, name="ada")
     for _ in range(3):
-        await within(worker.run_until_idle())
+        await with_timeout(worker.run_until_idle())
         seen.add(worker.id)
     seen.add((await run_until_idle(app, name="ada")).id)
     assert len(seen) == 4
@@ -79,7 +79,7 @@ async def test_jobs_have_the_id_of_their_worker(app: App, outside: Broker) -> No
 
     handle = await work.aenqueue()
     async with working(app) as worker:
-        await within(started.wait())
+        await with_timeout(started.wait())
         job = await record(outside, handle.id)
         assert (job.worker, job.state) == (worker.id, JobState.RUNNING)
         [reason] = (await outside.explain(handle.id)).reasons
@@ -92,18 +92,18 @@ async def test_a_worker_is_registered_before_its_first_claim_and_until_its_last_
 ) -> None:
     order: list[str] = []
 
-    def noting(owner: type, method: str) -> None:
+    def record_calls(owner: type, method: str) -> None:
         original = getattr(owner, method)
 
-        async def noted(self: Any, *args: Any, **options: Any) -> Any:
+        async def recorded(self: Any, *args: Any, **options: Any) -> Any:
             if self is not outside:
                 order.append(method)
             return await original(self, *args, **options)
 
-        monkeypatch.setattr(owner, method, noted)
+        monkeypatch.setattr(owner, method, recorded)
 
     for method in ("register", "declare", "claim", "settle_many", "deregister"):
-        noting(Broker, method)
+        record_calls(Broker, method)
 
     @app.task
     async def work() -> None: ...
@@ -123,15 +123,15 @@ async def test_a_worker_declares_the_schedules_of_its_tasks(app: App, outside: B
         ran.set()
 
     async with working(app):
-        await within(ran.wait())
+        await with_timeout(ran.wait())
         [schedule] = await outside.schedules()
         assert (schedule.id, schedule.app, schedule.every) == ("tick", "dayjob", 0.1)
-    assert len(await outside.schedules()) == 1, "it stays while no worker is there to tell"
+    assert len(await outside.schedules()) == 1, "it stays while no worker is registered"
 
 
 @pytest.mark.slow
 async def test_heartbeats_keep_a_worker_alive_beyond_dead_after(impatient: App, outside: Broker) -> None:
-    """However seldom it beats: where it is alone, that is once a minute."""
+    """Where only one process can open the storage, heartbeats come once a minute."""
     started, finish = asyncio.Event(), asyncio.Event()
 
     @impatient.task
@@ -141,17 +141,17 @@ async def test_heartbeats_keep_a_worker_alive_beyond_dead_after(impatient: App, 
 
     handle = await work.aenqueue()
     async with working(impatient, lease=60) as worker:
-        await within(started.wait())
-        begun = SYSTEM.elapsed()
+        await with_timeout(started.wait())
+        started_at = SYSTEM.elapsed()
 
         async def long_enough() -> bool:
             assert await outside.reclaim() == 0
             assert await names(outside) == [worker.id]
-            return SYSTEM.elapsed() - begun > 1.5
+            return SYSTEM.elapsed() - started_at > 1.5
 
         await until(long_enough)
         finish.set()
-        await within(handle.await_end())
+        await with_timeout(handle.await_end())
     assert (await record(outside, handle.id)).attempts == 1
 
 
@@ -165,7 +165,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
     lost: list[str] = []
 
     @app.on("job.lost")
-    async def told(event: Event) -> None:
+    async def on_event(event: Event) -> None:
         lost.append(event.id)
 
     async with working(app, lease=60) as worker:
@@ -173,7 +173,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
         await until(lambda: contexts)
         old = worker.id
         await declare_dead(outside)
-        result = await within(handle.aresult())
+        result = await with_timeout(handle.aresult())
         await until(lambda: worker.id != old)
         await until(lambda: contexts[0].cancelled)
         assert contexts[0].cancelled.reason == "lost"
@@ -183,7 +183,7 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
         await until(lambda: contexts[-1].job.id == again.id)
         assert (await record(outside, again.id)).worker == worker.id
         contexts[-1].cancelled.set("cancel")
-        await within(again.await_end())
+        await with_timeout(again.await_end())
     job = await record(outside, handle.id)
     assert (job.state, result, job.attempts) == (JobState.DONE, f"epoch {job.epoch}", job.epoch)
     assert job.epoch >= 2
@@ -208,15 +208,15 @@ async def test_claims_under_way_with_the_old_id_are_released(
         jobs = await claim(self, *args, **options)
         if jobs and not taken:
             taken.append(jobs)
-            worker._fetcher.worker = "anew"
+            worker._fetcher.worker = "new-id"
         return jobs
 
     monkeypatch.setattr(Broker, "claim", replaced_meanwhile)
     handle = await work.aenqueue()
-    await within(worker.run_until_idle())
+    await with_timeout(worker.run_until_idle())
     assert epochs == [2], "the claim under the old id was given back and not run"
     job = await record(outside, handle.id)
-    assert (job.state, job.attempts, job.worker) == (JobState.DONE, 1, "anew")
+    assert (job.state, job.attempts, job.worker) == (JobState.DONE, 1, "new-id")
 
 
 async def test_claims_of_the_old_id_are_reclaimed_though_the_first_try_fails(

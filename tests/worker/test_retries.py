@@ -1,4 +1,4 @@
-"""When a failed run is tried again, and when it is given up."""
+"""Failed runs are retried by the policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workers import KEEP_ALL, MakeApp, record, run_until_idle
 
 
 async def delays(app: App, clock: ManualClock, outside: Broker, handle: Any) -> list[float]:
-    """Run the job to its end; the seconds that it waited after each failure."""
+    """Run the job to its end. Return the seconds that it waited after each failure."""
     seen: list[float] = []
     while True:
         await run_until_idle(app, queues=())

@@ -1,4 +1,4 @@
-"""Runs that take longer than they may."""
+"""Runs that exceed their timeout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dayjob import (
     Context,
     JobState,
 )
-from tests.support.workers import record, run_until_idle, until, within, working
+from tests.support.workers import record, run_until_idle, until, with_timeout, working
 
 
 async def test_a_coroutine_past_its_timeout_is_cancelled(app: App, outside: Broker) -> None:
@@ -85,16 +85,16 @@ async def test_a_thread_past_its_timeout_is_abandoned_and_replaced(app: App, out
     async with working(app, concurrency=2):
         stucks = [await stuck.aenqueue() for _ in range(4)]
         for handle in stucks:
-            waited = await within(handle.await_end())
+            waited = await with_timeout(handle.await_end())
             assert waited.job is not None
             assert "timed out" in str(waited.job.last_error)
         quicks = [await quick.aenqueue() for _ in range(4)]
         for handle in quicks:
-            assert await within(handle.aresult()) == "done"
+            assert await with_timeout(handle.aresult()) == "done"
         gate.set()
         await until(lambda: len(ended) == 4)
         again = await quick.aenqueue()
-        assert await within(again.aresult()) == "done"
+        assert await with_timeout(again.aresult()) == "done"
     assert reasons == ["timeout"] * 4
     for handle in stucks:
         job = await record(outside, handle.id)

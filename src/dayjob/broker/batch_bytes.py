@@ -8,6 +8,8 @@ from dayjob.broker.batcher import Weight
 from dayjob.engines.base import Insertion, SettleOp
 from dayjob.model.settlement import Settlement
 
+_SIZED = (bytes, bytearray, str)
+
 
 def insertions_weight(jobs: Sequence[Insertion]) -> Weight:
     size = 0
@@ -37,8 +39,9 @@ def ops_weight(ops: Sequence[SettleOp]) -> Weight:
 def settlement_weight(settlement: Settlement) -> Weight:
     """Return the weight of a settlement that is not validated yet: a value of a wrong type counts 0."""
     jobs, size = 1, 0
-    if settlement.result is not None:
-        size = _size(settlement.result)
+    result = settlement.result
+    if result is not None:
+        size = len(result) if type(result) is bytes else _size(result)
     elif settlement.error is not None:
         size = _size(settlement.error)
     if settlement.kv:
@@ -60,4 +63,4 @@ def _bytes(mapping: object) -> int:
 def _size(value: object) -> int:
     if isinstance(value, memoryview):
         return value.nbytes
-    return len(value) if isinstance(value, bytes | bytearray | str) else 0
+    return len(value) if isinstance(value, _SIZED) else 0

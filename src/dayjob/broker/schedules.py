@@ -56,7 +56,7 @@ class LiveWorkers(Struct, frozen=True):
     apps: set[str]
     declared: set[tuple[str | None, str]]
 
-    def declare(self, schedule: Schedule) -> bool:
+    def have_declared(self, schedule: Schedule) -> bool:
         """Whether the code still declares it. True while no worker of its app is alive to show it."""
         return (
             schedule.app is None
@@ -64,7 +64,7 @@ class LiveWorkers(Struct, frozen=True):
             or (schedule.app, schedule.id) in self.declared
         )
 
-    def know(self, schedule: Schedule) -> bool:
+    def can_run(self, schedule: Schedule) -> bool:
         """Whether a worker can run its jobs. True without workers: claims are then made by hand."""
         return not schedule.task or not self.apps or schedule.task in self.tasks
 
@@ -180,7 +180,7 @@ class Schedules:
         for id, each in due.items():
             schedule = each.schedule
             assert schedule is not None
-            if not workers.declare(schedule):
+            if not workers.have_declared(schedule):
                 if self._is_orphan(id):
                     _log.info(
                         "schedule %r is removed: the code of app %r no longer declares it", id, schedule.app
@@ -205,7 +205,7 @@ class Schedules:
 
     def _fired(self, schedule: Schedule, workers: LiveWorkers, now: int) -> tuple[Schedule, list[Insertion]]:
         """Return the schedule as it is after firing, with its jobs; or with the reason why it can't fire."""
-        if not workers.know(schedule):
+        if not workers.can_run(schedule):
             return self._failed(schedule, f"no live worker knows the task {schedule.task!r}"), []
         try:
             due = schedule.due(now)

@@ -192,15 +192,20 @@ class Session:
 
     # Jobs in and out.
 
-    async def enqueue(self, unit: Unit) -> list[Enqueued]:
+    def enqueue(self, unit: Unit) -> Awaitable[list[Enqueued]]:
         """Store the jobs, all or none."""
-        keyed = any(job.dedup_key is not None for job in unit)
-        return await (self._keyed_inserts if keyed else self._inserts).submit(unit)
+        for job in unit:
+            if job.dedup_key is not None:
+                return self._keyed_inserts.submit(unit)
+        return self._inserts.submit(unit)
 
     def settle(self, ops: Ops) -> Awaitable[list[JobState | None]]:
         """Settle the claims in one commit. Return the new states, None for a lost claim."""
-        keyed = any(job.dedup_key is not None for op in ops for job in op.insert)
-        return (self._keyed_settlements if keyed else self._settlements).submit(ops)
+        for op in ops:
+            for job in op.insert:
+                if job.dedup_key is not None:
+                    return self._keyed_settlements.submit(ops)
+        return self._settlements.submit(ops)
 
     async def claim_waiting(
         self,
@@ -280,9 +285,9 @@ class Session:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # A broker without claims needs no cancel requests.
         checks = self.claims.checks
-        claimed = await self.storage.write(
-            lambda token: self.engine.claim(requests, self.storage.now(), token=token)
-        )
+        if lost := await self.storage.lost_claims():
+            await self._release(lost)
+        claimed = await self.storage.claim(requests)
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
@@ -316,19 +321,18 @@ class Session:
     def _give_back(self, jobs: list[Job]) -> None:
         """Release claims whose caller was cancelled before it got them."""
         if jobs:
-            ops = tuple(
-                SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue))
-                for job in jobs
-            )
-            task = asyncio.ensure_future(self._release(ops))
+            task = asyncio.ensure_future(self._release(jobs))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
 
-    async def _release(self, ops: Ops) -> None:
+    async def _release(self, jobs: list[Job]) -> None:
+        ops = tuple(
+            SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+        )
         try:
             await self.settle(ops)
         except DayjobError as error:
-            _log.warning("%d claims of a cancelled caller wait for their leases: %s", len(ops), error)
+            _log.warning("%d claims without a caller wait for their leases: %s", len(ops), error)
 
 
 def not_open(url: str) -> Closed:

@@ -8,18 +8,22 @@ A settlement whose outcome is still unknown at the end is kept as an ``Unconfirm
 settlement of any of its claims repeats that very batch with its token first and takes its reply; the
 other callers of the batch find theirs when they retry. Without that, a claim that the first try had settled
 would be answered as lost.
+
+A claim whose outcome is still unknown is kept, too. ``lost_claims`` returns its jobs, which no caller got.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dayjob.engines.base import (
+    ClaimRequest,
     Contended,
     Document,
     DocumentWrite,
@@ -30,7 +34,7 @@ from dayjob.engines.base import (
     Transient,
 )
 from dayjob.errors import EngineUnavailable
-from dayjob.model.job import JobState
+from dayjob.model.job import Job, JobState
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
@@ -82,6 +86,7 @@ class Storage:
         self._free_slots: list[int] = []
         self._unconfirmed: dict[UnconfirmedBatch, frozenset[_Settlement]] = {}
         self._late_replies: dict[_Settlement, JobState | None] = {}
+        self._unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Write]] = []
 
     def now(self) -> int | None:
         """Return the injected time. None leaves the time to the engine's own clock."""
@@ -110,6 +115,45 @@ class Storage:
         finally:
             # A try that arrives late has a smaller number than the slot's next write and is refused.
             self._free_slots.append(token.slot)
+
+    async def claim(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        """Claim jobs for each request."""
+        write = Write(self._new_token())
+        started = self._clock.elapsed()
+
+        def claim() -> Awaitable[list[list[Job]]]:
+            return self.engine.claim(requests, self.now(), token=write.token)
+
+        unconfirmed = False
+        try:
+            try:
+                return await claim()
+            except Transient as error:
+                failure = error
+            return await self._retry(claim, failure, started, write)
+        except EngineUnavailable:
+            unconfirmed = write.token.repeated and len(self._unconfirmed_claims) < _MAX_UNCONFIRMED
+            raise
+        finally:
+            if unconfirmed:
+                plain = [ClaimRequest(each.queues, each.limit, each.worker) for each in requests]
+                self._unconfirmed_claims.append((plain, write))
+            else:
+                self._free_slots.append(write.token.slot)
+
+    async def lost_claims(self) -> list[Job]:
+        """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
+        jobs: list[Job] = []
+        while self._unconfirmed_claims:
+            requests, write = self._unconfirmed_claims[0]
+            try:
+                claimed = await self.engine.claim(requests, self.now(), token=write.token)
+            except Transient:
+                break  # The next claim tries again.
+            self._unconfirmed_claims.pop(0)
+            self._free_slots.append(write.token.slot)
+            jobs += chain.from_iterable(claimed)
+        return jobs
 
     async def settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
         """Settle claims. Those of an unconfirmed batch get the reply of that batch."""

@@ -38,16 +38,16 @@ def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> No
     payload = b'"' + b"x" * max(size - 2, 0) + b'"'
 
     async def enqueue(broker: Broker) -> tuple[float, float]:
-        begun = SYSTEM.elapsed()
+        started = SYSTEM.elapsed()
         for _ in range(SINGLE_ENQUEUES):
             await broker.enqueue(queue, payload)
-        single = SINGLE_ENQUEUES / (SYSTEM.elapsed() - begun)
-        begun = SYSTEM.elapsed()
+        single = SINGLE_ENQUEUES / (SYSTEM.elapsed() - started)
+        started = SYSTEM.elapsed()
         with progress("enqueuing", jobs) as update:
             for first in range(0, jobs, BATCH):
                 await broker.enqueue_many([NewJob(queue, payload)] * min(BATCH, jobs - first))
                 update(min(first + BATCH, jobs))
-        return single, jobs / (SYSTEM.elapsed() - begun)
+        return single, jobs / (SYSTEM.elapsed() - started)
 
     async def drain(broker: Broker) -> float:
         app = App(url, config=BrokerConfig(retention=Retention(done=0)))
@@ -56,14 +56,14 @@ def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> No
         async def no_op(job: object) -> None: ...
 
         worker = Worker(app, queues=[queue], concurrency=concurrency)
-        begun = SYSTEM.elapsed()
+        started = SYSTEM.elapsed()
         with progress("running", jobs + SINGLE_ENQUEUES) as update:
             working = asyncio.ensure_future(worker.run_until_idle())
             while not working.done():
                 await asyncio.wait({working}, timeout=0.2)
                 update(worker.done)
             await working
-        return worker.done / (SYSTEM.elapsed() - begun)
+        return worker.done / (SYSTEM.elapsed() - started)
 
     single, batched = on_store(url, enqueue, writes=True)
     drained = on_store(url, drain, writes=True)

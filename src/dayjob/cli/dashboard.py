@@ -90,7 +90,7 @@ def dashboard(
             "use dayjob worker --dashboard for one that can change jobs"
         )
     hosts = (*LOOPBACK, host, *allow_host) if loopback else allow_host or None
-    made = make(
+    site = make(
         opened_url(url, writes=False), token=token, basic=basic, read_only=read_only, redact=redact,
         hosts=hosts,
     )  # fmt: skip
@@ -100,11 +100,11 @@ def dashboard(
 
     async def serve() -> None:
         try:
-            await made.open()
+            await site.open()
             _log.info("the dashboard of %s is on %s", without_password(url), address)
-            await Server(made, root_path).serve(sockets=[listening])
+            await Server(site, root_path).serve(sockets=[listening])
         finally:
-            await made.close()
+            await site.close()
 
     try:
         asyncio.run(serve())
@@ -118,11 +118,11 @@ def serve_with(app: App, port: int) -> InThread:
     from dayjob.dashboard.server import LOOPBACK, InThread, bind
 
     try:
-        made = _of_app(app, LOOPBACK)
+        site = _of_app(app, LOOPBACK)
         listening = bind("127.0.0.1", port)
     except ConfigError as error:
         raise click.UsageError(f"--dashboard {port}: {error}") from error
-    serving = InThread(app, made, listening)
+    serving = InThread(app, site, listening)
     serving.start()
     _log.info("the dashboard is on http://127.0.0.1:%d/", listening.getsockname()[1])
     return serving

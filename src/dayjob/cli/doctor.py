@@ -52,9 +52,9 @@ def doctor(url: str, as_json: bool) -> None:
 
 
 async def _examine(broker: Broker) -> AsyncIterator[Diagnostic]:
-    begun = SYSTEM.elapsed()
+    started = SYSTEM.elapsed()
     await broker.paused()
-    took = SYSTEM.elapsed() - begun
+    took = SYSTEM.elapsed() - started
     text = f"replied in {took * 1000:.1f} ms"
     if took > SLOW:
         yield Diagnostic("reachable", "warning", text, "check the network between this machine and the store")

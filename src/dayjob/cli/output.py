@@ -52,15 +52,15 @@ def print_json(value: Any) -> None:
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Return a table. Numbers are right-aligned. Cells are literal text, never markup."""
-    made = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    result = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for number, name in enumerate(columns):
         numeric = bool(rows) and all(_is_number(row[number]) for row in rows)
-        made.add_column(
+        result.add_column(
             name, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric or name == "id"
         )
     for row in rows:
-        made.add_row(*(_cell(value) for value in row))
-    return made
+        result.add_row(*(_cell(value) for value in row))
+    return result
 
 
 def _is_number(value: object) -> bool:

@@ -71,7 +71,7 @@ class ActiveJobs:
         return None if dedup_key is None else self.held.get((queue, dedup_key))
 
     def add(self, record: Record) -> None:
-        """Add a job without entering it into the heaps."""
+        """Add a job without its dedup key, and without entering it into the heaps."""
         self.jobs[record.key] = record
         self._keys.add(record.key)
 

@@ -273,7 +273,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         return await self._read(lambda store: store.kv_get(keys))
 
     async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
-        """The time is read before the documents, so that a delay between the two makes none look older."""
+        """The time is read before the documents, so that a delay between them ages no document."""
 
         async def read(store: StoreType) -> tuple[int, list[Document]]:
             time = self._now(now)

@@ -59,7 +59,7 @@ class Store(ABC):
         return self.load(keys)
 
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:  # noqa: B027
-        """Read what ``save`` needs to store these jobs as finished."""
+        """Read the data that ``save`` needs to store these jobs as finished."""
 
     @abstractmethod
     def save(self, record: Record, before: JobState) -> None:
@@ -150,14 +150,14 @@ class Store(ABC):
 
     @abstractmethod
     def count(self, deltas: Deltas) -> None:
-        """Add to the counters. A queue that is not known yet becomes known."""
+        """Add to the counters. A new queue is added."""
 
     @abstractmethod
     async def stats(self) -> dict[str, QueueStats]: ...
 
     @abstractmethod
     def pause(self, queue: str, paused: bool) -> None:
-        """Store whether the queue is paused. A queue that is not known yet becomes known."""
+        """Store whether the queue is paused. A new queue is added."""
 
     @abstractmethod
     def is_paused(self, queue: str) -> bool: ...

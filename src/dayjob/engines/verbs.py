@@ -1,8 +1,8 @@
 """The verbs of the engine contract, written once over the store port.
 
 Each verb takes the store, the time to act at, and its arguments. It changes records by the rules of
-``engines.record``, moves the counters with them, and collects the topics to publish after the commit. See
-``engines.base.Engine`` for what the verbs guarantee.
+``engines.record``, moves the counters with them, and collects the topics to publish after the commit. The
+guarantees of the verbs are in ``engines.base.Engine``.
 """
 
 from __future__ import annotations
@@ -85,18 +85,16 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
         replies = [Enqueued(id_text(job.key), True) for job in jobs]
     else:
         replies = [_add(store, now, job, *at) for job, at in zip(jobs, times, strict=True)]
-    changes = _Changes(store)
+    deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     for job, (run_at, expires_at), reply in zip(jobs, times, replies, strict=True):
         if reply.created:
-            if run_at > now:
-                changes.add(job.queue, JobState.SCHEDULED)
+            deltas[job.queue, records.waiting_state(run_at, now)] += 1
+            if expires_at is not None:
                 store.topics.add(DUE)
-            else:
-                changes.add(job.queue, JobState.PENDING)
-                store.topics.add(queue_topic(job.queue))
-                if expires_at is not None:
-                    store.topics.add(DUE)
-    changes.count()
+    for queue, state in deltas:
+        store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
+    if deltas:
+        store.count(deltas)
     return replies
 
 
@@ -118,16 +116,15 @@ async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> lis
     replies: list[list[Job]] = []
     for request in requests:
         claimed: list[Job] = []
-        room = BATCH_BYTES
         for queue, lease in request.queues:
             limit = request.limit - len(claimed)
-            if limit <= 0 or room <= 0:
+            room = BATCH_BYTES - sum([len(job.payload) for job in claimed]) if limit > 0 else 0
+            if room <= 0:
                 break
             if store.is_paused(queue):
                 continue
             jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
             if jobs:
-                room -= sum([len(job.payload) for job in jobs])
                 changes.add(queue, JobState.PENDING, -len(jobs))
                 changes.add(queue, JobState.RUNNING, len(jobs))
                 claimed += jobs
@@ -332,11 +329,11 @@ def _end_claims(
 
 
 def quarantine(store: Store, now: int, corrupt: Iterable[tuple[Record, str]]) -> None:
-    """End jobs that can't be decoded as dead. The text names what is wrong."""
+    """End jobs that can't be decoded as dead. Each comes with a text that names the defect."""
     changes = _Changes(store)
-    for record, what in corrupt:
+    for record, detail in corrupt:
         before = record.state
-        records.quarantine(record, records.corrupt_text(what), now)
+        records.quarantine(record, records.corrupt_text(detail), now)
         changes.save(record, before)
     changes.count()
 

@@ -1,4 +1,4 @@
-"""Listings find the same by a walk through all ids and by a look at those that may fit."""
+"""Listings: a scan of the ids and a selection from the heaps find the same jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dayjob.engines import order
 
 @pytest.fixture
 async def broker() -> Broker:
-    """Jobs of two queues in every state, in an order in which each stands before each."""
+    """Jobs of two queues in every state, in mixed order."""
     keep = Retention(done=3600, dead=3600, cancelled=3600)
     broker = await Broker("memory://", config=BrokerConfig(duties=False, retention=keep)).open()
     for turn in range(3):
@@ -29,16 +29,16 @@ async def broker() -> Broker:
 
 
 @pytest.mark.parametrize("few", [2, 1000])
-async def test_a_short_walk_finds_what_a_long_one_finds(
+async def test_a_short_scan_finds_the_same_as_a_long_one(
     broker: Broker, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = await broker.jobs(limit=1000)
     assert {job.state for job in everything} == set(JobState)
     monkeypatch.setattr(order, "_WALK", 2)
     monkeypatch.setattr(order, "_FEW", few)
-    places = [None, everything[0].id, everything[len(everything) // 2].id]
+    cursors = [None, everything[0].id, everything[len(everything) // 2].id]
     for queue, state, after, newest_first in product(
-        (None, "a", "b"), (None, *JobState), places, (False, True)
+        (None, "a", "b"), (None, *JobState), cursors, (False, True)
     ):
         wanted = [
             job.id

@@ -6,7 +6,7 @@ import asyncio
 
 from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.engines.base import DocumentWrite
-from tests.support.processes import say, told
+from tests.support.processes import send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
@@ -17,10 +17,10 @@ async def open_new(urls: list[str]) -> None:
     """Open each schema together with others, and enqueue a job in it."""
     for url in urls:
         broker = Broker(url, config=QUIET)
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         async with broker:
-            say((await broker.enqueue("q")).created)
+            send_to_test((await broker.enqueue("q")).created)
 
 
 def wanted_keys(enqueuer: int, round: int) -> list[str]:
@@ -44,15 +44,15 @@ async def enqueue_keys(url: str, enqueuers: list[int], rounds: int) -> None:
     async def enqueue(enqueuer: int, round: int) -> list[tuple[str, bool]]:
         broker, keys = brokers[enqueuer], wanted_keys(enqueuer, round)
         if len(keys) < KEYS:
-            answers = [await broker.enqueue("q", dedup_key=key) for key in keys]
+            enqueued = [await broker.enqueue("q", dedup_key=key) for key in keys]
         else:
-            answers = await broker.enqueue_many([NewJob("q", dedup_key=key) for key in keys])
-        return [(answer.id, answer.created) for answer in answers]
+            enqueued = await broker.enqueue_many([NewJob("q", dedup_key=key) for key in keys])
+        return [(each.id, each.created) for each in enqueued]
 
     for round in range(rounds):
-        say("ready")
-        await told()
-        say(await asyncio.gather(*(enqueue(enqueuer, round) for enqueuer in enqueuers)))
+        send_to_test("ready")
+        await wait_for_test()
+        send_to_test(await asyncio.gather(*(enqueue(enqueuer, round) for enqueuer in enqueuers)))
     for broker in brokers.values():
         await broker.close()
 
@@ -61,8 +61,8 @@ async def count_up(url: str, times: int) -> None:
     """Count in a document, concurrently with other processes, with a job for every number."""
     async with Broker(url, config=QUIET) as broker:
         storage = broker._session.storage
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         counted = 0
         while counted < times:
             _, documents = await storage.documents("k")
@@ -70,4 +70,4 @@ async def count_up(url: str, times: int) -> None:
             number = b"%d" % (int(before or b"0") + 1)
             job = broker._validator.insertion(NewJob("q", number))
             counted += await storage.compare_and_set([DocumentWrite("k", "counter", before, number)], [job])
-        say(counted)
+        send_to_test(counted)

@@ -19,7 +19,7 @@ from dayjob.model.job import id_text
 from dayjob.runtime import ids
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.servers.private_postgres import private_server
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 QUIET = BrokerConfig(duties=False)
 HOUR = 3600.0
@@ -61,7 +61,7 @@ async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
                 pass
         await meanwhile()
         await gate.fetch(lock.format("_un"), token)
-        return [id_text(row[0]) for row in await within(claiming)]
+        return [id_text(row[0]) for row in await with_timeout(claiming)]
 
     async with claimer.transaction():
         yield claim_late
@@ -77,7 +77,7 @@ async def test_a_job_is_settled_while_a_concurrent_claim_is_open(broker: Broker,
     assert await late(claim_two, False) == [third]
     assert [job.id for job in taken] == [first, second]
     for job in taken:
-        await within(broker.ack(job), 5)
+        await with_timeout(broker.ack(job), 5)
 
 
 @pytest.mark.parametrize("thorough", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from dayjob.engines.postgres.pool import Pool, connect
 from dayjob.engines.postgres.settings import PostgresSettings
 from tests.support.servers.postgres import server_url
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ class Opened:
 
     async def cancel(self, connecting: asyncio.Task[Any]) -> None:
         """Cancel the task while the connection is set up."""
-        await within(self.stopped.wait())
+        await with_timeout(self.stopped.wait())
         connecting.cancel()
         await asyncio.wait({connecting})
         assert connecting.cancelled()
@@ -67,7 +67,7 @@ async def test_a_cancelled_connection_frees_its_slot_in_the_pool(
     pool = Pool(settings)
     await opened.cancel(asyncio.create_task(pool.acquire(20)))
     monkeypatch.undo()
-    connection = await within(pool.acquire(20))
+    connection = await with_timeout(pool.acquire(20))
     assert await connection.fetchval("SELECT 1") == 1
     pool.release(connection, sound=True)
     await pool.close()

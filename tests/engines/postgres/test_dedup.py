@@ -16,10 +16,10 @@ from dayjob.engines.base import Contended
 from tests.engines.postgres.roles import enqueue_keys, wanted_keys
 from tests.support.arrange import KEEP_ALL, record, state
 from tests.support.observe import check_counters
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 from tests.support.servers.postgres import server_url
 from tests.support.servers.private_postgres import private_server
-from tests.support.workers import until, within, working
+from tests.support.workers import until, with_timeout, working
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
@@ -40,10 +40,10 @@ async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
         created: Counter[str] = Counter()
         holders: defaultdict[str, set[str]] = defaultdict(set)
         for round in range(ROUNDS):
-            await together(children)
-            for some, said in zip(enqueuers, await said_by_all(children), strict=True):
-                for enqueuer, answers in zip(some, said, strict=True):
-                    for key, (id, new) in zip(wanted_keys(enqueuer, round), answers, strict=True):
+            await start_together(children)
+            for some, said in zip(enqueuers, await receive_from_all(children), strict=True):
+                for enqueuer, enqueued in zip(some, said, strict=True):
+                    for key, (id, new) in zip(wanted_keys(enqueuer, round), enqueued, strict=True):
                         created[key] += new
                         holders[key].add(id)
         assert set(created.values()) == {1}
@@ -51,7 +51,7 @@ async def test_processes_with_the_same_keys_create_each_once_and_never_deadlock(
             stored = {job.dedup_key: {job.id} for job in await broker.jobs(limit=10_000)}
             assert stored == holders
             await check_counters(broker)
-        assert [await child.ended() for child in children] == [0] * 4
+        assert [await child.wait() for child in children] == [0] * 4
         deadlocks = await server.fetch("SELECT sum(deadlocks)::int FROM pg_stat_database")
         assert deadlocks == [(0,)]
 
@@ -67,9 +67,9 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter has no time limit."""
-    monkeypatch.setattr(batcher, "PATIENCE", 3600.0)
+    monkeypatch.setattr(batcher, "CONTENDED_FOR", 3600.0)
 
 
 class Holder:
@@ -94,7 +94,7 @@ async def submitted(*calls: Any) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(call) for call in calls]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder: Holder) -> None:
     held, *others = await submitted(
         broker.enqueue("q", dedup_key="held"),
@@ -103,59 +103,59 @@ async def test_other_enqueues_do_not_wait_for_a_held_key(broker: Broker, holder:
         broker.enqueue("q"),
         broker.enqueue_many([NewJob("q"), NewJob("q", dedup_key="free too")]),
     )
-    await within(asyncio.gather(*others))
-    await within(broker.enqueue("q", dedup_key="later"))
-    await within(broker.enqueue("q"))
+    await with_timeout(asyncio.gather(*others))
+    await with_timeout(broker.enqueue("q", dedup_key="later"))
+    await with_timeout(broker.enqueue("q"))
     assert not held.done()
     assert (await broker.stats("q")).pending == 6
     await holder.rollback()
-    assert (await within(held)).created
+    assert (await with_timeout(held)).created
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_commit_of_the_holder_gives_the_waiter_its_id(broker: Broker, holder: Holder) -> None:
     one, many = await submitted(
         broker.enqueue("q", dedup_key="held"),
         broker.enqueue_many([NewJob("q", b"more"), NewJob("q", dedup_key="held")]),
     )
-    await within(broker.enqueue("q"))
+    await with_timeout(broker.enqueue("q"))
     await holder.commit()
-    answer = await within(one)
-    assert (answer.id, answer.created) == (holder.id, False)
-    more, answer = await within(many)
+    reply = await with_timeout(one)
+    assert (reply.id, reply.created) == (holder.id, False)
+    more, reply = await with_timeout(many)
     assert more.created
-    assert (answer.id, answer.created) == (holder.id, False)
+    assert (reply.id, reply.created) == (holder.id, False)
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_rollback_of_the_holder_gives_the_key_to_a_waiter(broker: Broker, holder: Holder) -> None:
     waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(3)))
-    await within(broker.enqueue("q"))
+    await with_timeout(broker.enqueue("q"))
     await holder.rollback()
-    answers = await within(asyncio.gather(*waiting))
-    assert sum(answer.created for answer in answers) == 1
-    assert len({answer.id for answer in answers}) == 1
-    assert answers[0].id != holder.id
+    enqueued = await with_timeout(asyncio.gather(*waiting))
+    assert sum(each.created for each in enqueued) == 1
+    assert len({each.id for each in enqueued}) == 1
+    assert enqueued[0].id != holder.id
 
 
 async def test_a_waiter_fails_after_its_time_limit(
     broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batcher, "PATIENCE", 0.1)
+    monkeypatch.setattr(batcher, "CONTENDED_FOR", 0.1)
     batch = [NewJob("q", b"of a batch"), NewJob("q", dedup_key="free"), NewJob("q", dedup_key="held")]
     calls = await submitted(broker.enqueue("q", dedup_key="held"), broker.enqueue_many(batch))
     for call in calls:
         with pytest.raises(Contended, match="are locked by a transaction that is still open") as caught:
-            await within(call)
+            await with_timeout(call)
         assert isinstance(caught.value, EngineUnavailable)
         assert "nothing was changed; try again when it has ended" in str(caught.value)
     assert await broker.jobs() == [], "a batch is stored whole or not at all"
     await holder.commit()
     assert (await broker.enqueue("q", dedup_key="held")).id == holder.id
-    assert [answer.created for answer in await broker.enqueue_many(batch)] == [True, True, False]
+    assert [each.created for each in await broker.enqueue_many(batch)] == [True, True, False]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Broker, holder: Holder) -> None:
     await broker.enqueue_many([NewJob("work") for _ in range(10)])
     first, *jobs = await broker.claim("work", limit=10)
@@ -165,17 +165,17 @@ async def test_an_ack_that_waits_for_a_held_key_does_not_block_others(broker: Br
         *(broker.ack(job) for job in jobs[3:6]),
         *(broker.nack(job, "no good", delay=0) for job in jobs[6:]),
     )
-    await within(asyncio.gather(*others))
+    await with_timeout(asyncio.gather(*others))
     assert not held.done()
     assert await state(broker, first.id) is JobState.RUNNING
     assert (await broker.stats("after")).pending == 3
     await holder.rollback()
-    await within(held)
+    await with_timeout(held)
     assert await state(broker, first.id) is JobState.DONE
     assert [job.payload for job in await broker.jobs("q")] == [b"follow-up"]
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("no_time_limit")
 async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_key(url: str) -> None:
     app = App(url, config=BrokerConfig(retention=KEEP_ALL))
     begun = asyncio.Event()
@@ -208,8 +208,8 @@ async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_ke
             assert [await handle.astatus() for handle in others] == [JobState.DONE] * 10
             assert await held.astatus() is JobState.RUNNING
             late = await work.aenqueue(False)
-            await within(broker.wait(late.id))
+            await with_timeout(broker.wait(late.id))
             await connection.commit()
-            assert (await within(broker.wait(held.id))).status == "completed"
+            assert (await with_timeout(broker.wait(held.id))).status == "completed"
         assert (await record(broker, held.id)).state is JobState.DONE
         assert [job.id for job in await broker.jobs("after")] == [holding.id]

@@ -17,9 +17,9 @@ from dayjob.engines.base import Contended, DocumentWrite
 from dayjob.engines.postgres import errors, pool
 from dayjob.runtime.signals import documents_topic
 from tests.engines.postgres.roles import count_up
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 from tests.support.servers.postgres import server_url
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 Console = psycopg.Connection[tuple[Any, ...]]
 
@@ -72,10 +72,10 @@ async def test_a_locked_document_is_compared_after_its_writer_ends(
         writing = asyncio.create_task(storage.compare_and_set([DocumentWrite("k", "a", b"1", b"3")]))
         await waits_for_a_lock(console, schema)
         with suppress(TimeoutError):
-            await within(asyncio.shield(writing), 0.6)  # Longer than the lock timeout of one try.
+            await with_timeout(asyncio.shield(writing), 0.6)  # Longer than the lock timeout of one try.
         assert not writing.done()
         other.commit()
-    assert await within(writing) is written
+    assert await with_timeout(writing) is written
     assert await values(storage) == {"a": b"3" if written else by_then}
 
 
@@ -91,7 +91,7 @@ async def test_a_document_that_another_writer_inserts_is_waited_for(
             other.commit()
         else:
             other.rollback()
-    assert await within(writing) is not committed
+    assert await with_timeout(writing) is not committed
     assert await values(storage) == {"a": b"1" if committed else b"2"}
 
 
@@ -118,7 +118,7 @@ async def test_documents_with_a_job_whose_dedup_key_is_held_are_not_written(
     with psycopg.connect(server_url()) as other:
         await broker.enqueue("q", dedup_key="d", connection=other)
         with pytest.raises(Contended):
-            await within(storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], [job]))
+            await with_timeout(storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], [job]))
         assert await values(storage) == {}
         other.rollback()
     assert await storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], [job])
@@ -193,18 +193,20 @@ async def test_writers_that_insert_what_others_remove_never_deadlock(
             ]
             written += await storage.compare_and_set(writes)
 
-    await within(asyncio.gather(*(swap(storage, number) for number, storage in enumerate(storages * 2))), 60)
+    await with_timeout(
+        asyncio.gather(*(swap(storage, number) for number, storage in enumerate(storages * 2))), 60
+    )
     assert written > 0
     assert deadlocks == []
 
 
 async def test_processes_that_count_together_lose_no_count(spawn: Spawn, broker: Broker, url: str) -> None:
     children = await spawn.many(4, count_up, url, 25)
-    await together(children)
-    await said_by_all(children)
+    await start_together(children)
+    await receive_from_all(children)
     assert await values(broker._session.storage) == {"counter": b"100"}
     assert sorted(int(job.payload) for job in await broker.jobs(limit=1000)) == list(range(1, 101))
-    assert [await child.ended() for child in children] == [0] * 4
+    assert [await child.wait() for child in children] == [0] * 4
 
 
 # Notifications.
@@ -220,7 +222,7 @@ async def test_only_an_announced_write_sends_a_notification(storage: Storage, ur
         assert not await storage.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True)
         assert await storage.compare_and_set([DocumentWrite("l", "a", None, b"1")], announce=True)
         kind, name = documents_topic("l")
-        assert await within(messages.get()) == f'["",[["{kind}","{name!s}",-1]]]'
+        assert await with_timeout(messages.get()) == f'["",[["{kind}","{name!s}",-1]]]'
         assert messages.empty()
     finally:
         await connection.close()

@@ -18,10 +18,10 @@ from dayjob.engines.registry import find_layout
 from tests.engines.postgres.roles import open_new
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL, claim_one
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
 from tests.support.servers.private_postgres import PrivateServer, private_server
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
@@ -45,11 +45,11 @@ async def test_twenty_processes_open_a_new_schema_at_once(tmp_path: Path, spawn:
     urls = [schema_url(tmp_path / str(number)) for number in range(2)]
     children = await spawn.many(20, open_new, urls)
     for url in urls:
-        await together(children)
-        assert await said_by_all(children) == [True] * 20
+        await start_together(children)
+        assert await receive_from_all(children) == [True] * 20
         async with Broker(url, config=QUIET) as broker:
             assert (await broker.stats("q")).pending == 20
-    assert [await child.ended() for child in children] == [0] * 20
+    assert [await child.wait() for child in children] == [0] * 20
 
 
 async def test_apply_returns_the_versions_before_and_after(url: str, schema: str, console: Console) -> None:
@@ -155,12 +155,12 @@ async def test_twenty_processes_open_an_older_layout_at_once(
         console.execute(create_layout(schema_of(tmp_path / str(number)), 1))
     children = await spawn.many(20, open_new, urls)
     for url in urls:
-        await together(children)
-        assert await said_by_all(children) == [True] * 20
+        await start_together(children)
+        assert await receive_from_all(children) == [True] * 20
         async with Broker(url, config=QUIET) as broker:
             assert (await broker.stats("q")).pending == 20
             assert (await broker._engine.documents("k"))[1] == []
-    assert [await child.ended() for child in children] == [0] * 20
+    assert [await child.wait() for child in children] == [0] * 20
 
 
 @pytest.mark.parametrize(("layout", "table"), [(1, "notes"), (2, "documents")])
@@ -189,7 +189,7 @@ async def test_the_schema_may_have_any_name(name: str, console: Console) -> None
             await use_every_verb(broker)
             waiting = other.claim("woken", wait=20)
             enqueued = await broker.enqueue("woken")
-            assert [job.id for job in await within(waiting)] == [enqueued.id]
+            assert [job.id for job in await with_timeout(waiting)] == [enqueued.id]
         found = console.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name]).fetchall()
         assert ("jobs",) in found
     finally:

@@ -13,7 +13,7 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable
 from dayjob.runtime.clock import SYSTEM
 from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
 from tests.support.servers.postgres_proxy import Proxy, proxy
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 QUIET = BrokerConfig(duties=False)
 
@@ -27,7 +27,7 @@ async def wire() -> AsyncIterator[Proxy]:
 async def test_many_open_a_new_schema_at_once(tmp_path: Path) -> None:
     brokers = [Broker(schema_url(tmp_path), config=QUIET) for _ in range(20)]
     try:
-        await within(asyncio.gather(*(broker.open() for broker in brokers)))
+        await with_timeout(asyncio.gather(*(broker.open() for broker in brokers)))
         await asyncio.gather(*(broker.enqueue("q") for broker in brokers))
         assert (await brokers[0].stats("q")).pending == 20
     finally:
@@ -58,7 +58,7 @@ async def test_opening_succeeds_when_the_server_comes_back(wire: Proxy, tmp_path
     broker = Broker(wire.through(schema_url(tmp_path)), config=QUIET)
     opening = asyncio.create_task(broker.open())
     await wire.accept()
-    async with await within(opening):
+    async with await with_timeout(opening):
         await broker.enqueue("q")
 
 

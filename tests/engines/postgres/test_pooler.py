@@ -29,7 +29,7 @@ from tests.support.arrange import KEEP_ALL, claim_one, record, running
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import schema_url, server_url, with_options
 from tests.support.servers.transaction_pooler import Pooler, pooler
-from tests.support.workers import until, within, working
+from tests.support.workers import until, with_timeout, working
 
 CONFIG = BrokerConfig(
     default=QueueConfig(retry=Retry.fixed(attempts=5, delay=0)), retention=KEEP_ALL, duties=False
@@ -92,18 +92,18 @@ async def test_a_waiting_claim_polls(broker: Broker, url: str) -> None:
     async with Broker(url, config=CONFIG) as other:
         waiting = asyncio.create_task(broker.claim("q", wait=20))
         enqueued = await other.enqueue("q")
-        (job,) = await within(waiting)
+        (job,) = await with_timeout(waiting)
         assert job.id == enqueued.id
         ended = asyncio.create_task(other.wait(job.id, 20))
         await broker.ack(job)
-        assert (await within(ended)).status == "completed"
+        assert (await with_timeout(ended)).status == "completed"
 
 
 async def test_a_cancel_reaches_the_claim_by_polling(broker: Broker, url: str) -> None:
     job = await running(broker)
     async with Broker(url, config=CONFIG) as other:
         assert await other.cancel(job.id) is CancelOutcome.REQUESTED
-        await within(job.cancel_token.wait())
+        await with_timeout(job.cancel_token.wait())
     await broker.mark_cancelled(job)
 
 
@@ -120,7 +120,7 @@ async def test_documents_and_jobs_are_written_together_or_not_at_all(broker: Bro
             await other._engine.documents("k")
             changed.clear()
             assert await storage.compare_and_set(both[:1], [second], announce=True)
-            await within(changed.wait())
+            await with_timeout(changed.wait())
         written = await asyncio.gather(
             *(
                 at.compare_and_set([DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "b", b"1", None)])

@@ -16,7 +16,7 @@ from dayjob.testing import ManualClock
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import with_options
 from tests.support.servers.private_postgres import PrivateServer, private_server
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 HOUR = 3600.0
@@ -97,7 +97,7 @@ async def snapshot(server: PrivateServer, broker: Broker) -> AsyncIterator[None]
 
 
 async def fill(broker: Broker, count: int = JOBS) -> list[str]:
-    return [answer.id for answer in await broker.enqueue_many([NewJob("q")] * count)]
+    return [each.id for each in await broker.enqueue_many([NewJob("q")] * count)]
 
 
 async def drain(broker: Broker, count: int) -> list[Job]:
@@ -196,13 +196,13 @@ async def test_an_urgent_job_of_another_process_is_claimed_first(
     async with Broker(server.url, config=QUIET) as other:
         hints.seen_pending.clear()
         urgent = await other.enqueue("q", priority=1)
-        await within(hints.seen_pending.wait())
+        await with_timeout(hints.seen_pending.wait())
         assert await next_ids(broker, 1) == [urgent.id]
         await drain(broker, BATCH)
         await broker.dead_letter(jobs[5], "no good")
         hints.seen_pending.clear()
         await other.requeue(jobs[5].id)
-        await within(hints.seen_pending.wait())
+        await with_timeout(hints.seen_pending.wait())
         assert await next_ids(broker, 1) == [jobs[5].id]
 
 
@@ -224,7 +224,7 @@ async def test_a_claim_that_finds_too_few_jobs_scans_from_the_start(
 
 async def test_each_queue_has_its_own_hint(broker: Broker, hints: Watched, snapshot: None) -> None:
     await engage(broker, hints)
-    others = [answer.id for answer in await broker.enqueue_many([NewJob("r")] * 10)]
+    others = [each.id for each in await broker.enqueue_many([NewJob("r")] * 10)]
     claimed = await broker.claim(["r", "q"], limit=12)
     assert [job.queue for job in claimed] == ["r"] * 10 + ["q"] * 2
     assert [job.id for job in claimed[:10]] == others

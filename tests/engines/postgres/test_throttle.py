@@ -12,7 +12,7 @@ from dayjob.engines.postgres.messages import EVERYTHING, RETURNED, Item
 from dayjob.engines.postgres.throttle import Throttle
 from dayjob.runtime.signals import DUE, job_topic, queue_topic
 from dayjob.testing import ManualClock
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 Q: Item = ("queue", "q", 1000)
 R: Item = ("queue", "r", 1000)
@@ -113,9 +113,9 @@ async def test_a_held_notification_is_not_sent_before_its_commit(
     over = asyncio.Event()
     with throttled.with_commit([Q]):
         asyncio.get_running_loop().call_later(0.05, over.set)
-        await within(over.wait())
+        await with_timeout(over.wait())
         assert sent.empty(), "listeners could not see the rows yet"
-    assert items(await within(sent.get())) == [Q]
+    assert items(await with_timeout(sent.get())) == [Q]
 
 
 # The end of the window.
@@ -128,7 +128,7 @@ async def test_held_notifications_are_sent_in_one_message_at_the_end_of_the_wind
     window(0.01)
     for _ in range(100):
         assert commit(throttled, [Q, R]) is None
-    message = await within(sent.get())
+    message = await with_timeout(sent.get())
     assert sorted(items(message)) == [Q, R]
     assert sent.empty()
     assert throttled.close() is None
@@ -141,7 +141,7 @@ async def test_the_end_of_a_window_starts_another(
     window(0.01)
     clock.advance(0.005)
     commit(throttled, [Q])
-    await within(sent.get())
+    await with_timeout(sent.get())
     clock.advance(0.006)
     window(NEVER)
     assert commit(throttled, [Q]) is None, "it was sent just now"
@@ -167,7 +167,7 @@ async def test_a_closed_throttle_sends_nothing(
     assert items(throttled.close()) == [Q]
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, over.set)
-    await within(over.wait())
+    await with_timeout(over.wait())
     assert sent.empty()
 
 

@@ -23,7 +23,7 @@ from tests.support.arrange import claim_one, record
 from tests.support.observe import check_counters, everything
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.servers.private_postgres import private_server
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False)
 HOUR = 3600.0
@@ -86,7 +86,7 @@ async def notifications(schema: str) -> AsyncIterator[list[str]]:
         await connection.add_listener(channel, receive)
         yield received
         await connection.execute("SELECT pg_notify($1, 'over')", channel)
-        await within(over.wait())
+        await with_timeout(over.wait())
     finally:
         await connection.close()
 
@@ -104,7 +104,7 @@ async def test_a_commit_makes_the_job_claimable_and_wakes_a_waiting_claim(
         assert await broker.get(enqueued.id) is None, "not before the commit"
         assert not waiting.done()
         await caller.commit()
-        (job,) = await within(waiting)
+        (job,) = await with_timeout(waiting)
         assert (job.id, job.payload) == (enqueued.id, b"data")
     await check_counters(broker)
 
@@ -148,7 +148,7 @@ async def test_all_options_work_in_a_transaction(broker: Broker, caller: Caller)
 
 async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> None:
     held = await broker.enqueue("q", b"held", dedup_key="held")
-    answers = await broker.enqueue_many(
+    enqueued = await broker.enqueue_many(
         [
             NewJob("q", b"plain"),
             NewJob("q", b"keyed", dedup_key="new"),
@@ -159,8 +159,8 @@ async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> 
         connection=caller.connection,
     )
     await caller.commit()
-    assert [answer.created for answer in answers] == [True, True, False, True, False]
-    assert answers[2].id == answers[4].id == held.id
+    assert [each.created for each in enqueued] == [True, True, False, True, False]
+    assert enqueued[2].id == enqueued[4].id == held.id
     assert [job.payload for job in await broker.jobs()] == [b"held", b"plain", b"keyed", b"another"]
     assert await broker.kv_get(b"k") == b"v"
     await check_counters(broker)

@@ -14,7 +14,7 @@ from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL
 from tests.support.servers.postgres_cluster import PROGRAMS
 from tests.support.servers.private_postgres import PrivateServer, private_server
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 
 @pytest.fixture(params=sorted(PROGRAMS))
@@ -51,7 +51,7 @@ async def test_a_worker_runs_jobs_of_committed_transactions(server: PrivateServe
             await connection.commit()
             dropped = await work.using(connection=connection).aenqueue(2)
             await connection.rollback()
-        await within(Worker(app).run_until_idle())
+        await with_timeout(Worker(app).run_until_idle())
         assert await kept.aresult(timeout=10) == 1
         assert runs == [1, 1]
         assert await kept.astatus() is JobState.DONE

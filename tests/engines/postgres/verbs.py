@@ -6,7 +6,7 @@ from dayjob import Broker, CancelOutcome, JobState, NewJob
 from dayjob.engines.base import DocumentWrite
 from tests.support.arrange import claim_one, record
 from tests.support.observe import check_counters
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 
 async def use_every_verb(broker: Broker) -> None:
@@ -22,7 +22,7 @@ async def use_every_verb(broker: Broker) -> None:
     jobs = await broker.claim(["q", "after"], limit=10)
     assert len(jobs) == 6
     assert await broker.cancel(jobs[0].id) is CancelOutcome.REQUESTED
-    await within(jobs[0].cancel_token.wait())
+    await with_timeout(jobs[0].cancel_token.wait())
     await broker.mark_cancelled(jobs[0])
     await broker.dead_letter(jobs[1], "no good")
     await broker.dead_letter(jobs[2], "no good")

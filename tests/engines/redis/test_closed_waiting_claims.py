@@ -25,7 +25,7 @@ from tests.engines.redis.waiting_claims import (
 )
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 from tests.support.workers import KEEP_ALL, pause, working
 
 
@@ -132,7 +132,7 @@ async def test_a_handoff_during_a_claim_that_finds_a_job_stays_within_the_limit(
 
     broker._engine.claim = slow_claim  # type: ignore[method-assign]
     await other.enqueue("q", b"2")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.payload == b"1"
     await until_pending(other)
     assert [job.payload for job in await other.jobs("q", JobState.PENDING)] == [b"2"]
@@ -143,9 +143,9 @@ async def test_a_local_enqueue_ends_the_wait_and_the_next_job_goes_to_another_cl
 ) -> None:
     waiting = await waiting_claim(broker)
     await broker.enqueue("q", b"here")
-    assert [job.payload for job in await within(waiting)] == [b"here"]
+    assert [job.payload for job in await with_timeout(waiting)] == [b"here"]
     enqueued = await other.enqueue("q", b"elsewhere")
-    [job] = await within(other.claim("q", wait=20))
+    [job] = await with_timeout(other.claim("q", wait=20))
     assert (job.id, job.attempts) == (enqueued.id, 1)
 
 
@@ -155,20 +155,20 @@ async def test_a_full_server_hands_no_job_off(server: Server, broker: Broker, ot
         connection.config_set("maxmemory", 1)
         for options in ({}, {"expires": 60}, {"dedup_key": "k"}):
             with pytest.raises(EngineUnavailable, match="memory is full"):
-                await within(other.enqueue("q", **options))
+                await with_timeout(other.enqueue("q", **options))
         connection.config_set("maxmemory", 0)
     assert not waiting.done()
     assert sizes(server, "handoffs") == [0]
     await other.enqueue("q")
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
 
 
 async def test_a_cancel_reaches_a_job_that_is_being_handed_off(broker: Broker, other: Broker) -> None:
     waiting = await waiting_claim(broker)
     enqueued = await other.enqueue("q")
     await other.cancel(enqueued.id)
-    [job] = await within(waiting)
-    await within(job.cancel_token.wait())
+    [job] = await with_timeout(waiting)
+    await with_timeout(job.cancel_token.wait())
 
 
 async def test_without_the_right_to_pubsub_no_job_is_handed_off(
@@ -179,7 +179,7 @@ async def test_without_the_right_to_pubsub_no_job_is_handed_off(
     waiting = await waiting_claim(broker)
     before = script_calls(server)
     await other.enqueue("q")
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
     assert script_calls(server) == before + 2
     await broker.sweep()
 
@@ -221,5 +221,5 @@ async def test_an_enqueue_on_an_injected_clock_hands_no_job_off(server: Server, 
         waiting = await waiting_claim(broker)
         before = script_calls(server)
         await other.enqueue("q")
-        assert len(await within(waiting)) == 1
+        assert len(await with_timeout(waiting)) == 1
         assert script_calls(server) == before + 2

@@ -16,7 +16,7 @@ from tests.engines.redis.conftest import QUIET
 from tests.support.arrange import claim_one
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 
 FIRST = DocumentWrite("k", "a", None, b"1")
 
@@ -38,11 +38,11 @@ async def test_a_write_whose_reply_is_lost_is_applied_once_and_succeeds(
 ) -> None:
     storage = through._session.storage
     proxy.losing = times
-    assert await within(storage.compare_and_set([FIRST], [insertion(through)]))
+    assert await with_timeout(storage.compare_and_set([FIRST], [insertion(through)]))
     assert (await through.stats("q")).pending == 1
     for write in (DocumentWrite("k", "a", b"1", b"2"), DocumentWrite("k", "a", b"2", None)):
         proxy.losing = times
-        assert await within(storage.compare_and_set([write]))
+        assert await with_timeout(storage.compare_and_set([write]))
     assert await values(through) == {}
     assert proxy.lost == 3 * times
 
@@ -50,7 +50,7 @@ async def test_a_write_whose_reply_is_lost_is_applied_once_and_succeeds(
 async def test_a_refused_write_whose_reply_is_lost_is_refused_again(through: Broker, proxy: Proxy) -> None:
     await through._engine.compare_and_set([FIRST])
     proxy.losing = 1
-    assert not await within(through._session.storage.compare_and_set([FIRST], [insertion(through)]))
+    assert not await with_timeout(through._session.storage.compare_and_set([FIRST], [insertion(through)]))
     assert proxy.lost == 1
     assert await through.jobs() == []
 
@@ -63,9 +63,9 @@ async def test_a_write_that_was_undone_before_its_repetition_is_not_applied_agai
     with broker._engine.signals.listen([documents_topic("k")]) as announced:
         await broker._engine.documents("k")
         writing = asyncio.create_task(through._session.storage.compare_and_set([FIRST], announce=True))
-        await within(announced.wait())
+        await with_timeout(announced.wait())
         assert await broker._engine.compare_and_set([DocumentWrite("k", "a", b"1", None)])
-    assert await within(writing)
+    assert await with_timeout(writing)
     assert await values(broker) == {}
 
 
@@ -73,7 +73,7 @@ async def test_reclaimed_claims_are_counted_once(through: Broker, proxy: Proxy) 
     await through.enqueue_many([NewJob("q"), NewJob("q")])
     await through.claim("q", limit=2, worker="gone")
     proxy.losing = 1
-    assert await within(through.reclaim_from(["gone"])) == 2
+    assert await with_timeout(through.reclaim_from(["gone"])) == 2
     assert proxy.lost == 1
     assert [len(job.errors) for job in await through.jobs()] == [1, 1]
 
@@ -93,7 +93,7 @@ async def test_a_full_server_accepts_documents_and_refuses_jobs(server: Server, 
             assert await other._engine.compare_and_set([DocumentWrite("k", "new", b"1", b"22")])
             assert await other._engine.compare_and_set([DocumentWrite("k", "old", b"1", None)], announce=True)
         with pytest.raises(EngineUnavailable, match="memory is full"):
-            await within(
+            await with_timeout(
                 engine.compare_and_set([DocumentWrite("k", "new", b"22", None)], [insertion(broker)])
             )
         assert await values(broker) == {"new": b"22"}
@@ -136,7 +136,7 @@ async def test_without_the_right_to_subscribe_documents_are_polled(server: Serve
             await broker._engine.documents("k")
             event.clear()
             await other._engine.compare_and_set([FIRST], announce=True)
-            await within(event.wait())
+            await with_timeout(event.wait())
 
 
 # Reads of one call.

@@ -12,7 +12,7 @@ from tests.engines.redis.waiting_claims import (
     waiting_claim,
 )
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 
 
 async def test_an_enqueue_hands_its_job_off_to_a_waiting_claim(
@@ -22,7 +22,7 @@ async def test_an_enqueue_hands_its_job_off_to_a_waiting_claim(
     waiting = await waiting_claim(broker)
     before = script_calls(server)
     enqueued = await other.enqueue("q", b"data", headers={"h": "v"}, dedup_key="k", dedup_until="settled")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert script_calls(server) == before + 1
     assert (job.id, job.payload, job.attempts, job.epoch, job.worker) == (enqueued.id, b"data", 1, 1, "w")
     stored = await other.get(job.id)
@@ -38,7 +38,7 @@ async def test_the_lease_of_a_handed_off_job_follows_the_server_clock(
 ) -> None:
     waiting = await waiting_claim(broker, lease=7)
     await other.enqueue("q")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     with client(server.url) as connection:
         seconds, micros = connection.time()
     assert job.lease_us is not None
@@ -53,10 +53,10 @@ async def test_the_claim_that_has_waited_longest_is_next(
     async with Broker(server.url, config=QUIET) as third:
         first, second = await waiting_claim(broker), await waiting_claim(third)
         await other.enqueue("q", b"1")
-        assert [job.payload for job in await within(first)] == [b"1"]
+        assert [job.payload for job in await with_timeout(first)] == [b"1"]
         third_wait = await waiting_claim(broker)
         await other.enqueue("q", b"2")
-        assert [job.payload for job in await within(second)] == [b"2"]
+        assert [job.payload for job in await with_timeout(second)] == [b"2"]
         await cancel(third_wait)
 
 
@@ -68,7 +68,7 @@ async def test_a_paused_queue_hands_no_job_off(broker: Broker, other: Broker) ->
     await other.enqueue("q", b"first", priority=1)
     assert (await other.stats("q")).running == 0
     await other.resume("q")
-    assert [job.payload for job in await within(waiting)] == [b"first", b"later"]
+    assert [job.payload for job in await with_timeout(waiting)] == [b"first", b"later"]
 
 
 async def test_a_job_behind_pending_ones_is_not_handed_off(broker: Broker, other: Broker) -> None:
@@ -80,7 +80,7 @@ async def test_a_job_behind_pending_ones_is_not_handed_off(broker: Broker, other
     await other.enqueue("q", b"5", priority=5)
     assert (await other.stats("q")).running == 0
     engine_of(broker).signals.publish_all()
-    assert [job.payload for job in await within(waiting)] == [b"5", b"10", b"20", b"30"]
+    assert [job.payload for job in await with_timeout(waiting)] == [b"5", b"10", b"20", b"30"]
 
 
 async def test_scheduled_and_expired_jobs_are_not_handed_off(broker: Broker, other: Broker) -> None:
@@ -89,13 +89,13 @@ async def test_scheduled_and_expired_jobs_are_not_handed_off(broker: Broker, oth
     await other.enqueue("q", expires=0)
     assert (await other.stats("q")).running == 0
     await other.enqueue("q", b"now")
-    assert [job.payload for job in await within(waiting)] == [b"now"]
+    assert [job.payload for job in await with_timeout(waiting)] == [b"now"]
 
 
 async def test_a_dedup_key_until_claimed_is_released_when_the_job_runs(broker: Broker, other: Broker) -> None:
     waiting = await waiting_claim(broker)
     first = await other.enqueue("q", dedup_key="k")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.id == first.id
     second = await other.enqueue("q", dedup_key="k")
     assert second.created
@@ -105,7 +105,7 @@ async def test_a_dedup_key_until_claimed_is_released_when_the_job_runs(broker: B
 async def test_a_batch_is_not_handed_off_but_claimed_as_a_batch(broker: Broker, other: Broker) -> None:
     waiting = await waiting_claim(broker)
     await other.enqueue_many([NewJob("q", priority=priority) for priority in (3, 1, 2)])
-    assert [job.priority for job in await within(waiting)] == [1, 2, 3]
+    assert [job.priority for job in await with_timeout(waiting)] == [1, 2, 3]
 
 
 async def test_a_large_job_is_not_handed_off_but_claimed(
@@ -114,5 +114,5 @@ async def test_a_large_job_is_not_handed_off_but_claimed(
     waiting = await waiting_claim(broker)
     before = script_calls(server)
     await other.enqueue("q", bytes(100_000))
-    assert len((await within(waiting))[0].payload) == 100_000
+    assert len((await with_timeout(waiting))[0].payload) == 100_000
     assert script_calls(server) == before + 2

@@ -11,7 +11,7 @@ from dayjob.engines.base import BATCH_BYTES, ClaimRequest
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.redis.conftest import QUIET
 from tests.support.servers.proxy import Proxy
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 
 MEGABYTE = 1_000_000
 
@@ -62,7 +62,7 @@ async def test_each_request_of_a_batch_gets_a_job(broker: Broker) -> None:
 async def test_waiting_claims_get_all_large_jobs(broker: Broker) -> None:
     waiting = [asyncio.create_task(broker.claim("q", limit=2, wait=20)) for _ in range(8)]
     await enqueue_large(broker, 16)
-    found = [job for jobs in await within(asyncio.gather(*waiting)) for job in jobs]
+    found = [job for jobs in await with_timeout(asyncio.gather(*waiting)) for job in jobs]
     found += await broker.claim("q", limit=100)
     found += await broker.claim("q", limit=100)
     assert sorted(order(found)) == list(range(16))
@@ -79,9 +79,9 @@ async def test_a_transfer_that_takes_longer_than_the_limit_of_silence_succeeds(
         begun = SYSTEM.elapsed()
         proxy.bytes_per_second = 2 * MEGABYTE
         if direction == "request":
-            assert len(await within(slow.enqueue_many([job] * 4))) == 4
+            assert len(await with_timeout(slow.enqueue_many([job] * 4))) == 4
         else:
             await broker.enqueue_many([job] * 4)
-            assert len(await within(slow.claim("q", limit=5))) == 5
+            assert len(await with_timeout(slow.claim("q", limit=5))) == 5
         assert SYSTEM.elapsed() - begun > 1.5
         proxy.bytes_per_second = None

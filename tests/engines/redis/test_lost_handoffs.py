@@ -20,7 +20,7 @@ from tests.engines.redis.waiting_claims import (
 )
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 from tests.support.workers import pause
 
 
@@ -37,14 +37,14 @@ async def test_a_lost_handoff_is_revoked_and_the_attempt_does_not_count(
     assert due is not None
     assert due <= 3_000_000
     assert await promote(other) == 1
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
 
 
 async def test_an_acknowledged_handoff_is_not_revoked(server: Server, broker: Broker, other: Broker) -> None:
     waiting = await waiting_claim(broker)
     await other.enqueue("q")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     await until_acknowledged(server)
     assert await promote(other) == 0
     await broker.ack(job)
@@ -73,7 +73,7 @@ async def test_the_acknowledgment_is_sent_before_the_job_can_block_the_loop(
 ) -> None:
     waiting = await waiting_claim(broker)
     await other.enqueue("q")
-    await within(waiting)
+    await with_timeout(waiting)
     deadline = SYSTEM.elapsed() + 20
     while sizes(server, "handoffs") != [0]:  # No other coroutine runs meanwhile.
         assert SYSTEM.elapsed() < deadline
@@ -86,7 +86,7 @@ async def test_without_an_idle_connection_the_acknowledgment_opens_one(
     waiting = await waiting_claim(broker)
     engine_of(broker)._client._drop_idle()
     await other.enqueue("q")
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
     await until_acknowledged(server)
 
 
@@ -102,7 +102,7 @@ async def test_an_acknowledgment_on_a_dead_connection_is_repeated(
         connection.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert connections._idle  # The client has not noticed yet.
     receive(broker, message[0])
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
     await until_acknowledged(server)
 
 
@@ -114,7 +114,7 @@ async def test_a_late_handoff_is_delivered_if_the_claim_is_current(
     assert waiting_claims._offset is not None
     waiting_claims._offset += 2
     enqueued = await other.enqueue("q")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert (job.id, job.epoch) == (enqueued.id, 1)
     assert sizes(server, "handoffs") == [0]
 
@@ -160,7 +160,7 @@ async def test_reclaiming_an_acknowledged_handoff_counts_the_attempt(
 ) -> None:
     waiting = await waiting_claim(broker)
     enqueued = await other.enqueue("q", max_attempts=1)
-    await within(waiting)
+    await with_timeout(waiting)
     await until_acknowledged(server)
     assert await other.reclaim_from(["w"]) == 1
     [job] = await other.dead_jobs("q")
@@ -176,7 +176,7 @@ async def test_a_lease_that_expires_before_the_acknowledgment_does_not_count(
     await until_received(lost)
     await pause(0.01)
     assert await other.reap() == 1
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert (job.attempts, job.epoch) == (1, 2)
 
 
@@ -187,7 +187,7 @@ async def test_a_client_without_a_subscription_gets_no_handoff(
     with client(server.url) as connection:
         connection.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
     enqueued = await other.enqueue("q")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 1)
 
 
@@ -197,9 +197,9 @@ async def test_an_enqueue_whose_reply_was_lost_hands_its_job_off_once(
     await through.enqueue("elsewhere")
     waiting = await waiting_claim(broker)
     proxy.losing = 1
-    enqueued = await within(through.enqueue("q"))
+    enqueued = await with_timeout(through.enqueue("q"))
     assert (enqueued.created, proxy.lost) == (True, 1)
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert (job.id, job.epoch) == (enqueued.id, 1)
     assert (await broker.stats("q")).running == 1
 
@@ -209,15 +209,15 @@ async def test_jobs_are_handed_off_after_a_restart_and_a_script_flush(
 ) -> None:
     waiting = await waiting_claim(broker)
     await asyncio.to_thread(server.restart)
-    await within(other.stats("q"))
+    await with_timeout(other.stats("q"))
     async with asyncio.timeout(20):
         with client(server.url) as connection:
             while not connection.client_list("pubsub"):
                 await pause(0.01)
             connection.script_flush()
     await other.enqueue("q", b"1")
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     assert job.attempts == 1
     again = await waiting_claim(broker)
     await other.enqueue("q", b"2")
-    assert [job.payload for job in await within(again)] == [b"2"]
+    assert [job.payload for job in await with_timeout(again)] == [b"2"]

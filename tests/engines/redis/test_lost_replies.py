@@ -24,7 +24,7 @@ from dayjob.runtime.ids import new_key
 from tests.engines.redis.conftest import QUIET, SHORT
 from tests.support.arrange import claim_one
 from tests.support.servers.proxy import Proxy
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,9 @@ async def test_a_job_is_stored_once_and_reported_as_created(
     through: Broker, proxy: Proxy, times: int
 ) -> None:
     proxy.losing = times
-    enqueued = await within(through.enqueue_many([NewJob("q", kv={b"k": b"v"}), NewJob("q", dedup_key="k")]))
+    enqueued = await with_timeout(
+        through.enqueue_many([NewJob("q", kv={b"k": b"v"}), NewJob("q", dedup_key="k")])
+    )
     assert [each.created for each in enqueued] == [True, True]
     assert (await through.stats("q")).pending == 2
     assert await through.kv_get(b"k") == b"v"
@@ -53,9 +55,9 @@ async def test_a_job_that_ran_before_the_enqueue_was_repeated_is_not_stored_agai
     await broker.pause("unrelated")
     waiting = asyncio.create_task(broker.claim("q", wait=20))
     enqueuing = asyncio.create_task(through.enqueue("q"))
-    [job] = await within(waiting)
+    [job] = await with_timeout(waiting)
     await broker.ack(job)
-    assert (await within(enqueuing)).created
+    assert (await with_timeout(enqueuing)).created
     assert await broker.jobs() == []
     assert (await broker.stats("q")).done == 1
     await broker.resume("unrelated")
@@ -64,7 +66,7 @@ async def test_a_job_that_ran_before_the_enqueue_was_repeated_is_not_stored_agai
 async def test_a_claim_is_made_once(through: Broker, proxy: Proxy) -> None:
     await through.enqueue_many([NewJob("q", b"%d" % number) for number in range(5)])
     proxy.losing = 1
-    claims = await within(through.claim("q", limit=3))
+    claims = await with_timeout(through.claim("q", limit=3))
     assert [(job.payload, job.attempts, job.epoch) for job in claims] == [
         (b"0", 1, 1), (b"1", 1, 1), (b"2", 1, 1),
     ]  # fmt: skip
@@ -79,8 +81,8 @@ async def test_a_job_stored_for_a_waiting_claim_is_claimed_once(through: Broker,
     while not through._session.waiting_claims._by_queue:
         await asyncio.wait({waiting}, timeout=0.01)
     proxy.losing = 1
-    assert (await within(through.enqueue("q"))).created
-    [claim] = await within(waiting)
+    assert (await with_timeout(through.enqueue("q"))).created
+    [claim] = await with_timeout(waiting)
     assert (claim.attempts, claim.epoch) == (1, 1)
     assert (await through.stats("q")).running == 1
 
@@ -89,7 +91,7 @@ async def test_settlements_are_applied_once_and_none_is_reported_lost(through: B
     await through.enqueue_many([NewJob("q") for _ in range(4)])
     acked, nacked, dead, snoozed = await through.claim("q", limit=4)
     proxy.losing = 2
-    results = await within(
+    results = await with_timeout(
         through.settle_many(
             [
                 Settlement.ack(acked, enqueue=[NewJob("after")], kv={b"k": b"v"}),
@@ -111,36 +113,36 @@ async def test_renewals_cancels_and_requeues_are_applied_once(through: Broker, p
     await through.enqueue("q")
     claim = await claim_one(through)
     proxy.losing = 1
-    await within(through.renew(claim))
+    await with_timeout(through.renew(claim))
     waiting = await through.enqueue("q")
     proxy.losing = 1
-    assert await within(through.cancel(waiting.id)) is CancelOutcome.REMOVED
+    assert await with_timeout(through.cancel(waiting.id)) is CancelOutcome.REMOVED
     await through.dead_letter(claim, "x")
     proxy.losing = 1
-    assert await within(through.requeue(claim.id))
+    assert await with_timeout(through.requeue(claim.id))
     assert (await through.stats("q")).pending == 1
     proxy.losing = 1
-    await within(through.kv_put(b"k", b"v"))
+    await with_timeout(through.kv_put(b"k", b"v"))
     proxy.losing = 1
-    assert await within(through.reschedule(claim.id, priority=5))
+    assert await with_timeout(through.reschedule(claim.id, priority=5))
 
 
 async def test_the_duties_count_each_job_once(through: Broker, proxy: Proxy) -> None:
     config = BrokerConfig(duties=False, retention=Retention(dead=1e-6))
     await through.enqueue_many([NewJob("q", delay=1e-6), NewJob("q", delay=1e-6)])
     proxy.losing = 1
-    assert await within(through.promote()) == 2
+    assert await with_timeout(through.promote()) == 2
     claims = await through.claim("q", limit=2, lease=1e-6)
     proxy.losing = 1
-    assert await within(through.reap()) == 2
+    assert await with_timeout(through.reap()) == 2
     assert {(await through.get(claim.id)).state for claim in claims} == {JobState.PENDING}  # type: ignore[union-attr]
     async with Broker(proxy.url("dayjob"), config=config) as purging:
         await purging.dead_letter(await claim_one(purging), "x")
         proxy.losing = 1
-        assert await within(purging.sweep()) == 1
+        assert await with_timeout(purging.sweep()) == 1
         await purging.dead_letter(await claim_one(purging), "x")
         proxy.losing = 1
-        assert await within(purging.purge_dead()) == 1
+        assert await with_timeout(purging.purge_dead()) == 1
 
 
 async def test_a_settlement_of_unknown_outcome_is_found_applied_when_it_is_repeated(proxy: Proxy) -> None:
@@ -154,9 +156,9 @@ async def test_a_settlement_of_unknown_outcome_is_found_applied_when_it_is_repea
         ]
         proxy.losing = 1_000_000
         with pytest.raises(EngineUnavailable, match="no reply"):
-            await within(broker.settle_many(settlements))
+            await with_timeout(broker.settle_many(settlements))
         proxy.losing = 0
-        results = await within(broker.settle_many([*settlements, Settlement.ack(other)]))
+        results = await with_timeout(broker.settle_many([*settlements, Settlement.ack(other)]))
         assert [result.state for result in results] == ["done", "scheduled", "done"]
         assert (await broker.stats("after")).pending == 1
         with pytest.raises(LeaseLost):
@@ -170,9 +172,9 @@ async def test_a_settlement_that_never_arrived_is_applied_when_it_is_repeated(pr
         proxy.lost = 1
         await proxy.stop()
         with pytest.raises(EngineUnavailable):
-            await within(broker.ack(claim, enqueue=[NewJob("after")]))
+            await with_timeout(broker.ack(claim, enqueue=[NewJob("after")]))
         await proxy.start()
-        await within(broker.ack(claim, enqueue=[NewJob("after")]))
+        await with_timeout(broker.ack(claim, enqueue=[NewJob("after")]))
         assert (await broker.stats("after")).pending == 1
         assert (await broker.stats("q")).done == 1
 

@@ -12,7 +12,7 @@ from tests.support.arrange import claim_one
 from tests.support.observe import everything
 from tests.support.servers.proxy import Proxy, proxied
 from tests.support.servers.redis import Server, client, running_server
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 from tests.support.workers import pause
 
 
@@ -32,7 +32,7 @@ async def test_a_restart_loses_no_acknowledged_write(server: Server, broker: Bro
     await broker.pause("paused")
     before = await everything(broker)
     await asyncio.to_thread(server.restart)
-    assert await within(everything(broker)) == before
+    assert await with_timeout(everything(broker)) == before
     assert not (await broker.enqueue("later", dedup_key="k")).created
     await broker.ack(running)
     await broker.resume("paused")
@@ -43,7 +43,7 @@ async def test_a_waiting_claim_gets_a_job_after_a_restart(server: Server, broker
     await asyncio.to_thread(server.restart)
     async with Broker(server.url, config=QUIET) as other:
         await other.enqueue("q")
-    assert len(await within(waiting)) == 1
+    assert len(await with_timeout(waiting)) == 1
 
 
 async def test_scripts_are_sent_again_after_a_flush(server: Server, broker: Broker) -> None:
@@ -65,7 +65,7 @@ async def test_killed_connections_are_opened_again(server: Server, broker: Broke
         assert connection.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes") > 0
     async with Broker(server.url, config=QUIET) as other:
         await other.enqueue("q")
-    [claim] = await within(waiting)
+    [claim] = await with_timeout(waiting)
     await broker.ack(claim)
 
 
@@ -78,7 +78,7 @@ async def test_a_call_waits_for_a_paused_server(server: Server, broker: Broker) 
         await asyncio.wait({acking}, timeout=0.2)
         assert not acking.done()
         connection.execute_command("CLIENT", "UNPAUSE")
-    await within(acking)
+    await with_timeout(acking)
     assert (await broker.stats("q")).done == 1
 
 
@@ -91,9 +91,9 @@ async def test_a_call_to_a_server_paused_for_too_long_fails_and_its_repetition_i
         with client(server.url) as connection:
             connection.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
             with pytest.raises(EngineUnavailable, match="no reply"):
-                await within(broker.ack(claim, enqueue=[NewJob("after")]))
+                await with_timeout(broker.ack(claim, enqueue=[NewJob("after")]))
             connection.execute_command("CLIENT", "UNPAUSE")
-        await within(broker.ack(claim, enqueue=[NewJob("after")]))
+        await with_timeout(broker.ack(claim, enqueue=[NewJob("after")]))
         assert (await broker.stats("after")).pending == 1
 
 
@@ -111,7 +111,7 @@ async def test_a_full_server_refuses_new_jobs_and_settles_running_ones(
             lambda: broker.kv_put(b"k", b"v"),
         ):
             with pytest.raises(EngineUnavailable, match="memory is full"):
-                await within(attempt())
+                await with_timeout(attempt())
         assert await broker.all_stats() == before
         await broker.ack(acked)
         assert await broker.nack(nacked, "boom", delay=5) == "scheduled"
@@ -139,7 +139,7 @@ async def test_a_call_to_a_replica_waits_until_it_is_promoted(server: Server, br
         await asyncio.wait({enqueuing}, timeout=0.2)
         assert not enqueuing.done()
         connection.execute_command("REPLICAOF", "NO", "ONE")
-    assert (await within(enqueuing)).created
+    assert (await with_timeout(enqueuing)).created
     assert (await broker.stats("q")).pending == 1
 
 
@@ -148,7 +148,7 @@ async def test_a_call_to_a_replica_that_stays_one_fails_with_the_reason(server: 
         with client(server.url) as connection:
             connection.execute_command("REPLICAOF", "127.0.0.1", 1)
             with pytest.raises(EngineUnavailable, match=r"no reply .*READONLY"):
-                await within(broker.enqueue("q"))
+                await with_timeout(broker.enqueue("q"))
             connection.execute_command("REPLICAOF", "NO", "ONE")
 
 
@@ -166,7 +166,7 @@ async def test_a_call_to_a_replica_that_stays_one_fails_with_the_reason(server: 
 )
 async def test_a_transient_error_is_repeated(through: Broker, proxy: Proxy, reply: str) -> None:
     proxy.replies = [f"-{reply}\r\n".encode()] * 3
-    assert (await within(through.enqueue("q"))).created
+    assert (await with_timeout(through.enqueue("q"))).created
     assert proxy.replies == []
 
 
@@ -178,25 +178,25 @@ async def test_a_call_without_rights_fails_and_succeeds_after_they_are_restored(
     with client(server.url) as connection:
         connection.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval")
         with pytest.raises(EngineUnavailable, match="refuses this user"):
-            await within(broker.ack(claim))
+            await with_timeout(broker.ack(claim))
         connection.execute_command("ACL", "SETUSER", "default", "+evalsha", "+eval")
-    await within(broker.ack(claim))
+    await with_timeout(broker.ack(claim))
 
 
 async def test_a_call_that_the_server_refuses_fails_at_once(through: Broker, proxy: Proxy) -> None:
     proxy.replies = [b"-ERR unknown command\r\n"]
     with pytest.raises(EngineUnavailable, match="unknown command"):
-        await within(through.enqueue("q"))
+        await with_timeout(through.enqueue("q"))
 
 
 async def test_a_moved_reply_leads_to_the_other_node(server: Server, through: Broker, proxy: Proxy) -> None:
     async with proxied(server.socket) as other:
         proxy.replies = [f"-MOVED 1234 127.0.0.1:{other.port}\r\n".encode()]
-        assert (await within(through.enqueue("q"))).created
+        assert (await with_timeout(through.enqueue("q"))).created
         proxy.replies = [b"-ERR the wrong node\r\n"]
-        assert (await within(through.enqueue("q"))).created
+        assert (await with_timeout(through.enqueue("q"))).created
         proxy.replies.clear()
-    assert (await within(through.stats("q"))).pending == 2
+    assert (await with_timeout(through.stats("q"))).pending == 2
 
 
 async def test_a_cluster_holds_all_keys_in_one_slot() -> None:
@@ -217,7 +217,7 @@ async def test_a_cluster_holds_all_keys_in_one_slot() -> None:
 async def test_opening_an_unreachable_server_fails_within_the_timeout_and_hides_the_password() -> None:
     url = "redis://ada:s3cr%40t@127.0.0.1:1/0?timeout=0.2"
     with pytest.raises(EngineUnavailable, match="no reply") as caught:
-        await within(Broker(url).open())
+        await with_timeout(Broker(url).open())
     assert "s3cr" not in str(caught.value)
     assert "redis://ada:***@127.0.0.1:1/0" in str(caught.value)
 
@@ -227,7 +227,7 @@ async def test_opening_with_a_refused_user_is_a_config_error(user: str) -> None:
     async with running_server(requirepass="s3cret") as server, proxied(server.socket) as proxy:
         url = proxy.url("dayjob").replace("127.0.0.1", f"{user}127.0.0.1")
         with pytest.raises(ConfigError, match="refuses this user") as caught:
-            await within(Broker(url).open())
+            await with_timeout(Broker(url).open())
         assert "wr0ng" not in str(caught.value)
         allowed = proxy.url("dayjob").replace("127.0.0.1", ":s3cret@127.0.0.1")
         async with Broker(allowed, config=QUIET) as broker:

@@ -9,7 +9,7 @@ from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.test_outages import waiting_claim
 from tests.support.arrange import claim_one
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import within
+from tests.support.waiting import with_timeout
 from tests.support.workers import pause
 
 
@@ -19,12 +19,12 @@ async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -
     async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
         waiting = await waiting_claim(broker, "q")
         enqueued = await other.enqueue("q")
-        [claim] = await within(waiting)
+        [claim] = await with_timeout(waiting)
         done = asyncio.create_task(other.wait(enqueued.id, 60))
         await broker.cancel(claim.id)
-        await within(claim.cancel_token.wait())
+        await with_timeout(claim.cancel_token.wait())
         await broker.ack(claim)
-        assert (await within(done)).status == "completed"
+        assert (await with_timeout(done)).status == "completed"
 
 
 async def test_a_producer_needs_one_connection(server: Server) -> None:
@@ -46,7 +46,7 @@ async def test_one_subscription_serves_all_waiting_claims(server: Server, broker
     async with Broker(server.url, config=QUIET) as other:
         for number in range(5):
             await other.enqueue(f"q{number}")
-    assert [len(await within(claims)) for claims in waiting] == [1] * 5
+    assert [len(await with_timeout(claims)) for claims in waiting] == [1] * 5
 
 
 async def test_a_batch_publishes_one_message(server: Server, broker: Broker) -> None:

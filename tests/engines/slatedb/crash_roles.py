@@ -7,7 +7,7 @@ from collections import Counter
 
 from dayjob import Broker, BrokerConfig, Job, JobState, NewJob
 from tests.faults.roles import CONFIG, WORK, Log, settle
-from tests.support.processes import say, told
+from tests.support.processes import send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
@@ -20,7 +20,7 @@ async def every_job(broker: Broker) -> dict[str, Job]:
 
 
 async def miscounted(broker: Broker) -> list[str]:
-    """Where the counters differ from the listing."""
+    """Return the queues whose counters differ from the listing."""
     listed = Counter((job.queue, job.state) for job in (await every_job(broker)).values())
     return [
         f"{queue} {state}: {getattr(stats, state.value)} counted, {listed[queue, state]} listed"
@@ -31,12 +31,12 @@ async def miscounted(broker: Broker) -> list[str]:
 
 
 async def churn(url: str, enqueued_path: str, settled_path: str) -> None:
-    """At the test's word: open, say what is miscounted, and work without end; log what was acknowledged."""
+    """On a message of the test: open, report wrong counters, and work for ever. Log the acknowledged ids."""
     enqueued, settled = Log(enqueued_path), Log(settled_path)
-    say("ready")
-    await told()
+    send_to_test("ready")
+    await wait_for_test()
     async with Broker(url, config=QUIET) as quiet:
-        say(await miscounted(quiet))  # Before the duties begin to move things.
+        send_to_test(await miscounted(quiet))  # Before the duties begin to move things.
         broker = await Broker(url, config=CONFIG).open()
 
         async def produce() -> None:

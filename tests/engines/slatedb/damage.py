@@ -1,4 +1,4 @@
-"""Harm: to rows of a database that this process has open, and databases that are not what they should be."""
+"""Damage to rows of a database that this process has open, and databases that must be refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.model.job import JobState
 from dayjob.runtime.clock import SYSTEM
 
-BODIES = {
+BROKEN_BODIES = {
     "no body": b"",
     "body of another type": msgspec.msgpack.encode(5),
     "bad headers": msgspec.msgpack.encode([b"", "", {"h": 5}, None]),
@@ -28,11 +28,11 @@ NOT_OURS = {
     "unreadable": (keys.LAYOUT_KEY, b"\xc1"),
     "foreign": (b"their key", b"their value"),
 }
-WHOLES = {"no value": b"", "no version": b"\xffgarbage", "cut short": b"\x01\x00\x00\x01\x00abc"}
+BROKEN_VALUES = {"no value": b"", "no version": b"\xffgarbage", "cut short": b"\x01\x00\x00\x01\x00abc"}
 
 
 def open_thread(url: str) -> StoreThread:
-    """The thread of a database that this process has open."""
+    """Return the thread of a database that this process has open."""
     engine: Any = create(parse(url), SYSTEM)
     thread = handles.find(engine.settings)
     assert thread is not None
@@ -40,21 +40,26 @@ def open_thread(url: str) -> StoreThread:
 
 
 def damage_job(url: str, key: bytes, what: str) -> None:
-    """Replace the job's stored value, or its body, in the database and wherever it is kept."""
+    """Replace the job's stored value, or its body, in the database and in the cache."""
     thread = open_thread(url)
     assert thread._loop is not None
     asyncio.run_coroutine_threadsafe(_damage(thread, key, what), thread._loop).result(20)
 
 
 async def _damage(thread: StoreThread, key: bytes, what: str) -> None:
-    ledger = thread._write_batch
+    batch = thread._write_batch
     rows = {keys.job(key): 2}
     rows |= {keys.finished(state, key): 3 for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED)}
     changed = 0
     for row, parts in rows.items():
-        value = await ledger.get(row)
+        value = await batch.get(row)
         if value is not None:
-            ledger.put(row, WHOLES[what] if what in WHOLES else _with_body(value, parts, BODIES[what]))
+            batch.put(
+                row,
+                BROKEN_VALUES[what]
+                if what in BROKEN_VALUES
+                else _with_body(value, parts, BROKEN_BODIES[what]),
+            )
             changed += 1
     assert changed == 1
     thread._store.payloads.drop(key)
@@ -69,7 +74,7 @@ def _with_body(value: bytes, parts: int, body: bytes) -> bytes:
 
 
 def make_database(folder: Path, rows: str) -> None:
-    """A database of SlateDB's that this dayjob must not touch."""
+    """Create a database that this dayjob must not touch."""
     write_database(folder, dict([NOT_OURS[rows]]))
 
 

@@ -1,4 +1,4 @@
-"""What other processes do with a database while a test looks on."""
+"""The functions that the child processes of these tests run."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import logging
 from typing import Any
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineFenced, LeaseLost, Worker
-from tests.support.processes import say, told
+from tests.support.processes import send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
 
 async def hold(url: str) -> None:
-    """Enqueue and claim a job; at the test's word try to ack it, and say what came of it."""
+    """Enqueue and claim a job; try to ack it on a message of the test, and report the outcome."""
     broker = await Broker(url, config=QUIET).open()
     await broker.enqueue("q", b"held")
     (job,) = await broker.claim("q")
-    say(job.id)
-    await told()
-    say(await outcome(broker.ack(job)))
-    say(await outcome(broker.enqueue("q", b"late")))
-    say(await outcome(broker.close()))
+    send_to_test(job.id)
+    await wait_for_test()
+    send_to_test(await outcome(broker.ack(job)))
+    send_to_test(await outcome(broker.enqueue("q", b"late")))
+    send_to_test(await outcome(broker.close()))
 
 
 async def claim_and_stay(url: str) -> None:
@@ -30,36 +30,36 @@ async def claim_and_stay(url: str) -> None:
     await broker.enqueue("q", b"first")
     await broker.enqueue("q", b"second")
     (job,) = await broker.claim("q", lease=3600)
-    say(job.id)
-    await told()
+    send_to_test(job.id)
+    await wait_for_test()
 
 
 async def wait_for_a_job(url: str) -> None:
-    """Wait for a job that does not come; say how the wait ended."""
+    """Wait for a job that never arrives; report the end of the wait."""
     broker = await Broker(url, config=QUIET).open()
-    say("open")
-    say(await outcome(broker.claim("nothing", wait=60)))
+    send_to_test("open")
+    send_to_test(await outcome(broker.claim("nothing", wait=60)))
 
 
 async def try_to_open(url: str) -> None:
     broker = Broker(url, config=QUIET)
-    say(await outcome(broker.open()))
+    send_to_test(await outcome(broker.open()))
     if broker.is_open:
         await broker.close()
 
 
-async def look(url: str) -> None:
-    """Look at all there is, from outside, again and again."""
+async def read_all(url: str) -> None:
+    """Read the database as a reader, once for each message of the test."""
     async with Broker(url, config=QUIET) as broker:
         while True:
             jobs = {job.payload.decode(): job.state.value for job in await broker.jobs()}
             stats = await broker.stats("q")
-            say([jobs, stats.pending, stats.running, sorted(await broker.paused())])
-            await told()
+            send_to_test([jobs, stats.pending, stats.running, sorted(await broker.paused())])
+            await wait_for_test()
 
 
 async def run_worker(url: str) -> None:
-    """A worker with one job that never ends; says how it came to its own end, and what it logged of it."""
+    """Run a worker with an endless job; report its end, and its log."""
     errors: list[str] = []
 
     class Errors(logging.Handler):
@@ -71,16 +71,16 @@ async def run_worker(url: str) -> None:
 
     @app.task(name="endless", queue="q")
     async def endless(ctx: Context) -> None:
-        say("running")
+        send_to_test("running")
         await asyncio.Event().wait()
 
     await endless.aenqueue()
-    say(await outcome(Worker(app, queues=("q",), shutdown_timeout=5).run()))
-    say(errors)
+    send_to_test(await outcome(Worker(app, queues=("q",), shutdown_timeout=5).run()))
+    send_to_test(errors)
 
 
 async def outcome(attempt: Any) -> str:
-    """The name of what was raised, or 'done'."""
+    """Return the name of the raised error, or 'done'."""
     try:
         await attempt
     except (EngineFenced, LeaseLost) as error:

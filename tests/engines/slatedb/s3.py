@@ -1,4 +1,4 @@
-"""An S3 for tests: moto's server in a process of its own, and a proxy that delays, refuses and counts."""
+"""An S3 server for tests: moto in its own process, and a proxy that delays, refuses and counts requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ server.stop()
 
 
 class Server:
-    """A running moto; it ends with its input."""
+    """A running moto server. It ends when its input is closed."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -53,16 +53,16 @@ class Server:
 
 
 class Proxy:
-    """Stands before the server: takes its time, answers 503 while it is told to, and counts the requests."""
+    """A proxy before the server: it delays, fails on demand, and counts the requests."""
 
     def __init__(self, upstream: int) -> None:
         self.latency = 0.0
         self.failing: bytes | None = None
-        """The status line to answer with, in place of the server."""
+        """The status line of the failure, or None."""
         self.requests: Counter[str] = Counter()
         self.refused = 0
         self.took: list[float] = []
-        """The seconds that each PUT took, latency included."""
+        """The seconds of each PUT, with latency."""
         self._upstream = upstream
         self.port = 0
         self.conversations: set[asyncio.Task[None]] = set()
@@ -106,7 +106,7 @@ class Proxy:
 
 @asynccontextmanager
 async def closed_after(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
-    """Whatever happens, and if only that the other side hangs up, the connection is closed."""
+    """Close the connection in any case, also if the other side hangs up."""
     try:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             yield
@@ -118,7 +118,7 @@ async def closed_after(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def proxying(upstream: int) -> AsyncIterator[Proxy]:
-    """A proxy on this event loop, for as long as the block runs."""
+    """Run a proxy on this event loop for the block."""
     proxy = Proxy(upstream)
     server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""The owner is killed at any moment, again and again, and every job is accounted for."""
+"""The owner is killed again and again, and every job is accounted for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 async def stored_keys(url: str) -> set[str]:
-    """All keys of the kv space."""
+    """Return all keys of the kv space."""
     thread = open_thread(url)
     assert thread._loop is not None
 
@@ -36,7 +36,7 @@ async def stored_keys(url: str) -> set[str]:
 
 
 async def finish(broker: Broker) -> list[str]:
-    """Run what is left of the work, in this process; the ids that were acked."""
+    """Run the remaining jobs in this process. Return the acked ids."""
     acked: list[str] = []
     await broker.reap()
     while jobs := await broker.claim(WORK, limit=1000):
@@ -55,9 +55,9 @@ async def test_every_acknowledged_job_is_accounted_for(url: str, tmp_path: Path,
     following = await prepare()
     for turn in range(KILLS):
         owner, following = following, await prepare()
-        assert await owner.said() == "ready"
-        owner.tell()
-        assert await owner.said() == [], "the counters do not agree with the listing"
+        assert await owner.receive() == "ready"
+        owner.proceed()
+        assert await owner.receive() == [], "the counters do not agree with the listing"
         await pause(0.011 * (turn % 17))
         await owner.kill()
     await following.kill()

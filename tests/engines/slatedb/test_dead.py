@@ -1,4 +1,4 @@
-"""The index of the dead: it holds them and no others, older layouts get it, and a look at it reads little."""
+"""The index of dead jobs: its content, its migration, and how little a listing reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOR_EVER = quiet(retention=Retention(dead=None))
 
 
 async def stored(url: str, prefix: bytes) -> dict[bytes, bytes]:
-    """The rows under the prefix."""
+    """Return the rows under the prefix."""
     thread = open_thread(url)
     assert thread._loop is not None
 
@@ -38,7 +38,7 @@ async def stored(url: str, prefix: bytes) -> dict[bytes, bytes]:
 
 
 async def check_index(broker: Broker, url: str) -> int:
-    """Both indexes name exactly the dead jobs; how many there are."""
+    """Check that both indexes have exactly the dead jobs. Return their number."""
     jobs = await broker.jobs(state=JobState.DEAD, limit=1000)
     wanted = {
         row: job.queue.encode()
@@ -61,7 +61,7 @@ async def paged(broker: Broker, queue: str | None = None, limit: int = 2) -> lis
 # What is in it.
 
 
-async def test_the_index_holds_the_dead_and_no_others(url: str) -> None:
+async def test_the_index_has_exactly_the_dead_jobs(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await dead(broker, "a")
         await broker.nack(await running(broker, "b", max_attempts=1), "boom")
@@ -79,7 +79,7 @@ async def test_the_index_holds_the_dead_and_no_others(url: str) -> None:
         assert await check_index(broker, url) == 4
 
 
-async def test_what_leaves_the_dead_leaves_the_index(url: str) -> None:
+async def test_a_job_that_is_no_longer_dead_leaves_the_index(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         again, *_ = [await dead(broker, queue) for queue in "aabbccde"]
         assert await broker.requeue(again)
@@ -95,7 +95,7 @@ async def test_what_leaves_the_dead_leaves_the_index(url: str) -> None:
         assert await stored(url, keys.REMOVAL) == {}
 
 
-async def test_one_that_dies_again_is_in_it_once(url: str) -> None:
+async def test_a_job_that_dies_again_is_in_the_index_once(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         id = await dead(broker)
         for _ in range(2):
@@ -106,8 +106,8 @@ async def test_one_that_dies_again_is_in_it_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["no value", "no version", "cut short"])
-async def test_a_dead_job_that_is_unreadable_keeps_its_place_and_its_queue(url: str, what: str) -> None:
-    """Also one that is kept for ever, of which no removal tells the queue."""
+async def test_an_unreadable_dead_job_keeps_its_position_and_its_queue(url: str, what: str) -> None:
+    """Also a job that is kept for ever, without a removal row that has its queue."""
     async with Broker(url, config=FOR_EVER) as broker:
         made = [await dead(broker, "q") for _ in range(3)]
         damage_job(url, id_key(made[1]), what)
@@ -121,7 +121,7 @@ async def test_a_dead_job_that_is_unreadable_keeps_its_place_and_its_queue(url: 
         assert await check_index(broker, url) == 0
 
 
-async def test_an_entry_without_its_job_is_passed_over(url: str) -> None:
+async def test_an_index_entry_without_its_job_is_skipped(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         made = [await dead(broker) for _ in range(4)]
         await rewrite(
@@ -134,7 +134,7 @@ async def test_an_entry_without_its_job_is_passed_over(url: str) -> None:
 
 
 def first_layout() -> dict[bytes, bytes]:
-    """What the first dayjob wrote, to the byte: dead jobs, one kept for ever, one unreadable; one done."""
+    """The bytes of layout 1: dead jobs, one kept for ever, one unreadable; one done."""
     pack = msgspec.msgpack.encode
     rows = {b"\x00dayjob": pack({"layout": 1})}
     for number, queue, state, ended, removed in [
@@ -159,7 +159,7 @@ def first_layout() -> dict[bytes, bytes]:
 
 
 LATEST: list[tuple[str | None, list[int]]] = [(None, [2, 3, 1, 4]), ("a", [3, 1]), ("b", [2, 4]), ("c", [])]
-"""Of the unreadable one, nothing told in that layout when it ended."""
+"""Layout 1 has no finish time of the unreadable job."""
 
 
 async def check_latest(broker: Broker) -> None:
@@ -168,7 +168,7 @@ async def check_latest(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 1000])
-async def test_the_dead_of_the_first_layout_are_indexed(
+async def test_dead_jobs_of_the_first_layout_are_indexed(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     monkeypatch.setattr(opening, "_MIGRATED", batch)
@@ -194,10 +194,10 @@ async def test_a_reader_of_the_first_layout_needs_no_index(url: str, path: Path)
             await check_latest(reader)
 
 
-async def test_a_migration_that_was_cut_off_is_begun_anew(
+async def test_an_interrupted_migration_starts_again(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what it wrote of jobs that an older dayjob has removed since is gone."""
+    """Its rows of jobs that an older dayjob has removed since are gone."""
     gone = keys.dead("a", 75, UUID(int=9).bytes)
     write_database(path, first_layout() | dict.fromkeys(gone, b"a"))
 
@@ -215,12 +215,12 @@ async def test_a_migration_that_was_cut_off_is_begun_anew(
         assert await check_index(broker, url) == 4
 
 
-# How much a look reads.
+# The number of rows that a listing reads.
 
 
 @pytest.fixture
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The rows that are read, one by one and by scans."""
+    """The rows that are read, by key and by scans."""
     found: list[bytes] = []
     get, scan = Source.get, Source.scan
 
@@ -238,10 +238,10 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-async def test_a_look_at_the_latest_reads_few_of_many(
+async def test_a_listing_of_the_latest_reads_few_of_many(
     url: str, broker: Broker, rows_read: list[bytes]
 ) -> None:
-    """Also of a queue that few of them are of; and a reader rebuilds nothing for it."""
+    """Also for a queue with few of the dead jobs. A reader loads no active jobs for it."""
     await broker.enqueue_many([NewJob("rare" if number < 5 else "q") for number in range(1000)])
     jobs = await broker.claim(["rare", "q"], limit=900)
     await broker.settle_many([Settlement.dead_letter(job, "no good") for job in jobs])
@@ -251,7 +251,7 @@ async def test_a_look_at_the_latest_reads_few_of_many(
                 rows_read.clear()
                 page = await looker.latest_dead(queue, limit=3)
                 assert ids(page) == ids(expected)
-                assert len(rows_read) <= 2 * 3 + 3, "index, jobs, and a reader's look at layout and queues"
+                assert len(rows_read) <= 2 * 3 + 3, "index, jobs, and a reader's checks of layout and queues"
                 rows_read.clear()
                 assert await looker.latest_dead(queue, before=page[0], limit=1) == page[1:2]
                 assert len(rows_read) <= 2 + 3
@@ -260,7 +260,7 @@ async def test_a_look_at_the_latest_reads_few_of_many(
         assert len(rows_read) <= 16 + 2
 
 
-async def test_few_among_many_are_listed_by_their_own_index(
+async def test_few_dead_jobs_among_many_are_listed_by_their_queue_s_index(
     url: str, broker: Broker, rows_read: list[bytes]
 ) -> None:
     await broker.enqueue_many([NewJob("q" if number % 100 else "rare") for number in range(1000)])

@@ -1,4 +1,4 @@
-"""Notes and the layout that has them: older databases, damage, lost answers, readers; and who goes first."""
+"""Documents and their layout: older databases, damage, readers; reclaimed claims."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dayjob import Broker, ConfigError, InvalidState, NewJob, QueueStats
-from dayjob.engines.active_jobs import Entry
 from dayjob.engines.base import DocumentWrite, Engine
-from dayjob.engines.order import LazyHeap
 from dayjob.engines.slatedb import keys, store_thread, values
 from dayjob.model.job import id_key
 from tests.engines.slatedb.conftest import QUIET
@@ -26,7 +22,7 @@ KEY = UUID(int=5).bytes
 
 
 def first_layout() -> dict[bytes, bytes]:
-    """What the first dayjob wrote: a pending job, its queue, and a value of the user's. To the byte."""
+    """The bytes of layout 1: a pending job, its queue, and a kv pair."""
     pack = msgspec.msgpack.encode
     head = pack(["q", 1000, 3, 7, 7, False, None, None, "claimed"])
     body = pack([b"data", "t", {}, None])
@@ -39,7 +35,7 @@ def first_layout() -> dict[bytes, bytes]:
 
 
 async def values_of(engine: Engine) -> dict[str, bytes]:
-    return {note.name: note.value for note in (await engine.documents("k"))[1]}
+    return {one.name: one.value for one in (await engine.documents("k"))[1]}
 
 
 async def stored_layout(url: str) -> object:
@@ -53,10 +49,10 @@ async def stored_layout(url: str) -> object:
 # The layout.
 
 
-async def test_a_database_of_the_first_layout_is_brought_to_this_one(url: str, path: Path) -> None:
+async def test_a_database_of_the_first_layout_is_migrated(url: str, path: Path) -> None:
     write_database(path, first_layout())
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
-        assert (await reader.stats("q")).pending == 1, "a reader needs nobody to have migrated it"
+        assert (await reader.stats("q")).pending == 1, "a reader needs no migration"
         assert await values_of(reader._engine) == {}
     async with Broker(url, config=QUIET) as broker:
         assert await stored_layout(url) == 2
@@ -70,7 +66,7 @@ async def test_a_database_of_the_first_layout_is_brought_to_this_one(url: str, p
         assert await broker.stats("q") == QueueStats(done=1)
 
 
-async def test_who_knows_the_first_layout_only_refuses_this_one(
+async def test_a_dayjob_of_the_first_layout_refuses_this_one(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.close()
@@ -80,23 +76,23 @@ async def test_who_knows_the_first_layout_only_refuses_this_one(
             await Broker(refused, config=QUIET).open()
 
 
-async def test_a_migration_between_the_look_and_the_opening_is_noticed(
+async def test_a_migration_between_the_check_and_the_opening_is_detected(
     url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_database(path, "future")
 
-    async def looked(settings: object) -> None:
-        """It was an older layout then."""
+    async def checked(settings: object) -> None:
+        """The layout was older at this time."""
 
     with monkeypatch.context() as patched:
-        patched.setattr(store_thread, "check_owner", looked)
+        patched.setattr(store_thread, "check_owner", checked)
         with pytest.raises(ConfigError, match="layout 9999"):
             await Broker(url, config=QUIET).open()
     with pytest.raises(ConfigError, match="layout 9999"):
         await Broker(url, config=QUIET).open()
 
 
-async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
+async def test_an_unreadable_document_is_ignored(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker._engine.compare_and_set([WRITE, DocumentWrite("k", "b", None, b"2")])
         await rewrite(url, lambda opened: opened._write_batch.put(keys.document("k", "a"), b"garbage"))
@@ -112,13 +108,13 @@ async def test_a_note_that_is_unreadable_counts_as_none(url: str) -> None:
 # Readers.
 
 
-async def test_a_reader_sees_notes_and_who_goes_first(url: str, broker: Broker) -> None:
+async def test_a_reader_returns_documents_and_positions(url: str, broker: Broker) -> None:
     first, second = await broker.enqueue_many([NewJob("q"), NewJob("q")])
     await broker._engine.compare_and_set([WRITE, DocumentWrite("kk", "a", None, b"2")], now=5)
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
         engine = reader._engine
-        now, (note,) = await engine.documents("k", now=7)
-        assert (now, note.name, note.value, note.written_us) == (7, "a", b"1", 5)
+        now, (document,) = await engine.documents("k", now=7)
+        assert (now, document.name, document.value, document.written_us) == (7, "a", b"1", 5)
         assert (await engine.documents("k"))[0] > 7
         assert await engine.position(id_key(second.id), 10) == 1
         assert await engine.position(id_key(first.id), 10) == 0
@@ -126,7 +122,7 @@ async def test_a_reader_sees_notes_and_who_goes_first(url: str, broker: Broker) 
         assert await values_of(engine) == {}
 
 
-async def test_a_reader_writes_none_and_reclaims_nothing(url: str, broker: Broker) -> None:
+async def test_a_reader_writes_no_documents_and_reclaims_nothing(url: str, broker: Broker) -> None:
     await broker.enqueue("q")
     await broker.claim("q", worker="w")
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
@@ -136,11 +132,11 @@ async def test_a_reader_writes_none_and_reclaims_nothing(url: str, broker: Broke
     assert (await broker.stats("q")).running == 1
 
 
-# Claims of workers that are gone.
+# Claims of dead workers.
 
 
 async def test_claims_of_an_earlier_opening_are_reclaimed(url: str) -> None:
-    """What their workers are is told by the claims' rows, and by the jobs' own when they were renewed."""
+    """The workers are in the rows of the claims, and of renewed jobs."""
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q") for _ in range(3)])
         _, renewed = await broker.claim("q", limit=2, worker="gone")
@@ -153,35 +149,3 @@ async def test_claims_of_an_earlier_opening_are_reclaimed(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=2, running=1)
         assert {job.last_error for job in await broker.claim("q", limit=2)} == {"worker gone"}
-
-
-# Who goes first.
-
-
-places = st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=1))
-
-
-@given(st.lists(places, max_size=50), st.sets(places))
-def test_counting_agrees_with_sorting(places: list[Entry], void: set[Entry]) -> None:
-    line: LazyHeap[Entry] = LazyHeap(lambda place: place not in void, places)
-    for place in places:
-        line.push(place)
-    left = sorted(set(places) - void)
-    for place in [*left, *void]:
-        before = sum(1 for other in left if other < place)
-        assert [line.count_before(place, limit) for limit in (0, 3, 1000)] == [0, min(before, 3), before]
-
-
-def test_counting_looks_at_few_of_many() -> None:
-    looked = 0
-
-    def is_live(place: Entry) -> bool:
-        nonlocal looked
-        looked += 1
-        return True
-
-    line: LazyHeap[Entry] = LazyHeap(is_live, range(100_000))
-    line.fill((1000, number.to_bytes(4, "big")) for number in range(100_000))
-    assert line.count_before((1000, (50).to_bytes(4, "big")), 1000) == 50
-    assert line.count_before((2000, b""), 1000) == 1000
-    assert looked <= 1050

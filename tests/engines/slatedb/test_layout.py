@@ -1,4 +1,4 @@
-"""The layout of keys and values: no two keys are alike, scans have an order, and writes are few."""
+"""The layout of keys and values: distinct keys, ordered scans, few writes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ times = st.integers(0, 2**62)
 
 
 @given(ids, ids, texts, texts, times)
-def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str, time: int) -> None:
+def test_no_two_keys_are_equal(one: bytes, other: bytes, name: str, another: str, time: int) -> None:
     made: dict[tuple[object, ...], bytes] = {
         ("layout",): keys.LAYOUT_KEY,
         ("owner",): keys.OWNER,
@@ -38,11 +38,11 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
         },
         **{("removal", time, key): keys.removal(time, key) for key in (one, other)},
         **{
-            ("dead", place, text, key): row
+            ("dead", index, text, key): row
             for key in (one, other)
             for text in (name, another)
-            for place, row in enumerate(keys.dead(text, time, key))
-            if place or text == name
+            for index, row in enumerate(keys.dead(text, time, key))
+            if index or text == name
         },
         **{("queue", text): keys.queue(text) for text in (name, another)},
         **{("kv", text): keys.kv(text.encode()) for text in (name, another)},
@@ -58,18 +58,18 @@ def test_no_two_keys_are_alike(one: bytes, other: bytes, name: str, another: str
 
 
 @given(st.lists(st.tuples(times, ids), min_size=2, max_size=5))
-def test_removals_are_in_the_order_of_their_times(places: list[tuple[int, bytes]]) -> None:
-    stored = [keys.removal(time, key) for time, key in places]
-    assert sorted(stored) == [keys.removal(time, key) for time, key in sorted(places)]
-    assert [keys.moment_of(one) for one in stored] == places
+def test_removals_are_ordered_by_time(moments: list[tuple[int, bytes]]) -> None:
+    stored = [keys.removal(time, key) for time, key in moments]
+    assert sorted(stored) == [keys.removal(time, key) for time, key in sorted(moments)]
+    assert [keys.moment_of(one) for one in stored] == moments
 
 
 @given(texts, st.lists(st.tuples(times, ids), min_size=2, max_size=5))
-def test_the_dead_are_in_the_order_of_their_ends(name: str, places: list[tuple[int, bytes]]) -> None:
-    rows = [keys.dead(name, *place) for place in places]
+def test_dead_jobs_are_ordered_by_finish_time(name: str, moments: list[tuple[int, bytes]]) -> None:
+    rows = [keys.dead(name, *one) for one in moments]
     for queue, stored in ((None, [row for row, _ in rows]), (name, [row for _, row in rows])):
-        assert sorted(stored) == [keys.dead_prefix(queue) + keys.moment(*place) for place in sorted(places)]
-        assert [keys.moment_of(one) for one in stored] == places
+        assert sorted(stored) == [keys.dead_prefix(queue) + keys.moment(*one) for one in sorted(moments)]
+        assert [keys.moment_of(one) for one in stored] == moments
 
 
 @given(texts)
@@ -83,8 +83,8 @@ def test_a_document_s_kind_and_name_are_read_back(name: str) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 80))
-def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: int) -> None:
-    """Never any other error: of garbage, and of a good value that is cut or has a byte replaced."""
+def test_any_value_is_decoded_or_raises_corrupt(value: bytes, cut: int) -> None:
+    """No other error: for garbage, and for a valid value that is cut or has a byte replaced."""
     good = values.new_job(Insertion(bytes(16), "q", "t", b"data", 1, 3, {"h": "v"}), 5, 5, None)
     for stored in (value, good[:cut], good[:cut] + value[:1] + good[cut + 1 :]):
         for read in (
@@ -101,11 +101,11 @@ def test_whatever_is_stored_is_decoded_or_said_to_be_corrupt(value: bytes, cut: 
         assert values.finished(bytes(16), JobState.DEAD, stored).to_job().state is JobState.DEAD
 
 
-# How many writes each transition takes, as the head of ``keys`` says.
+# The number of writes of each transition, as documented in ``keys``.
 
 
 class Writes:
-    """Counts the rows that calls write, the counters of queues aside."""
+    """Counts the rows that calls write, except the counters of queues."""
 
     def __init__(self, thread: StoreThread, monkeypatch: pytest.MonkeyPatch) -> None:
         self._rows: list[bytes] = []
@@ -161,7 +161,7 @@ async def test_the_writes_of_each_transition(url: str, count: Callable[[], Write
 async def test_the_writes_of_an_ack_that_is_kept(
     url: str, count: Callable[[], Writes], kept: float | None, expected: int
 ) -> None:
-    """Each is the last of its claim, which costs one more."""
+    """Each is the last job of its claim, which costs one more."""
     async with Broker(url, config=quiet(retention=Retention(done=kept))) as broker:
         await broker.enqueue("q")
         (job,) = await broker.claim("q")
@@ -178,8 +178,8 @@ async def test_the_writes_of_a_dead_letter(
         assert await count().of(broker.dead_letter(job, "no good")) == expected
 
 
-async def test_a_dedup_key_that_a_claim_let_go_is_its_next_holder_s_after_opening(url: str) -> None:
-    """Both jobs are stored with the key; that the first let it go is only told by its claim."""
+async def test_a_dedup_key_released_by_a_claim_stays_with_its_next_holder_after_opening(url: str) -> None:
+    """Both jobs are stored with the key. Only the claim shows that the first has released it."""
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q", dedup_key="k")
         (first,) = await broker.claim("q")

@@ -152,3 +152,15 @@ async def test_a_lost_insert_and_claim_keeps_the_jobs_and_releases_the_claims(
             await listener.wait()
     [(found,)] = await engine.claim([REQUEST])
     assert (found.key, found.attempts) == (job.key, 1)
+
+
+async def test_the_broker_repeats_lost_writes_until_they_are_durable(slow: Broker, slow_url: str) -> None:
+    await slow.enqueue("q")
+    (job,) = await slow.claim("q")
+    thread = open_thread(slow_url)
+    settings = thread.settings
+    thread.settings = replace(settings, timeout=0)
+    assert (await slow.enqueue("q")).created
+    await slow.ack(job)
+    thread.settings = settings
+    assert await slow.stats("q") == QueueStats(pending=1, done=1)

@@ -1,4 +1,4 @@
-"""What opening makes of what is stored: claims, ids that came back, damage, counters, a large backlog."""
+"""Opening: claims, returning ids, damage, counters, a large backlog."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def rewrite(url: str, change: Rewrite) -> None:
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(write(), thread._loop))
 
 
-async def test_an_id_that_came_back_is_not_under_the_claim_of_the_job_that_had_it(url: str) -> None:
-    """The claim's row stays for its other job, and names the id with an epoch that would fit the new job."""
+async def test_a_returning_id_is_not_under_the_claim_of_its_earlier_job(url: str) -> None:
+    """The claim's row stays for its other job. It has the id with an epoch that would match the new job."""
     id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q", id=id), NewJob("q")])
@@ -49,7 +49,7 @@ async def test_an_id_that_came_back_is_not_under_the_claim_of_the_job_that_had_i
         await broker.ack(second)
 
 
-async def test_an_id_that_came_back_after_opening_is_not_under_it_either(url: str) -> None:
+async def test_an_id_that_returns_after_opening_is_not_under_the_earlier_claim(url: str) -> None:
     id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q", id=id), NewJob("q", id=UUID(int=4))])
@@ -73,7 +73,7 @@ async def test_an_id_of_a_finished_job_is_taken(url: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["no value", "no version", "cut short"])
-async def test_a_job_that_is_unreadable_when_it_is_opened_is_set_aside(url: str, what: str) -> None:
+async def test_a_job_that_is_unreadable_at_opening_is_quarantined(url: str, what: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         first, second, third = await broker.enqueue_many([NewJob("q", b"data") for _ in range(3)])
         damage_job(url, id_key(second.id), what)
@@ -89,7 +89,7 @@ async def test_a_job_that_is_unreadable_when_it_is_opened_is_set_aside(url: str,
         assert await broker.purge_dead() == 1
 
 
-async def test_a_job_whose_state_is_unreadable_is_set_aside_on_its_queue(url: str) -> None:
+async def test_a_job_with_an_unreadable_state_is_quarantined_on_its_queue(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         retried, other = await broker.enqueue_many([NewJob("q", b"data", dedup_key="k"), NewJob("q")])
         (job,) = await broker.claim("q")
@@ -103,7 +103,7 @@ async def test_a_job_whose_state_is_unreadable_is_set_aside_on_its_queue(url: st
         assert ids(await broker.claim("q"))[0] == other.id
 
 
-async def test_a_claim_that_is_unreadable_gives_its_jobs_back(url: str) -> None:
+async def test_the_jobs_of_an_unreadable_claim_are_pending_again(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q")
         await broker.claim("q")
@@ -113,7 +113,7 @@ async def test_a_claim_that_is_unreadable_gives_its_jobs_back(url: str) -> None:
         assert len(await broker.claim("q")) == 1
 
 
-async def test_counters_that_were_wrong_are_right_again(url: str) -> None:
+async def test_wrong_counters_are_repaired(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q"), NewJob("q"), NewJob("q", delay=60)])
         await broker.ack((await broker.claim("q"))[0])
@@ -123,10 +123,10 @@ async def test_counters_that_were_wrong_are_right_again(url: str) -> None:
         assert await broker.stats("q") == QueueStats(pending=1, scheduled=1, done=1)
 
 
-async def test_more_than_fits_in_memory_is_claimed_in_order(
+async def test_a_backlog_larger_than_the_cache_is_claimed_in_order(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two queues side by side, some jobs kept in memory, most read ahead, some read one by one."""
+    """Two queues: some jobs are cached, most are read ahead, some are read one by one."""
     monkeypatch.setattr(payload_cache, "ROOM", 20_000)
     monkeypatch.setattr(payload_cache, "_READ_AHEAD", 50)
     jobs = [NewJob("ab"[number % 2], b"%d" % number) for number in range(600)]
@@ -144,8 +144,8 @@ async def test_more_than_fits_in_memory_is_claimed_in_order(
         assert {job.state for job in await broker.jobs(limit=1000)} == {JobState.RUNNING}
 
 
-async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it serves, and those that wait for their turn; the database can be opened again."""
+async def test_a_failed_thread_fails_all_its_calls(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The running and the waiting calls fail. The database can be opened again."""
     broker = await Broker(url, config=QUIET).open()
     thread = open_thread(url)
 
@@ -165,8 +165,10 @@ async def test_a_core_that_fails_leaves_nobody_waiting(url: str, monkeypatch: py
         assert (await again.enqueue("q")).created
 
 
-async def test_who_asks_a_core_while_it_fails_is_told_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has stopped serving, and has not yet told anybody."""
+async def test_a_call_during_the_failure_of_the_thread_gets_the_cause(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has stopped, and has not failed its calls yet."""
     broker = await Broker(url, config=QUIET).open()
     thread = open_thread(url)
     stopping, asked = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""One process writes: who is refused, who may take over, what becomes of the one that lost, who may look."""
+"""One process writes: refusals, take-overs, fenced owners, readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import (
     claim_and_stay,
     hold,
-    look,
+    read_all,
     run_worker,
     try_to_open,
     wait_for_a_job,
@@ -30,11 +30,11 @@ from tests.support.processes import Spawn, until
 pytestmark = pytest.mark.slow
 
 
-async def test_a_second_process_is_refused_and_the_first_goes_on(
+async def test_a_second_process_is_refused_and_the_first_continues(
     url: str, broker: Broker, spawn: Spawn
 ) -> None:
     await broker.enqueue("q")
-    refused = await (await spawn(try_to_open, url)).said()
+    refused = await (await spawn(try_to_open, url)).receive()
     assert refused.startswith("EngineUnavailable")
     assert url in refused
     assert "takeover=1" in refused
@@ -42,44 +42,46 @@ async def test_a_second_process_is_refused_and_the_first_goes_on(
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_taker_fences_the_first_whose_late_settlement_changes_nothing(url: str, spawn: Spawn) -> None:
+async def test_a_take_over_fences_the_owner_and_its_late_settlement_changes_nothing(
+    url: str, spawn: Spawn
+) -> None:
     first = await spawn(hold, url)
-    id = await first.said()
+    id = await first.receive()
     async with Broker(f"{url}?takeover=1", config=QUIET) as broker:
         assert await broker.reap() == 1, "the claims of the one that was fenced are orphans"
-        first.tell()
-        assert await first.said() == "EngineFenced"
-        assert await first.said() == "EngineFenced"
-        assert await first.said() == "done", "it closes all the same"
+        first.proceed()
+        assert await first.receive() == "EngineFenced"
+        assert await first.receive() == "EngineFenced"
+        assert await first.receive() == "done", "it closes all the same"
         (job,) = await broker.jobs()
         assert (job.id, job.state, job.attempts) == (id, JobState.PENDING, 1)
         assert job.last_error == "lease expired"
         assert (await broker.stats("q")).done == 0
 
 
-async def test_a_fenced_process_notices_while_it_waits(url: str, spawn: Spawn) -> None:
+async def test_a_waiting_process_detects_that_it_is_fenced(url: str, spawn: Spawn) -> None:
     first = await spawn(wait_for_a_job, f"{url}?beat=3600")
-    assert await first.said() == "open"
+    assert await first.receive() == "open"
     async with Broker(f"{url}?takeover=1", config=QUIET):
-        assert await first.said() == "EngineFenced", "without a write of its own that would have failed"
+        assert await first.receive() == "EngineFenced", "without a write of its own that would have failed"
 
 
-async def test_a_fenced_worker_stops_and_says_why(url: str, spawn: Spawn) -> None:
+async def test_a_fenced_worker_stops_and_logs_the_cause(url: str, spawn: Spawn) -> None:
     first = await spawn(run_worker, url)
-    assert await first.said() == "running"
+    assert await first.receive() == "running"
     async with Broker(f"{url}?takeover=1", config=QUIET) as broker:
-        assert await first.said() == "EngineFenced"
-        (said, *_) = [line for line in await first.said() if "stops" in line]
+        assert await first.receive() == "EngineFenced"
+        (said, *_) = [line for line in await first.receive() if "stops" in line]
         assert "another process has taken the database over" in said
-        assert await first.ended() == 0
+        assert await first.wait() == 0
         assert await broker.reap() == 1
         assert (await broker.stats("q")).pending == 1
 
 
-async def test_a_process_that_was_fenced_does_not_take_over_again_by_itself(url: str, spawn: Spawn) -> None:
+async def test_a_fenced_process_does_not_take_over_again(url: str, spawn: Spawn) -> None:
     broker = await Broker(f"{url}?takeover=1", config=QUIET).open()
     taker = await spawn(wait_for_a_job, f"{url}?takeover=1")
-    assert await taker.said() == "open"
+    assert await taker.receive() == "open"
 
     async def fenced() -> bool:
         try:
@@ -99,9 +101,11 @@ async def test_a_process_that_was_fenced_does_not_take_over_again_by_itself(url:
         assert await again.queues() == []
 
 
-async def test_the_death_of_the_owner_frees_it_at_once_and_its_claims_with_it(url: str, spawn: Spawn) -> None:
+async def test_the_death_of_the_owner_releases_the_database_and_its_claims_at_once(
+    url: str, spawn: Spawn
+) -> None:
     first = await spawn(claim_and_stay, url)
-    id = await first.said()
+    id = await first.receive()
     await first.kill()
     async with Broker(url, config=QUIET) as broker:
         assert (await broker.stats("q")).running == 1
@@ -123,21 +127,23 @@ async def test_claims_of_this_process_outlive_its_brokers(url: str) -> None:
         await broker.ack(renewed)
 
 
-async def test_a_reader_sees_what_is_there_and_fences_nobody(url: str, broker: Broker, spawn: Spawn) -> None:
+async def test_a_reader_reads_all_jobs_and_does_not_fence_the_owner(
+    url: str, broker: Broker, spawn: Spawn
+) -> None:
     await broker.enqueue("q", b"one")
     await broker.enqueue("q", b"two", delay=3600)
     await broker.pause("r")
-    reader = await spawn(look, f"{url}?readonly=1")
-    assert await reader.said() == [{"one": "pending", "two": "scheduled"}, 1, 0, ["r"]]
+    reader = await spawn(read_all, f"{url}?readonly=1")
+    assert await reader.receive() == [{"one": "pending", "two": "scheduled"}, 1, 0, ["r"]]
     await broker.claim("q")
     await broker.resume("r")
-    reader.tell()
-    assert await reader.said() == [{"one": "running", "two": "scheduled"}, 0, 1, []]
+    reader.proceed()
+    assert await reader.receive() == [{"one": "running", "two": "scheduled"}, 0, 1, []]
     assert (await broker.enqueue("q")).created
 
 
-async def test_a_reader_s_listing_is_of_one_moment(url: str, broker: Broker) -> None:
-    """Whatever is settled while it is made, each job is listed whole, in one state."""
+async def test_a_reader_s_listing_is_consistent(url: str, broker: Broker) -> None:
+    """Each job is listed once, in one state, while others are settled."""
     ids = [answer.id for answer in await broker.enqueue_many([NewJob("q", b"data") for _ in range(600)])]
     ended = asyncio.Event()
 
@@ -192,7 +198,7 @@ async def test_brokers_on_different_event_loops_share_a_handle(url: str, broker:
     assert [job.id for job in await waiting] == [id]
 
 
-def test_who_is_alive() -> None:
+def test_which_owners_are_alive() -> None:
     here = this_process()
     now = SYSTEM.now()
     owner = Owner(1, Process("elsewhere", 1, "0"), now, 10 * SECOND)
@@ -204,7 +210,7 @@ def test_who_is_alive() -> None:
     assert not is_alive(replace(owner, process=replace(here, started="another time")), here)
 
 
-async def test_the_owner_gives_signs_of_life(url: str) -> None:
+async def test_the_owner_writes_heartbeats(url: str) -> None:
     async with Broker(f"{url}?beat=0.1", config=QUIET):
         thread = open_thread(url)
 

@@ -1,4 +1,4 @@
-"""On S3, as moto plays it, with a proxy before it that delays, refuses and counts."""
+"""SlateDB on S3, played by moto, behind a proxy that delays, refuses and counts requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, Set
 from dayjob.model.lifecycle import Transition
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
-from tests.engines.slatedb.roles import claim_and_stay, hold, look, try_to_open
+from tests.engines.slatedb.roles import claim_and_stay, hold, read_all, try_to_open
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
 from tests.support.arrange import KEEP_ALL, quiet
 from tests.support.observe import check_counters, everything
@@ -42,7 +42,7 @@ async def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:
-    """A prefix of the test's own."""
+    """A prefix for this test."""
     return f"s3://{BUCKET}/{tmp_path.name}"
 
 
@@ -51,7 +51,7 @@ def url(base: str, proxy: Proxy) -> str:
     return f"{base}?endpoint={proxy.endpoint}&flush_ms=20"
 
 
-async def test_jobs_live_there(url: str) -> None:
+async def test_jobs_are_stored_in_the_bucket(url: str) -> None:
     config = quiet(retention=KEEP_ALL)
     async with Broker(url, config=config) as broker:
         await broker.enqueue_many([NewJob("q", b"%d" % number, kv={b"k": b"v"}) for number in range(20)])
@@ -67,37 +67,37 @@ async def test_jobs_live_there(url: str) -> None:
         assert (await broker.stats("q")).dead == 1
 
 
-async def test_a_taker_fences_the_first(url: str, spawn: Spawn) -> None:
+async def test_a_take_over_fences_the_owner(url: str, spawn: Spawn) -> None:
     first = await spawn(hold, url)
-    id = await first.said()
-    refused = await (await spawn(try_to_open, url)).said()
+    id = await first.receive()
+    refused = await (await spawn(try_to_open, url)).receive()
     assert f"process {first.pid} has it open" in refused
     async with Broker(f"{url}&takeover=1", config=QUIET) as broker:
         assert await broker.reap() == 1
-        first.tell()
-        assert [await first.said() for _ in range(3)] == ["EngineFenced", "EngineFenced", "done"]
+        first.proceed()
+        assert [await first.receive() for _ in range(3)] == ["EngineFenced", "EngineFenced", "done"]
         (job,) = await broker.jobs()
         assert (job.id, job.state, job.attempts) == (id, JobState.PENDING, 1)
 
 
-async def test_the_death_of_the_owner_frees_it(url: str, spawn: Spawn) -> None:
+async def test_the_death_of_the_owner_releases_the_database(url: str, spawn: Spawn) -> None:
     first = await spawn(claim_and_stay, url)
-    await first.said()
+    await first.receive()
     await first.kill()
     async with Broker(url, config=QUIET) as broker:
         assert await broker.reap() == 1
         assert (await broker.stats("q")).pending == 2
 
 
-async def test_a_reader_looks_and_fences_nobody(url: str, spawn: Spawn) -> None:
+async def test_a_reader_does_not_fence_the_owner(url: str, spawn: Spawn) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q", b"one")
-        reader = await spawn(look, f"{url}&readonly=1")
-        assert await reader.said() == [{"one": "pending"}, 1, 0, []]
+        reader = await spawn(read_all, f"{url}&readonly=1")
+        assert await reader.receive() == [{"one": "pending"}, 1, 0, []]
         assert (await broker.enqueue("q")).created
 
 
-async def test_a_slow_store_is_waited_for(url: str, proxy: Proxy) -> None:
+async def test_calls_wait_for_a_slow_store(url: str, proxy: Proxy) -> None:
     proxy.latency = 0.2
     async with Broker(url, config=QUIET) as broker:
         await asyncio.gather(*(broker.enqueue("q") for _ in range(50)))
@@ -106,7 +106,7 @@ async def test_a_slow_store_is_waited_for(url: str, proxy: Proxy) -> None:
         assert (await broker.stats("q")).done == 50
 
 
-async def test_a_store_that_refuses_for_a_while_is_ridden_out(url: str, proxy: Proxy) -> None:
+async def test_calls_wait_while_the_store_refuses_requests(url: str, proxy: Proxy) -> None:
     async with Broker(url, config=QUIET) as broker:
         proxy.failing = b"503 Slow Down"
         enqueuing = asyncio.create_task(broker.enqueue("q"))
@@ -116,7 +116,7 @@ async def test_a_store_that_refuses_for_a_while_is_ridden_out(url: str, proxy: P
         assert (await enqueuing).created
 
 
-async def test_opening_waits_for_a_store_that_refuses_for_a_while(url: str, proxy: Proxy) -> None:
+async def test_opening_waits_while_the_store_refuses_requests(url: str, proxy: Proxy) -> None:
     proxy.failing = b"503 Slow Down"
     broker = Broker(url, config=QUIET)
     opening = asyncio.create_task(broker.open())
@@ -179,30 +179,30 @@ async def test_after_a_long_outage_a_repeated_token_gets_the_stored_reply(url: s
         await check_counters(broker)
 
 
-async def test_a_wrong_bucket_is_told(proxy: Proxy) -> None:
+async def test_a_missing_bucket_raises_config_error(proxy: Proxy) -> None:
     url = f"s3://nosuchbucket/jobs?endpoint={proxy.endpoint}"
     with pytest.raises(ConfigError, match="make the bucket, or correct its name") as caught:
         await Broker(url, config=QUIET).open()
     assert url in str(caught.value)
 
 
-async def test_a_lack_of_permission_is_told(url: str, proxy: Proxy) -> None:
+async def test_missing_permission_raises_config_error(url: str, proxy: Proxy) -> None:
     proxy.failing = b"403 Forbidden"
     with pytest.raises(ConfigError, match="allow the credentials"):
         await Broker(url, config=QUIET).open()
 
 
-async def test_a_store_that_is_not_there_is_told(base: str, proxy: Proxy) -> None:
+async def test_an_unreachable_store_raises_engine_unavailable(base: str, proxy: Proxy) -> None:
     with pytest.raises(EngineUnavailable, match="endpoint can be reached"):
         await Broker(f"{base}?endpoint=http://127.0.0.1:1&timeout=1", config=QUIET).open()
 
 
-async def test_nothing_is_written_while_nothing_changes(
+async def test_an_idle_engine_writes_nothing(
     base: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks for a take-over go on, signs of life are told apart by their interval.
+    """Checks for a take-over continue. The heartbeat interval is long, so none is written.
 
-    The counters' history is noted once for the enqueue, whenever the minute is over: not in here.
+    The sample of the counters would be written after the minute, so its duty is off.
     """
 
     async def rest(_: Sample) -> float:
@@ -214,17 +214,17 @@ async def test_nothing_is_written_while_nothing_changes(
         await quiescence(proxy)
         proxy.requests.clear()
 
-        async def looked() -> bool:
+        async def read() -> bool:
             await broker.stats("q")
             await broker.jobs("q")
             return proxy.requests["GET"] >= 4
 
-        await until(looked)
+        await until(read)
         assert proxy.requests["PUT"] == proxy.requests["POST"] == proxy.requests["DELETE"] == 0
 
 
 async def quiescence(proxy: Proxy) -> None:
-    """Wait until what a new database does of its own accord is over: two looks in a row without a write."""
+    """Wait until a new database has finished its own writes: two reads without a write."""
     seen = (-1, -1)
 
     async def calm() -> bool:

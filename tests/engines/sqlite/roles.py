@@ -1,4 +1,4 @@
-"""What the child processes of these tests do."""
+"""The functions that the child processes of these tests run."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from dayjob import Broker, BrokerConfig, Closed, DayjobError, NewJob
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.job import DedupUntil
 from dayjob.runtime.clock import SYSTEM
-from tests.support.processes import die, pause, say, told
+from tests.support.processes import die, pause, send_to_test, wait_for_test
 
 QUIET = BrokerConfig(duties=False)
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 async def hammer(url: str, seconds: float) -> None:
-    """Enqueue one by one for as long; say how many there were."""
+    """Enqueue one by one for some seconds; report the number."""
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         end = SYSTEM.elapsed() + seconds
         count = 0
         while SYSTEM.elapsed() < end:
             await broker.enqueue("q")
             count += 1
-        say(count)
+        send_to_test(count)
 
 
 async def open_new(urls: list[str]) -> None:
     """Open each file together with others, and enqueue a job in it."""
     for url in urls:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         async with Broker(url) as broker:
             await broker.enqueue("q")
-        say("closed")
+        send_to_test("closed")
 
 
 async def enqueue_keys(url: str, keys: list[str], window: DedupUntil) -> None:
-    """Enqueue a job for each key, all at once; say the answers."""
+    """Enqueue a job for each key, all at once; report the replies."""
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         answers = await asyncio.gather(
             *(broker.enqueue("q", dedup_key=key, dedup_until=window) for key in keys)
         )
-        say([(answer.id, answer.created) for answer in answers])
+        send_to_test([(answer.id, answer.created) for answer in answers])
 
 
 async def count_up(url: str, times: int) -> None:
-    """Add one to a note that others count up too, each time with a job; say how often another was first."""
+    """Increment a document that others increment too, each time with a job; report the lost races."""
     async with Broker(url, config=QUIET) as broker:
         engine = broker._engine
-        say("ready")
-        await told()
+        send_to_test("ready")
+        await wait_for_test()
         counted = lost = 0
         while counted < times:
             found = (await engine.documents("k"))[1]
@@ -71,22 +71,22 @@ async def count_up(url: str, times: int) -> None:
                 counted += 1
             else:
                 lost += 1
-        say(lost)
+        send_to_test(lost)
 
 
 async def claim_and_ack(url: str, count: int, duties: bool) -> None:
-    """Claim that many, one by one; say when each claim returned, on the clock that all processes share."""
+    """Claim that many jobs, one by one; report when each claim returned, by the shared clock."""
     async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
-        say("ready")
+        send_to_test("ready")
         for _ in range(count):
             [job] = await broker.claim("q", wait=30)
             returned = SYSTEM.elapsed()
             await broker.ack(job)
-            say(returned)
+            send_to_test(returned)
 
 
 async def idle(url: str, seconds: int) -> None:
-    """Wait for a job that does not come; say which part of a core that took in each second."""
+    """Wait for a job that never arrives; report the CPU time of each second."""
     async with Broker(url) as broker:
         waiting = asyncio.create_task(broker.claim("q", wait=60))
         await pause(0.3)
@@ -97,7 +97,7 @@ async def idle(url: str, seconds: int) -> None:
             shares.append((_used() - before) / (SYSTEM.elapsed() - begun))
         assert not waiting.done()
         waiting.cancel()
-        say(shares)
+        send_to_test(shares)
 
 
 def _used() -> float:
@@ -106,58 +106,58 @@ def _used() -> float:
 
 
 async def run_until_cancelled(url: str, duties: bool) -> None:
-    """Hold a claim until its token fires; say its id, then when it fired."""
+    """Hold a claim until its token fires; report its id, then when it fired."""
     async with Broker(url, config=BrokerConfig(duties=duties)) as broker:
         [job] = await broker.claim("q", wait=30)
-        say(job.id)
+        send_to_test(job.id)
         await job.cancel_token.wait()
-        say(SYSTEM.elapsed())
+        send_to_test(SYSTEM.elapsed())
         await broker.mark_cancelled(job)
 
 
 async def hold(url: str, count: int, lease: float) -> None:
-    """Hold claims; at the test's word, ack them."""
+    """Hold claims; ack them on a message of the test."""
     async with Broker(url, config=QUIET) as broker:
         jobs = await broker.claim("q", limit=count, lease=lease)
-        say([job.id for job in jobs])
-        await told()
+        send_to_test([job.id for job in jobs])
+        await wait_for_test()
         for job in jobs:
             await broker.ack(job)
-        say("acked")
+        send_to_test("acked")
 
 
 async def close_with_a_claim(url: str, lease: float) -> None:
-    """Close the broker while it holds a claim, and live on until the test's word."""
+    """Close the broker while it holds a claim, and live until a message of the test."""
     async with Broker(url, config=QUIET) as broker:
         [job] = await broker.claim("q", lease=lease)
-    say(job.id)
-    await told()
+    send_to_test(job.id)
+    await wait_for_test()
 
 
 async def claim_and_die(url: str) -> None:
     """A job that kills its worker."""
     async with Broker(url) as broker:
         [job] = await broker.claim("q", wait=30)
-        say((job.id, job.attempts))
+        send_to_test((job.id, job.attempts))
         die()
 
 
 async def open_without_rights(scratch: str, url: str) -> None:
-    """Try to open a file as a user who is not root; say the error."""
+    """Try to open a file as a user without root rights; report the error."""
     async with Broker(scratch):
-        """Everything is imported now: that user need not be able to read the packages."""
+        """All modules are imported before: that user may be unable to read the packages."""
     if os.geteuid() == 0:
-        os.setegid(NOBODY)
-        os.seteuid(NOBODY)
+        os.setegid(UNPRIVILEGED)
+        os.seteuid(UNPRIVILEGED)
     try:
         async with Broker(url, config=QUIET):
-            say(["none", ""])
+            send_to_test(["none", ""])
     except DayjobError as error:
-        say([type(error).__name__, str(error)])
+        send_to_test([type(error).__name__, str(error)])
 
 
 async def use_after_fork(url: str) -> None:
-    """Use the broker in a forked child; say what the child met, and then whether it works here as before."""
+    """Use the broker in a forked child; report the error of the child, then whether it still works here."""
     async with Broker(url, config=QUIET) as broker:
         before = await broker.enqueue("q")
 
@@ -165,7 +165,7 @@ async def use_after_fork(url: str) -> None:
             try:
                 await broker.enqueue("q")
             except Closed as error:
-                say(str(error))
+                send_to_test(str(error))
             await broker.close()
 
         fork = _fork(use)
@@ -173,11 +173,11 @@ async def use_after_fork(url: str) -> None:
         [job] = await broker.claim("q")
         assert job.id == before.id
         await broker.ack(job)
-        say("fine")
+        send_to_test("fine")
 
 
 async def fork_while_waiting(url: str) -> None:
-    """Wait for a job that another process makes claimable right in the middle of a fork; say that it came."""
+    """Wait for a job that another process makes claimable during a fork; report its arrival."""
     path = url.removeprefix("sqlite:///")
 
     def resume() -> None:
@@ -194,16 +194,16 @@ async def fork_while_waiting(url: str) -> None:
         assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
         begun = SYSTEM.elapsed()
         [job] = await waiting
-        say(SYSTEM.elapsed() - begun)
+        send_to_test(SYSTEM.elapsed() - begun)
         await broker.ack(job)
 
 
 async def _nothing() -> None:
-    """What a child does that is forked for the sake of the fork."""
+    """The work of a child that is forked only for the fork."""
 
 
 async def open_after_fork(url: str) -> None:
-    """Open another broker in a forked child and go on there when this one is closed; say what was stored."""
+    """Open another broker in a forked child, and use it after this one is closed; report the stored jobs."""
     opened, closed = os.pipe(), os.pipe()
     stored: list[str] = []
 
@@ -216,7 +216,7 @@ async def open_after_fork(url: str) -> None:
                 stored.append((await broker.enqueue("q")).id)
         except DayjobError:
             os.write(opened[1], b"!")
-        say(stored)
+        send_to_test(stored)
 
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q")
@@ -227,7 +227,7 @@ async def open_after_fork(url: str) -> None:
 
 
 def _fork(work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """The pid of a forked child that does the work on a loop of its own."""
+    """Return the pid of a forked child that does the work on its own event loop."""
     pid = os.fork()
     if pid == 0:
         status = 1

@@ -1,4 +1,4 @@
-"""No room left: calls fail with ``EngineUnavailable``, what was acknowledged stays, and room mends it."""
+"""A full disk: calls fail with ``EngineUnavailable``, acknowledged jobs stay, and free space repairs it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob
 from tests.engines.sqlite.threads import on_writer
-from tests.support.processes import Spawn, say
+from tests.support.processes import Spawn, send_to_test
 
 QUIET = BrokerConfig(duties=False)
 BULK = b"x" * 10_000
 
 
 async def fill(broker: Broker, most: int = 10_000) -> tuple[list[str], str]:
-    """Enqueue until it fails: the ids that were acknowledged, and the error."""
+    """Enqueue until it fails. Return the acknowledged ids, and the error."""
     ids = []
     for _ in range(most):
         try:
@@ -28,7 +28,7 @@ async def fill(broker: Broker, most: int = 10_000) -> tuple[list[str], str]:
     raise AssertionError("the disk did not become full")
 
 
-async def test_a_full_database_refuses_jobs_and_keeps_those_it_has(
+async def test_a_full_database_refuses_new_jobs_and_keeps_the_stored_ones(
     path: Path, url: str, broker: Broker
 ) -> None:
     [(pages,)] = await on_writer(broker, "PRAGMA page_count")
@@ -50,7 +50,7 @@ async def test_a_full_database_refuses_jobs_and_keeps_those_it_has(
     assert sound(path)
 
 
-async def test_what_fits_goes_on_when_a_batch_did_not_fit(broker: Broker) -> None:
+async def test_smaller_writes_succeed_after_a_batch_that_did_not_fit(broker: Broker) -> None:
     for _ in range(50):
         await broker.enqueue("q", BULK)
     [(pages,)] = await on_writer(broker, "PRAGMA page_count")
@@ -65,7 +65,7 @@ async def test_what_fits_goes_on_when_a_batch_did_not_fit(broker: Broker) -> Non
 
 
 async def write_within_limits(url: str, limit: int) -> None:
-    """Fill a file that the operating system does not let grow; then lift the limit."""
+    """Fill a file whose size the operating system limits; then remove the limit."""
     async with Broker(url, config=QUIET) as broker:
         before = [(await broker.enqueue("q", BULK)).id for _ in range(5)]
         setrlimit(RLIMIT_FSIZE, (limit, RLIM_INFINITY))
@@ -74,14 +74,14 @@ async def write_within_limits(url: str, limit: int) -> None:
         assert stored == before + ids, "what was acknowledged is there, and nothing else"
         setrlimit(RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
         after = [(await broker.enqueue("q", BULK)).id for _ in range(5)]
-        say([before + ids + after, error])
+        send_to_test([before + ids + after, error])
 
 
 @pytest.mark.slow
-async def test_a_disk_that_takes_no_more_is_survived(path: Path, url: str, spawn: Spawn) -> None:
+async def test_a_process_survives_a_full_disk(path: Path, url: str, spawn: Spawn) -> None:
     child = await spawn(write_within_limits, url, 1_000_000)
-    acknowledged, error = await child.said()
-    assert await child.ended() == 0
+    acknowledged, error = await child.receive()
+    assert await child.wait() == 0
     assert len(acknowledged) > 20
     assert url in error
     assert "check the file and its disk" in error

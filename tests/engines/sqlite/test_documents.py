@@ -1,4 +1,4 @@
-"""Notes in a file that others use too: looking waits for nobody, and of the writers each sees the last."""
+"""Documents in a shared file: reads never wait for a lock, and each writer sees the last commit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
 from tests.engines.sqlite.roles import count_up
 from tests.engines.sqlite.threads import on_writer
-from tests.support.processes import BOUND, Spawn, said_by_all, together
+from tests.support.processes import BOUND, Spawn, receive_from_all, start_together
 
-IMPATIENT = "?timeout=0.2"
+SHORT_TIMEOUT = "?timeout=0.2"
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def engine(broker: Broker) -> Engine:
 
 @pytest.fixture
 def locked(path: Path, engine: Engine) -> Iterator[sqlite3.Connection]:
-    """Somebody else, who will have the write lock from ``BEGIN IMMEDIATE`` on."""
+    """Another connection, which takes the write lock with ``BEGIN IMMEDIATE``."""
     connection = sqlite3.connect(path, isolation_level=None)
     yield connection
     connection.close()
 
 
-async def test_whoever_only_looks_need_not_wait(
+async def test_reads_do_not_wait_for_the_write_lock(
     broker: Broker, engine: Engine, locked: sqlite3.Connection
 ) -> None:
     await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
@@ -46,18 +46,20 @@ async def test_whoever_only_looks_need_not_wait(
     last = await broker.enqueue("q")
     locked.execute("BEGIN IMMEDIATE")
     async with asyncio.timeout(5):
-        assert [note.value for note in (await engine.documents("k"))[1]] == [b"1"]
+        assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
         assert await engine.position(id_key(last.id), 10) == 1
-        assert await engine.reclaim(["nobody"], 10, broker._policies.retention) == 0
+        assert await engine.reclaim(["no worker"], 10, broker._policies.retention) == 0
     writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")]))
-    assert [note.value for note in (await engine.documents("k"))[1]] == [b"1"]
+    assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
     assert not writing.done()
     locked.execute("COMMIT")
     async with asyncio.timeout(5):
         assert await writing
 
 
-async def test_what_changed_while_a_write_waited_counts(engine: Engine, locked: sqlite3.Connection) -> None:
+async def test_a_change_during_the_wait_for_the_lock_fails_the_comparison(
+    engine: Engine, locked: sqlite3.Connection
+) -> None:
     await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
     locked.execute("BEGIN IMMEDIATE")
     writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"mine")]))
@@ -66,11 +68,11 @@ async def test_what_changed_while_a_write_waited_counts(engine: Engine, locked: 
     locked.execute("COMMIT")
     async with asyncio.timeout(5):
         assert not await writing
-    assert [note.value for note in (await engine.documents("k"))[1]] == [b"2"]
+    assert [one.value for one in (await engine.documents("k"))[1]] == [b"2"]
 
 
-async def test_beyond_the_timeout_nothing_is_written(url: str, locked: sqlite3.Connection) -> None:
-    async with Broker(url + IMPATIENT, config=BrokerConfig(duties=False)) as broker:
+async def test_after_the_timeout_nothing_is_written(url: str, locked: sqlite3.Connection) -> None:
+    async with Broker(url + SHORT_TIMEOUT, config=BrokerConfig(duties=False)) as broker:
         locked.execute("BEGIN IMMEDIATE")
         with pytest.raises(EngineUnavailable, match="stayed locked"):
             await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
@@ -78,7 +80,7 @@ async def test_beyond_the_timeout_nothing_is_written(url: str, locked: sqlite3.C
         assert (await broker._engine.documents("k"))[1] == []
 
 
-async def test_a_note_whose_job_finds_no_room_is_not_written(broker: Broker, engine: Engine) -> None:
+async def test_a_document_is_not_written_if_its_job_does_not_fit(broker: Broker, engine: Engine) -> None:
     await engine.compare_and_set([DocumentWrite("k", "a", None, b"1"), DocumentWrite("k", "b", None, b"1")])
     [(pages,)] = await on_writer(broker, "PRAGMA page_count")
     await on_writer(broker, f"PRAGMA max_page_count = {pages + 10}")
@@ -88,11 +90,11 @@ async def test_a_note_whose_job_finds_no_room_is_not_written(broker: Broker, eng
         DocumentWrite("k", "b", b"1", None),
         DocumentWrite("k", "c", None, b""),
     ]
-    with engine.signals.listen([documents_topic("k")]) as heard:
+    with engine.signals.listen([documents_topic("k")]) as listener:
         with pytest.raises(EngineUnavailable, match="full"):
             await engine.compare_and_set(writes, [job], announce=True)
-        assert not heard.is_set()
-    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [
+        assert not listener.is_set()
+    assert [(one.name, one.value) for one in (await engine.documents("k"))[1]] == [
         ("a", b"1"),
         ("b", b"1"),
     ]
@@ -101,23 +103,23 @@ async def test_a_note_whose_job_finds_no_room_is_not_written(broker: Broker, eng
     assert await engine.compare_and_set(writes, [job])
 
 
-async def test_only_what_was_announced_and_written_is_heard(engine: Engine) -> None:
-    """In its own process; another is woken by every commit, and looks for itself."""
+async def test_only_announced_and_written_documents_are_published(engine: Engine) -> None:
+    """This holds in one process. Others are woken by every commit."""
     with (
-        engine.signals.listen([documents_topic("k")]) as heard,
+        engine.signals.listen([documents_topic("k")]) as listener,
         engine.signals.listen([documents_topic("l")]) as other,
     ):
         await engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
         await engine.compare_and_set([DocumentWrite("k", "a", None, b"2")], announce=True)
         await engine.documents("k")
-        assert not heard.is_set()
+        assert not listener.is_set()
         await engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")], announce=True)
         await engine.documents("k")
-        assert heard.is_set()
+        assert listener.is_set()
         assert not other.is_set()
 
 
-async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(engine: Engine) -> None:
+async def test_a_failed_call_does_not_suppress_the_topics_of_its_commit(engine: Engine) -> None:
     sqlite = cast("SqliteEngine", engine)
     all_wait = Event()
 
@@ -130,7 +132,7 @@ async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(en
     async def go_on() -> None:
         all_wait.set()
 
-    with engine.signals.listen([documents_topic("k")]) as heard:
+    with engine.signals.listen([documents_topic("k")]) as listener:
         answers = await asyncio.gather(
             sqlite._write(wait),
             engine.compare_and_set([DocumentWrite("k", "a", None, b"1")], announce=True),
@@ -141,10 +143,10 @@ async def test_a_neighbour_that_fails_does_not_silence_what_shares_its_commit(en
         assert answers[0] is answers[1] is True
         assert isinstance(answers[2], ZeroDivisionError)
         await engine.documents("k")
-        assert heard.is_set()
+        assert listener.is_set()
 
 
-async def test_more_gone_workers_than_fit_into_one_statement(broker: Broker, engine: Engine) -> None:
+async def test_reclaim_of_more_workers_than_fit_into_one_statement(broker: Broker, engine: Engine) -> None:
     jobs = WIDEST + 20
     await broker.enqueue_many([NewJob("q")] * jobs)
     workers = [f"worker {number}" for number in range(jobs)]
@@ -158,14 +160,14 @@ async def test_more_gone_workers_than_fit_into_one_statement(broker: Broker, eng
 
 
 @pytest.mark.slow
-async def test_of_many_processes_each_counts_on_from_the_last(
+async def test_many_processes_increment_a_document_without_a_lost_update(
     broker: Broker, engine: Engine, url: str, spawn: Spawn
 ) -> None:
     children = await spawn.many(4, count_up, url, 50)
-    await together(children)
-    lost: list[int] = await said_by_all(children)
-    assert [await child.ended() for child in children] == [0] * 4
-    assert [(note.name, note.value) for note in (await engine.documents("k"))[1]] == [("count", b"200")]
+    await start_together(children)
+    lost: list[int] = await receive_from_all(children)
+    assert [await child.wait() for child in children] == [0] * 4
+    assert [(one.name, one.value) for one in (await engine.documents("k"))[1]] == [("count", b"200")]
     payloads = [job.payload for job in await broker.jobs("q", limit=1000)]
     assert sorted(map(int, payloads)) == list(range(1, 201)), "each count came with its one job"
-    assert sum(lost) > 0, "they never met"
+    assert sum(lost) > 0, "no race took place"

@@ -1,4 +1,4 @@
-"""A broker belongs to the process and the event loop that opened it, and says so."""
+"""A broker belongs to the process and the event loop that opened it."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ QUIET = BrokerConfig(duties=False)
 
 
 @pytest.mark.slow
-async def test_in_a_forked_child_it_is_closed_and_the_parents_works_on(url: str, spawn: Spawn) -> None:
+async def test_a_broker_is_closed_in_a_forked_child_and_works_in_the_parent(url: str, spawn: Spawn) -> None:
     child = await spawn(use_after_fork, url)
-    error = await child.said()
+    error = await child.receive()
     assert url in error
     assert f"was opened by process {child.pid}" in error
-    assert await child.said() == "fine"
-    assert await child.ended() == 0
+    assert await child.receive() == "fine"
+    assert await child.wait() == 0
 
 
 @pytest.mark.slow
-async def test_a_forked_child_that_opens_its_own_loses_no_job(url: str, spawn: Spawn) -> None:
-    """SQLite's locks do not survive a fork: on a file that the parent had open, the child's would not hold.
+async def test_a_forked_child_with_its_own_broker_loses_no_job(url: str, spawn: Spawn) -> None:
+    """SQLite's locks do not survive a fork. On a file that the parent had open, the child's would fail.
 
     So the child is refused; if it were not, what it stored after its parent closed must still be there.
     """
     child = await spawn(open_after_fork, url)
-    stored: list[str] = await child.said()
-    assert await child.ended() == 0
+    stored: list[str] = await child.receive()
+    assert await child.wait() == 0
     async with Broker(url, config=QUIET) as broker:
         assert set(stored) <= {job.id for job in await broker.jobs("q")}
 
 
 @pytest.mark.slow
-async def test_a_change_by_others_during_a_fork_is_seen(url: str, spawn: Spawn) -> None:
+async def test_a_change_by_another_process_during_a_fork_is_detected(url: str, spawn: Spawn) -> None:
     child = await spawn(fork_while_waiting, url)
-    assert await child.said() < 2
-    assert await child.ended() == 0
+    assert await child.receive() < 2
+    assert await child.wait() == 0
 
 
 CALLS: list[Callable[[Broker], Awaitable[object]]] = [
@@ -60,12 +60,12 @@ async def all_are_refused(broker: Broker) -> None:
             await call(broker)
 
 
-async def test_on_another_loop_it_is_closed(broker: Broker) -> None:
+async def test_a_broker_is_closed_on_another_loop(broker: Broker) -> None:
     await asyncio.to_thread(asyncio.run, all_are_refused(broker))
     await broker.enqueue("q")
 
 
-async def test_another_loop_can_not_close_it(broker: Broker) -> None:
+async def test_another_loop_can_not_close_a_broker(broker: Broker) -> None:
     async def close() -> None:
         with pytest.raises(Closed, match="was opened on another event loop"):
             await asyncio.wait_for(broker.close(), 5)
@@ -74,7 +74,7 @@ async def test_another_loop_can_not_close_it(broker: Broker) -> None:
     await broker.enqueue("q")
 
 
-def test_on_the_loop_that_follows_it_is_closed_and_can_be_put_away(url: str) -> None:
+def test_a_broker_of_an_ended_loop_is_closed_and_can_be_discarded(url: str) -> None:
     """As when a script calls ``asyncio.run`` twice."""
 
     async def open_one() -> Broker:

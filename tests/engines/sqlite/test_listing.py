@@ -1,4 +1,4 @@
-"""Listings come out the same whichever way the jobs are found."""
+"""Listings are the same by each of the ways to find the jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dayjob import Broker, JobState, NewJob
-from dayjob.engines.sqlite import listing
+from dayjob.engines.sqlite import listings
 
 PENDING = JobState.PENDING
 
@@ -15,9 +15,9 @@ PENDING = JobState.PENDING
 @pytest.fixture(params=["few jobs", "few runs", "many runs"])
 def broker(request: pytest.FixtureRequest, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     if request.param != "few jobs":
-        monkeypatch.setattr(listing, "_SPARSE", 0)
+        monkeypatch.setattr(listings, "_SPARSE", 0)
     if request.param == "many runs":
-        monkeypatch.setattr(listing, "_MERGED", 0)
+        monkeypatch.setattr(listings, "_MERGED", 0)
     return broker
 
 
@@ -25,8 +25,8 @@ def broker(request: pytest.FixtureRequest, broker: Broker, monkeypatch: pytest.M
 async def test_pending_jobs_of_many_priorities_are_listed_in_id_order(
     broker: Broker, newest_first: bool
 ) -> None:
-    places = itertools.cycle(itertools.product("abc", [0, 7, 2**32 - 1, 1000, 100]))
-    jobs = [NewJob(queue, priority=priority, task="t") for queue, priority in itertools.islice(places, 40)]
+    pairs = itertools.cycle(itertools.product("abc", [0, 7, 2**32 - 1, 1000, 100]))
+    jobs = [NewJob(queue, priority=priority, task="t") for queue, priority in itertools.islice(pairs, 40)]
     made = [one.id for one in await broker.enqueue_many(jobs)]
     await broker.enqueue_many([NewJob("d", delay=60), NewJob("a", delay=60)])
     taken = {job.id for job in await broker.claim(["a", "b", "c"], limit=5)}

@@ -1,4 +1,4 @@
-"""Somebody else holds the write lock: calls wait for it, up to ``timeout``, and then go on."""
+"""Another process holds the write lock: calls wait for it, up to ``timeout``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, NewJob
 from tests.support.processes import pause, until
 
 QUIET = BrokerConfig(duties=False)
-IMPATIENT = "?timeout=0.2"
+SHORT_TIMEOUT = "?timeout=0.2"
 
 
 @pytest.fixture
 def foreign(path: Path, broker: Broker) -> Iterator[sqlite3.Connection]:
-    """A connection of somebody else, to a queue that exists."""
+    """Another connection, to an existing file."""
     connection = sqlite3.connect(path, isolation_level=None)
     yield connection
     connection.close()
@@ -36,7 +36,7 @@ async def test_calls_wait_for_the_lock(broker: Broker, foreign: sqlite3.Connecti
     ]  # fmt: skip
     await pause(0.3)
     assert not any(call.done() for call in calls)
-    assert (await broker.stats("q")).running == 1, "whoever only looks need not wait"
+    assert (await broker.stats("q")).running == 1, "reads do not wait"
     assert await broker.get(held.id) is not None
     foreign.execute("COMMIT")
     async with asyncio.timeout(5):
@@ -51,10 +51,10 @@ async def running(broker: Broker) -> Job:
     return job
 
 
-async def test_beyond_the_timeout_they_fail_and_nothing_is_written(
+async def test_after_the_timeout_calls_fail_and_nothing_is_written(
     url: str, foreign: sqlite3.Connection
 ) -> None:
-    async with Broker(url + IMPATIENT, config=QUIET) as broker:
+    async with Broker(url + SHORT_TIMEOUT, config=QUIET) as broker:
         held = await running(broker)
         foreign.execute("BEGIN IMMEDIATE")
         calls = (
@@ -94,9 +94,9 @@ async def test_opening_waits_for_the_lock(url: str, foreign: sqlite3.Connection)
     await other.close()
 
 
-async def test_opening_gives_up_beyond_the_timeout(url: str, foreign: sqlite3.Connection) -> None:
+async def test_opening_fails_after_the_timeout(url: str, foreign: sqlite3.Connection) -> None:
     foreign.execute("BEGIN IMMEDIATE")
-    other = Broker(url + IMPATIENT, config=QUIET)
+    other = Broker(url + SHORT_TIMEOUT, config=QUIET)
     with pytest.raises(EngineUnavailable, match=r"stayed locked for 0\.2 s"):
         await other.open()
     foreign.execute("COMMIT")
@@ -104,9 +104,9 @@ async def test_opening_gives_up_beyond_the_timeout(url: str, foreign: sqlite3.Co
         await other.enqueue("q")
 
 
-async def test_the_duties_go_on_afterwards(url: str, foreign: sqlite3.Connection) -> None:
+async def test_the_duties_continue_after_the_lock(url: str, foreign: sqlite3.Connection) -> None:
     config = BrokerConfig(promote_interval=0.1, reap_interval=0.1)
-    async with Broker(url + IMPATIENT, config=config) as broker:
+    async with Broker(url + SHORT_TIMEOUT, config=config) as broker:
         await broker.enqueue("q", delay=0.1)
         await broker.enqueue("lapsing")
         [lapsing] = await broker.claim("lapsing", lease=0.1)
@@ -117,7 +117,7 @@ async def test_the_duties_go_on_afterwards(url: str, foreign: sqlite3.Connection
         assert [job.id for job in await broker.claim("lapsing", wait=10)] == [lapsing.id]
 
 
-async def test_a_reader_that_never_ends_holds_up_nobody(broker: Broker, foreign: sqlite3.Connection) -> None:
+async def test_an_endless_reader_does_not_block_writers(broker: Broker, foreign: sqlite3.Connection) -> None:
     foreign.execute("BEGIN")
     foreign.execute("SELECT count(*) FROM dayjob_jobs").fetchone()
     for _ in range(20):

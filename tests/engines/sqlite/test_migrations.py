@@ -1,4 +1,4 @@
-"""A file of an older dayjob becomes one of this dayjob, once, with all that is in it and whoever uses it."""
+"""Migrations: an older file gets the newest layout, once, with its content, while other processes use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
 from dayjob.engines.sqlite.statements import migrations
 from tests.engines.sqlite.roles import open_new
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 
 QUIET = BrokerConfig(duties=False)
 NEWEST = migrations()[-1][0]
@@ -23,13 +23,13 @@ OLDER = [number for number, _ in migrations()[:-1]]
 
 @pytest.fixture
 def old_code(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A dayjob that knows the first layout only, until it is undone."""
+    """A dayjob with the first layout only, until it is undone."""
     monkeypatch.setattr(database, "migrations", lambda: migrations()[:1])
     return monkeypatch
 
 
 def older(path: Path, layout: int) -> None:
-    """A file as the dayjob of that layout left it, with a job and a value in it."""
+    """Create a file of an older layout, with a job and a kv pair."""
     with closing(sqlite3.connect(path)) as connection:
         for number, script in migrations()[:layout]:
             connection.executescript(script)
@@ -54,13 +54,13 @@ def layout(path: Path) -> tuple[int, list[tuple[str, ...]]]:
         return number, objects
 
 
-async def write_a_note(broker: Broker) -> None:
+async def write_a_document(broker: Broker) -> None:
     assert await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
-    assert [note.name for note in (await broker._engine.documents("k"))[1]] == ["a"]
+    assert [one.name for one in (await broker._engine.documents("k"))[1]] == ["a"]
 
 
 @pytest.mark.parametrize("number", OLDER)
-async def test_an_older_file_is_brought_up_to_date_and_keeps_what_is_in_it(
+async def test_an_older_file_is_migrated_and_keeps_its_content(
     path: Path, url: str, tmp_path: Path, number: int
 ) -> None:
     older(path, number)
@@ -69,14 +69,14 @@ async def test_an_older_file_is_brought_up_to_date_and_keeps_what_is_in_it(
         assert (job.task, job.payload) == ("task", b"old")
         assert await broker.kv_get(b"k") == b"v"
         await broker.ack(job)
-        await write_a_note(broker)
+        await write_a_document(broker)
     async with Broker(f"sqlite:///{tmp_path}/new.db"):
         pass
     assert layout(path) == layout(tmp_path / "new.db")
     assert layout(path)[0] == NEWEST
 
 
-async def test_dead_jobs_of_an_older_file_are_found_by_their_time(
+async def test_dead_jobs_of_an_older_file_are_found_by_finish_time(
     url: str, old_code: pytest.MonkeyPatch
 ) -> None:
     async with Broker(url, config=QUIET) as broker:
@@ -92,7 +92,7 @@ async def test_dead_jobs_of_an_older_file_are_found_by_their_time(
 
 
 @pytest.mark.parametrize("number", OLDER)
-async def test_the_command_says_from_where_to_where(path: Path, url: str, number: int) -> None:
+async def test_the_command_returns_the_old_and_the_new_version(path: Path, url: str, number: int) -> None:
     older(path, number)
     found = find_layout(url)
     assert found is not None
@@ -107,14 +107,14 @@ async def test_sixteen_processes_may_open_an_older_file_at_once(tmp_path: Path, 
         older(path, 1)
     children = await spawn.many(16, open_new, [f"sqlite:///{path}" for path in paths])
     for _ in paths:
-        await together(children)
-        assert set(await said_by_all(children)) == {"closed"}
-    assert [await child.ended() for child in children] == [0] * 16
+        await start_together(children)
+        assert set(await receive_from_all(children)) == {"closed"}
+    assert [await child.wait() for child in children] == [0] * 16
     for path in paths:
         assert layout(path) == layout(paths[0])
         async with Broker(f"sqlite:///{path}", config=QUIET) as broker:
             assert (await broker.stats("q")).pending == 17
-            await write_a_note(broker)
+            await write_a_document(broker)
 
 
 async def test_an_older_dayjob_refuses_a_migrated_file(url: str, old_code: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ async def test_an_older_dayjob_refuses_a_migrated_file(url: str, old_code: pytes
         await Broker(url, config=QUIET).open()
 
 
-async def test_an_older_dayjob_that_has_the_file_open_goes_on(
+async def test_an_older_dayjob_with_the_file_open_keeps_working(
     path: Path, url: str, old_code: pytest.MonkeyPatch
 ) -> None:
     async with Broker(url, config=QUIET) as before:
@@ -156,4 +156,4 @@ async def test_a_migration_that_fails_changes_nothing(
     monkeypatch.undo()
     async with Broker(url, config=QUIET) as broker:
         assert len(await broker.claim("q")) == 1
-        await write_a_note(broker)
+        await write_a_document(broker)

@@ -1,4 +1,4 @@
-"""Claims of a process that is gone come back long before their lease; those of a living one never do."""
+"""Claims of a dead process return long before their lease ends; those of a living one stay."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def owners(path: Path) -> list[int]:
     return [int(str(pid)) for (pid,) in query(path, "SELECT pid FROM dayjob_owners")]
 
 
-async def test_jobs_of_a_killed_process_come_back_well_before_their_lease(
+async def test_jobs_of_a_killed_process_return_before_their_lease_ends(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     ids = [(await dutiful.enqueue("q")).id for _ in range(3)]
     child = await spawn(hold, url, 3, LEASE)
-    assert await child.said() == ids
+    assert await child.receive() == ids
     assert (await dutiful.stats("q")).running == 3
     assert child.pid in owners(path)
     await child.kill()
@@ -67,14 +67,14 @@ async def test_jobs_of_a_killed_process_come_back_well_before_their_lease(
     await until(forgotten, 5)
 
 
-async def test_a_job_that_kills_its_worker_each_time_ends_dead(
+async def test_a_job_that_kills_its_worker_each_time_dies(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     enqueued = await dutiful.enqueue("q", max_attempts=3)
     for attempt in (1, 2, 3):
         child = await spawn(claim_and_die, url)
-        assert await child.said() == [enqueued.id, attempt]
-        await child.ended()
+        assert await child.receive() == [enqueued.id, attempt]
+        await child.wait()
 
     async def dead() -> bool:
         return (await record(dutiful, enqueued.id)).state is JobState.DEAD
@@ -90,11 +90,11 @@ async def test_a_job_that_kills_its_worker_each_time_ends_dead(
     await until(forgotten, 5)
 
 
-async def test_a_killed_process_without_claims_is_forgotten(
+async def test_the_owner_of_a_killed_process_without_claims_is_removed(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     child = await spawn(hold, url, 1, LEASE)
-    assert await child.said() == []
+    assert await child.receive() == []
     assert len(owners(path)) == 2
     await child.kill()
 
@@ -104,7 +104,7 @@ async def test_a_killed_process_without_claims_is_forgotten(
     await until(forgotten, 5)
 
 
-async def test_a_killed_process_that_nobody_waited_for_is_gone(url: str, broker: Broker) -> None:
+async def test_a_zombie_process_counts_as_gone(url: str, broker: Broker) -> None:
     """A zombie still has its pid."""
     enqueued = await broker.enqueue("q")
     script = f"""
@@ -134,12 +134,12 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-async def test_a_stopped_process_is_not_taken_for_dead(
+async def test_a_stopped_process_does_not_count_as_gone(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(hold, url, 1, LEASE)
-    assert await child.said() == [enqueued.id]
+    assert await child.receive() == [enqueued.id]
     child.signal(SIGSTOP)
 
     async def stopped() -> bool:
@@ -151,28 +151,26 @@ async def test_a_stopped_process_is_not_taken_for_dead(
     assert (await record(broker, enqueued.id)).state is JobState.RUNNING
     assert child.pid in owners(path)
     child.signal(SIGCONT)
-    child.tell()
-    assert await child.said() == "acked"
-    assert await child.ended() == 0
+    child.proceed()
+    assert await child.receive() == "acked"
+    assert await child.wait() == 0
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_pid_that_was_used_again_is_not_the_owner(
-    url: str, path: Path, broker: Broker, spawn: Spawn
-) -> None:
+async def test_a_reused_pid_is_not_the_owner(url: str, path: Path, broker: Broker, spawn: Spawn) -> None:
     await broker.enqueue("q")
     child = await spawn(hold, url, 1, LEASE)
-    assert len(await child.said()) == 1
+    assert len(await child.receive()) == 1
     query(path, "UPDATE dayjob_owners SET started = '1' WHERE pid = ?", child.pid)
     assert await broker.reap() == 1
 
 
-async def test_a_process_of_another_host_is_judged_by_its_lease_only(
+async def test_a_process_of_another_host_loses_claims_by_lease_only(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(hold, url, 1, 2.0)
-    assert await child.said() == [enqueued.id]
+    assert await child.receive() == [enqueued.id]
     query(path, "UPDATE dayjob_owners SET host = 'elsewhere' WHERE pid = ?", child.pid)
     await child.kill()
     assert await broker.reap() == 0
@@ -184,13 +182,13 @@ async def test_a_process_of_another_host_is_judged_by_its_lease_only(
     await until(reaped, 5)
 
 
-async def test_a_clean_close_keeps_the_claims_until_their_lease(
+async def test_claims_survive_a_clean_close_until_their_lease_ends(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
-    """The process lives on, and may settle them through another broker."""
+    """The process still runs, and may settle them through another broker."""
     enqueued = await broker.enqueue("q")
     child = await spawn(close_with_a_claim, url, 2.0)
-    assert await child.said() == enqueued.id
+    assert await child.receive() == enqueued.id
     assert await broker.reap() == 0
     assert (await record(broker, enqueued.id)).state is JobState.RUNNING
 
@@ -201,14 +199,14 @@ async def test_a_clean_close_keeps_the_claims_until_their_lease(
     assert (await record(broker, enqueued.id)).state is JobState.PENDING
 
 
-async def test_claims_left_by_a_process_that_closed_and_ended_come_back_at_once(
+async def test_claims_of_a_process_that_closed_and_ended_return_at_once(
     url: str, path: Path, broker: Broker, spawn: Spawn
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(close_with_a_claim, url, LEASE)
-    assert await child.said() == enqueued.id
-    child.tell()
-    assert await child.ended() == 0
+    assert await child.receive() == enqueued.id
+    child.proceed()
+    assert await child.wait() == 0
     assert await broker.reap() == 1
     assert len(owners(path)) == 1
 

@@ -1,4 +1,4 @@
-"""How the file is opened: write-ahead logging, and commits that are durable unless told otherwise."""
+"""How the file is opened: write-ahead logging, and durable commits by default."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMAL, FULL = 1, 2
         ("?synchronous=NORMAL", NORMAL),
     ],
 )
-async def test_commits_are_durable_unless_told_otherwise(url: str, options: str, synchronous: int) -> None:
+async def test_commits_are_durable_by_default(url: str, options: str, synchronous: int) -> None:
     async with Broker(url + options, config=BrokerConfig(duties=False)) as broker:
         assert await on_writer(broker, "PRAGMA synchronous") == [(synchronous,)]
 
@@ -32,7 +32,7 @@ async def test_the_journal_is_a_write_ahead_log(broker: Broker) -> None:
 
 
 async def test_the_log_stays_short(broker: Broker) -> None:
-    """SQLite's own checkpoints are left on."""
+    """SQLite's own checkpoints stay enabled."""
     [(pages,)] = await on_writer(broker, "PRAGMA wal_autocheckpoint")
     assert 0 < pages <= 10_000
 

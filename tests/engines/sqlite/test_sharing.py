@@ -11,18 +11,16 @@ import pytest
 from dayjob import Broker
 from dayjob.model.job import DedupUntil
 from tests.engines.sqlite.roles import enqueue_keys, hammer, open_new
-from tests.support.processes import Spawn, said_by_all, together
+from tests.support.processes import Spawn, receive_from_all, start_together
 
 pytestmark = pytest.mark.slow
 
 
-async def test_of_four_hammering_processes_each_gets_its_share(
-    url: str, broker: Broker, spawn: Spawn
-) -> None:
+async def test_each_of_four_busy_processes_gets_its_share(url: str, broker: Broker, spawn: Spawn) -> None:
     children = await spawn.many(4, hammer, url, 3.0)
-    await together(children)
-    commits: list[int] = await said_by_all(children)
-    assert [await child.ended() for child in children] == [0] * 4, "one met an error"
+    await start_together(children)
+    commits: list[int] = await receive_from_all(children)
+    assert [await child.wait() for child in children] == [0] * 4, "one met an error"
     assert min(commits) >= sum(commits) / 10, commits
     assert (await broker.stats("q")).pending == sum(commits)
     assert len(await broker.jobs(limit=10**6)) == sum(commits)
@@ -32,9 +30,9 @@ async def test_sixteen_processes_may_open_a_new_file_at_once(tmp_path: Path, spa
     paths = [tmp_path / f"{number}.db" for number in range(3)]
     children = await spawn.many(16, open_new, [f"sqlite:///{path}" for path in paths])
     for _ in paths:
-        await together(children)
-        assert set(await said_by_all(children)) == {"closed"}
-    assert [await child.ended() for child in children] == [0] * 16
+        await start_together(children)
+        assert set(await receive_from_all(children)) == {"closed"}
+    assert [await child.wait() for child in children] == [0] * 16
 
     alone = tmp_path / "alone.db"
     async with Broker(f"sqlite:///{alone}"):
@@ -63,11 +61,11 @@ async def test_one_job_per_dedup_key_however_many_processes_enqueue_it(
     keys = [f"key {number}" for number in range(300)]
     orders = [keys, keys[::-1], keys[100:] + keys[:100], keys[200:] + keys[:200]]
     children = [await spawn(enqueue_keys, url, order, window) for order in orders]
-    await together(children)
+    await start_together(children)
     created: Counter[str] = Counter()
     ids: defaultdict[str, set[str]] = defaultdict(set)
     for child, order in zip(children, orders, strict=True):
-        for key, (id, was_created) in zip(order, await child.said(), strict=True):
+        for key, (id, was_created) in zip(order, await child.receive(), strict=True):
             created[key] += was_created
             ids[key].add(id)
     assert created == dict.fromkeys(keys, 1)

@@ -19,7 +19,7 @@ QUIET = BrokerConfig(duties=False)
 
 @pytest.fixture
 def connection(path: Path, broker: Broker) -> Iterator[sqlite3.Connection]:
-    """The application's connection, with a table of its own."""
+    """The application's connection, with its own table."""
     connection = sqlite3.connect(path, timeout=1)
     connection.execute("CREATE TABLE orders (number INTEGER)")
     connection.commit()
@@ -81,7 +81,7 @@ async def test_a_commit_wakes_a_waiting_claim(broker: Broker, connection: sqlite
 
 
 async def test_a_commit_wakes_the_promote_duty(url: str, connection: sqlite3.Connection) -> None:
-    """A job that is due earlier than the next look arrives through somebody else's transaction."""
+    """The job is due before the duty's next run, and arrives through another connection."""
     async with Broker(url, config=BrokerConfig(promote_interval=60)) as dutiful:
         waiting = asyncio.create_task(dutiful.claim("q", wait=20))
         await pause(0.1)
@@ -104,7 +104,7 @@ async def test_dedup_holds_between_transactions_and_plain_calls(
     assert (fourth.id, fourth.created) == (third.id, False)
 
 
-async def test_a_transaction_of_the_callers_own_making(broker: Broker, path: Path) -> None:
+async def test_a_transaction_that_the_caller_began(broker: Broker, path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN")
     await broker.enqueue("q", connection=connection)
@@ -116,7 +116,9 @@ async def test_a_transaction_of_the_callers_own_making(broker: Broker, path: Pat
     assert [job.id for job in await broker.claim("q", limit=5)] == [enqueued.id]
 
 
-async def test_row_factories_of_the_caller_do_no_harm(broker: Broker, connection: sqlite3.Connection) -> None:
+async def test_row_factories_of_the_caller_have_no_effect(
+    broker: Broker, connection: sqlite3.Connection
+) -> None:
     connection.row_factory = sqlite3.Row
     await broker.enqueue("q", dedup_key="one", connection=connection)
     connection.commit()
@@ -125,7 +127,7 @@ async def test_row_factories_of_the_caller_do_no_harm(broker: Broker, connection
     connection.rollback()
 
 
-async def test_a_connection_by_another_name_of_the_file_will_do(
+async def test_a_connection_to_another_path_of_the_same_file_is_accepted(
     broker: Broker, path: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "alias.db").symlink_to(path)
@@ -150,9 +152,7 @@ async def test_a_connection_to_another_file_is_refused(broker: Broker, path: Pat
     assert await broker.queues() == []
 
 
-async def test_a_connection_without_a_transaction_that_leaves_them_to_the_caller_is_refused(
-    broker: Broker, path: Path
-) -> None:
+async def test_an_autocommit_connection_without_a_transaction_is_refused(broker: Broker, path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     with pytest.raises(InvalidState, match="execute BEGIN on it first"):
         await broker.enqueue("q", connection=connection)
@@ -162,13 +162,13 @@ async def test_a_connection_without_a_transaction_that_leaves_them_to_the_caller
 
 
 @pytest.mark.parametrize("connection", ["text", 5, object()])
-async def test_what_is_no_connection_is_refused(broker: Broker, connection: object) -> None:
+async def test_an_object_that_is_not_a_connection_is_refused(broker: Broker, connection: object) -> None:
     with pytest.raises(TypeError, match=r"connection=.* can't be used: pass a sqlite3\.Connection"):
         await broker.enqueue("q", connection=connection)
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["no transaction", "a reading transaction"])
-async def test_a_lock_held_by_others_is_an_outage(
+async def test_a_lock_of_another_process_raises_engine_unavailable(
     broker: Broker, connection: sqlite3.Connection, path: Path, begun: bool
 ) -> None:
     connection.execute("PRAGMA busy_timeout = 50")

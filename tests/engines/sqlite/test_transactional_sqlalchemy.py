@@ -43,7 +43,9 @@ def connection(request: pytest.FixtureRequest, broker: Broker, engine: Engine) -
         yield connection
 
 
-async def test_a_commit_makes_the_job_claimable_and_wakes_who_waits(broker: Broker, connection: Any) -> None:
+async def test_a_commit_makes_the_job_claimable_and_wakes_a_waiting_claim(
+    broker: Broker, connection: Any
+) -> None:
     waiting = asyncio.create_task(broker.claim("q", wait=BOUND))
     enqueued = await broker.enqueue("q", b"data", connection=connection)
     assert enqueued.created
@@ -54,7 +56,7 @@ async def test_a_commit_makes_the_job_claimable_and_wakes_who_waits(broker: Brok
     await check_counters(broker)
 
 
-async def test_a_rollback_leaves_no_trace(broker: Broker, connection: Any) -> None:
+async def test_a_rollback_leaves_no_job(broker: Broker, connection: Any) -> None:
     before = await everything(broker)
     await broker.enqueue("new", kv={b"k": b"v"}, dedup_key="d", connection=connection)
     await broker.enqueue_many([NewJob("new"), NewJob("newer")], connection=connection)
@@ -65,15 +67,13 @@ async def test_a_rollback_leaves_no_trace(broker: Broker, connection: Any) -> No
     assert (await broker.enqueue("new", dedup_key="d")).created
 
 
-async def test_a_connection_that_is_closed_without_a_commit_leaves_no_trace(
-    broker: Broker, connection: Any
-) -> None:
+async def test_a_connection_closed_without_a_commit_leaves_no_job(broker: Broker, connection: Any) -> None:
     await broker.enqueue("new", connection=connection)
     connection.close()
     assert await broker.queues() == []
 
 
-async def test_options_hold_within_the_transaction(broker: Broker, connection: Any) -> None:
+async def test_options_apply_in_the_transaction(broker: Broker, connection: Any) -> None:
     first = await broker.enqueue(
         "q", b"data", headers={"h": "ü"}, kv={b"k": b"v"}, dedup_key="d", delay=60, connection=connection
     )
@@ -87,7 +87,7 @@ async def test_options_hold_within_the_transaction(broker: Broker, connection: A
     assert await broker.enqueue("q", dedup_key="d") == Enqueued(first.id, False)
 
 
-async def test_the_caller_s_own_writes_share_the_fate_of_the_job(broker: Broker, connection: Any) -> None:
+async def test_the_job_and_the_caller_s_writes_are_atomic(broker: Broker, connection: Any) -> None:
     connection.execute(text("CREATE TABLE orders (number INTEGER)"))
     connection.commit()
     for number, end in ((1, connection.rollback), (2, connection.commit)):
@@ -99,7 +99,7 @@ async def test_the_caller_s_own_writes_share_the_fate_of_the_job(broker: Broker,
     assert [job.payload for job in await broker.claim("q", limit=5)] == [b"2"]
 
 
-async def test_a_savepoint_rolled_back_takes_its_jobs_along(broker: Broker, connection: Any) -> None:
+async def test_a_rollback_to_a_savepoint_removes_its_jobs(broker: Broker, connection: Any) -> None:
     await broker.enqueue("q", b"before", connection=connection)
     connection.execute(text("SAVEPOINT here"))
     await broker.enqueue("q", b"within", dedup_key="d", connection=connection)
@@ -145,6 +145,6 @@ async def test_another_file_is_refused(broker: Broker, kind: str, tmp_path: Path
     assert await broker.queues() == []
 
 
-async def test_an_engine_is_no_connection(broker: Broker, engine: Engine) -> None:
+async def test_an_engine_is_refused_as_a_connection(broker: Broker, engine: Engine) -> None:
     with pytest.raises(TypeError, match=r"can't be used: pass a sqlite3\.Connection .* SQLAlchemy"):
         await broker.enqueue("q", connection=engine)

@@ -1,4 +1,4 @@
-"""What can't be used is refused with an error that names it and says what to do, and is left as it was."""
+"""Unusable files are refused with the path and a remedy, and stay unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def make_queue(path: Path, jobs: int = 3) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """Every file below the folder with what it holds."""
+    """Return every file below the folder with its content."""
     return {
         str(found.relative_to(folder)): found.read_bytes() if found.is_file() else None
         for found in sorted(folder.rglob("*"))
@@ -43,7 +43,7 @@ def make_folder(path: Path) -> None:
 
 
 async def refused(path: Path, error: type[DayjobError], *words: str) -> None:
-    """Opening raises the error, which names the path and holds the words; opening again does the same."""
+    """Opening raises the error with the path and the words, each time."""
     before = contents(path.parent) if path.parent.is_dir() else {}
     for _ in range(2):
         with pytest.raises(error) as caught:
@@ -89,17 +89,15 @@ async def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
     await refused(tmp_path / "file" / "jobs.db", ConfigError, "does not exist", "create it first")
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="/proc is where nobody, not even root, may write"
-)
-async def test_a_folder_in_which_nobody_can_make_a_file() -> None:
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no user, not even root, may write to /proc")
+async def test_a_folder_that_accepts_no_files() -> None:
     with pytest.raises(ConfigError, match=r"'/proc/self/jobs\.db' can't be opened .* check the permissions"):
         await Broker("sqlite:////proc/self/jobs.db").open()
 
 
 @pytest.fixture
 def public(tmp_path: Path) -> Iterator[Path]:
-    """A folder that another user may look into; pytest's own are private."""
+    """A folder that another user may read. pytest's own are private."""
     folder = Path(tempfile.mkdtemp(prefix="dayjob-"))
     folder.chmod(0o755)
     yield folder
@@ -133,7 +131,7 @@ def unreadable(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protect", [writable_folder, writable_file, nothing_writable, unreadable])
-async def test_a_file_without_the_rights_to_it(
+async def test_a_file_without_permission(
     path: Path, public: Path, spawn: Spawn, protect: Callable[[Path], None]
 ) -> None:
     """Opened by a user to whom permissions apply, also when the tests run as root."""
@@ -142,21 +140,19 @@ async def test_a_file_without_the_rights_to_it(
     protect(guarded)
     before = contents(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{guarded}")
-    error, text = await child.said()
+    error, text = await child.receive()
     assert error == "ConfigError", text
     assert str(guarded) in text
     assert "check the permissions" in text
-    assert await child.ended() == 0
+    assert await child.wait() == 0
     assert contents(public) == before
 
 
 @pytest.mark.slow
-async def test_a_new_file_in_a_folder_without_the_rights_to_it(
-    path: Path, public: Path, spawn: Spawn
-) -> None:
+async def test_a_new_file_in_a_folder_without_permission(path: Path, public: Path, spawn: Spawn) -> None:
     make_read_only(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{public}/jobs.db")
-    error, text = await child.said()
+    error, text = await child.receive()
     assert error == "ConfigError", text
     assert "check the permissions" in text
     assert contents(public) == {}
@@ -186,7 +182,7 @@ def damage(path: Path, start: int, end: int) -> None:
         file.write(b"\xde\xad\xbe\xef" * ((end - start) // 4))
 
 
-async def test_damage_met_later_fails_the_calls_that_meet_it_and_no_others(path: Path, url: str) -> None:
+async def test_damage_found_later_fails_only_the_calls_that_read_it(path: Path, url: str) -> None:
     await make_queue(path, jobs=50)
     [(root,)] = rows(path, "SELECT rootpage FROM sqlite_master WHERE name = 'dayjob_jobs'")
     damage(path, (root - 1) * PAGE, root * PAGE)
@@ -215,7 +211,7 @@ async def test_an_empty_file_becomes_a_queue(path: Path) -> None:
     assert len(rows(path, "SELECT 1 FROM dayjob_jobs")) == 3
 
 
-async def test_a_database_of_the_users_own_keeps_what_is_in_it(path: Path) -> None:
+async def test_a_database_of_the_user_keeps_its_content(path: Path) -> None:
     _change(path, "CREATE TABLE orders (number INTEGER)")
     _change(path, "INSERT INTO orders VALUES (7)")
     await make_queue(path)

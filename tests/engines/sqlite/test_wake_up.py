@@ -1,4 +1,4 @@
-"""What one process does soon reaches those that wait in another, whose waiting costs next to nothing."""
+"""Changes by one process soon wake the waiters of another, and waiting costs little CPU time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ async def test_a_waiting_claim_starts_a_job_of_another_process_within_50_ms(
     url: str, broker: Broker, spawn: Spawn, duties: bool
 ) -> None:
     child = await spawn(claim_and_ack, url, 20, duties)
-    assert await child.said() == "ready"
+    assert await child.receive() == "ready"
     delays = []
     for turn in range(20):
         await pause(0.05 + 0.0013 * turn)
         await broker.enqueue("q")
         enqueued = SYSTEM.elapsed()
-        delays.append(await child.said() - enqueued)
+        delays.append(await child.receive() - enqueued)
     assert median(delays) < 0.05, sorted(delays)
-    assert await child.ended() == 0
+    assert await child.wait() == 0
 
 
 async def test_an_idle_waiting_claim_uses_less_than_a_hundredth_of_a_core(url: str, spawn: Spawn) -> None:
-    """In its best second, each of which sees every duty that is not rarer: what else runs only adds to it."""
+    """The best second counts, since other processes only add to it. Each second has all frequent duties."""
     child = await spawn(idle, url, 4)
-    shares: list[float] = await child.said()
+    shares: list[float] = await child.receive()
     assert min(shares) < 0.01, shares
-    assert await child.ended() == 0
+    assert await child.wait() == 0
 
 
 @pytest.mark.parametrize("duties", [True, False], ids=["duties", "no duties"])
@@ -45,28 +45,28 @@ async def test_a_cancel_fires_the_token_of_a_claim_in_another_process_within_a_s
 ) -> None:
     enqueued = await broker.enqueue("q")
     child = await spawn(run_until_cancelled, url, duties)
-    assert await child.said() == enqueued.id
+    assert await child.receive() == enqueued.id
     begun = SYSTEM.elapsed()
     assert await broker.cancel(enqueued.id) is CancelOutcome.REQUESTED
-    assert await child.said() - begun < 1
-    assert await child.ended() == 0
+    assert await child.receive() - begun < 1
+    assert await child.wait() == 0
     assert (await broker.stats("q")).running == 0
 
 
 async def test_a_cancel_fires_no_other_token(url: str, broker: Broker, spawn: Spawn) -> None:
     ids = [(await broker.enqueue("q")).id for _ in range(2)]
     first = await spawn(run_until_cancelled, url, True)
-    assert await first.said() == ids[0]
+    assert await first.receive() == ids[0]
     second = await spawn(run_until_cancelled, url, True)
-    assert await second.said() == ids[1]
+    assert await second.receive() == ids[1]
     await broker.cancel(ids[1])
-    await second.said()
-    assert await second.ended() == 0
+    await second.receive()
+    assert await second.wait() == 0
     still = await broker.get(ids[0])
     assert still is not None
     assert still.state == "running"
     await broker.cancel(ids[0])
-    await first.said()
+    await first.receive()
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
@@ -81,8 +81,8 @@ async def test_waiters_see_a_job_end_in_another_process(url: str, spawn: Spawn, 
         await pause(0.1)
         assert not any(waiter.done() for waiter in waiting)
         child = await spawn(claim_and_ack, url, 1, False)
-        assert await child.said() == "ready"
-        acked: float = await child.said()
+        assert await child.receive() == "ready"
+        acked: float = await child.receive()
         answers = await asyncio.gather(*waiting)
         assert SYSTEM.elapsed() - acked < 1
         assert {answer.status for answer in answers} == {"completed"}

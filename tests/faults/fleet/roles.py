@@ -17,7 +17,7 @@ from dayjob.broker import schedules
 from dayjob.events import Event
 from dayjob.runtime import process
 from dayjob.runtime.clock import block
-from tests.support.processes import pause, say
+from tests.support.processes import pause, send_to_test
 
 HOUR = 3600.0
 KEEP_ALL = Retention(done=HOUR, dead=HOUR, cancelled=HOUR)
@@ -106,7 +106,7 @@ async def work(url: str, log_path: str, options: dict[str, Any]) -> None:
 
     @app.on("worker.started")
     async def started(event: Event) -> None:
-        say(worker.id)
+        send_to_test(worker.id)
 
     if options.get("log_events", True):
 

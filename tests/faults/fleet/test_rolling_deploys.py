@@ -32,7 +32,7 @@ async def test_schedules_do_not_flap_while_old_and_new_workers_run(tmp_path: Pat
             await pause(0.05)
 
         old[0].child.signal(SIGTERM)
-        assert await old[0].child.ended() == 0
+        assert await old[0].child.wait() == 0
         again = await fleet.start(declares=["leaves", "stays"], **options)
         await old[1].kill()
         deadline = SYSTEM.elapsed() + SIDE_BY_SIDE
@@ -40,7 +40,7 @@ async def test_schedules_do_not_flap_while_old_and_new_workers_run(tmp_path: Pat
             assert await _ids(fleet) == {"leaves", "stays", "comes"}
             await pause(0.05)
         again.child.signal(SIGTERM)
-        assert await again.child.ended() == 0
+        assert await again.child.wait() == 0
 
         async def gone() -> bool:
             return await _ids(fleet) == {"stays", "comes"}
@@ -48,7 +48,7 @@ async def test_schedules_do_not_flap_while_old_and_new_workers_run(tmp_path: Pat
         await until(gone, BOUND)
         assert await _next(fleet, "stays") == next_time
         new.child.signal(SIGTERM)
-        assert await new.child.ended() == 0
+        assert await new.child.wait() == 0
         await pause(2 * UNDECLARED_FOR)
         assert await _ids(fleet) == {"stays", "comes"}, "without a worker nothing is removed"
 

@@ -63,7 +63,7 @@ class WorkerFleet:
             name = next(self._names)
             each = {"name": name, **({"machine": f"machine of {name}"} if foreign else {}), **options}
             children.append(await self._spawn(work, self.url, str(self.event_log), each))
-        return [WorkerProcess(child, await child.said()) for child in children]
+        return [WorkerProcess(child, await child.receive()) for child in children]
 
     async def leader(self, members: Sequence[WorkerProcess]) -> WorkerProcess:
         """Wait until one of the workers leads, and return it."""

@@ -45,10 +45,10 @@ WORKERS, PRODUCERS = 2, 3
 BACKLOG = 100
 """Jobs above which producers wait for the workers, so that a slow machine has less to do."""
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 
-async def again(call: Callable[[], Awaitable[Answer]]) -> Answer:
+async def again(call: Callable[[], Awaitable[Reply]]) -> Reply:
     """Call until the storage is available."""
     async with asyncio.timeout(BOUND):
         while True:
@@ -67,7 +67,7 @@ def is_hopeless(number: int) -> bool:
 
 
 class Load:
-    """Keeps ``WORKERS`` workers busy with what ``PRODUCERS`` producers enqueue, each with its own app."""
+    """``PRODUCERS`` producers and ``WORKERS`` workers, each with its own app."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -7,7 +7,7 @@ import asyncio
 from dayjob import App, Context, Worker
 from dayjob.runtime.clock import SystemClock
 from tests.faults.postgres.load import CONFIG
-from tests.support.processes import say, told
+from tests.support.processes import send_to_test, wait_for_test
 
 LEASE = 4.0
 """Seconds; a worker renews when half of it is over."""
@@ -40,14 +40,14 @@ async def work_in_another_time(url: str, seconds: float) -> None:
     async with app:
         worker = Worker(app, lease=LEASE)
         working = asyncio.create_task(worker.run())
-        say((await quick.aenqueue()).id)
-        say((await quick.using(delay=0.3).aenqueue()).id)
-        say((await quick.using(expires=60).aenqueue()).id)
-        say((await long.aenqueue()).id)
-        await told()
-        say([await app.broker.promote(), await app.broker.reap(), await app.broker.sweep()])
-        await told()
+        send_to_test((await quick.aenqueue()).id)
+        send_to_test((await quick.using(delay=0.3).aenqueue()).id)
+        send_to_test((await quick.using(expires=60).aenqueue()).id)
+        send_to_test((await long.aenqueue()).id)
+        await wait_for_test()
+        send_to_test([await app.broker.promote(), await app.broker.reap(), await app.broker.sweep()])
+        await wait_for_test()
         finish.set()
         worker.stop()
         await working
-        say("done")
+        send_to_test("done")

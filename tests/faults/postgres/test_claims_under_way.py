@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from dayjob import Broker, BrokerConfig, Job
 from tests.support.servers.postgres import schema_of, server_url
 from tests.support.servers.postgres_proxy import Proxy
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False)
 
@@ -53,7 +53,7 @@ async def test_its_jobs_are_claimed_again_before_their_lease_expires(
             await until(it_waits)
             wire.cut()
             with suppress(TimeoutError):  # The second try may wait for the first.
-                await within(asyncio.shield(claim), 1)
+                await with_timeout(asyncio.shield(claim), 1)
         await console.rollback()
         jobs: list[Job] = await claim
 

@@ -16,7 +16,7 @@ from dayjob.testing import ManualClock
 from tests.faults.process_group import ProcessGroup
 from tests.faults.roles import AFTER, BATCH, CONFIG, WORK, Log, produce_batches, succeed, work
 from tests.support.observe import check_counters, every_job
-from tests.support.processes import Spawn, pause, say, until
+from tests.support.processes import Spawn, pause, send_to_test, until
 from tests.support.servers.private_postgres import PrivateServer
 
 pytestmark = pytest.mark.slow
@@ -28,12 +28,12 @@ async def produce_slowly(url: str, log_path: str) -> None:
     """Enqueue single jobs and batches without end. Log the id of each accepted job."""
     log = Log(log_path)
     async with Broker(url, config=QUIET) as broker:
-        say("ready")
+        send_to_test("ready")
         while True:
             singles = await asyncio.gather(*(broker.enqueue(WORK, b"%d" % number) for number in range(8)))
             batch = await broker.enqueue_many([NewJob(WORK, b"%d" % number) for number in range(4)])
-            for answer in (*singles, *batch):
-                log.write(answer.id)
+            for enqueued in (*singles, *batch):
+                log.write(enqueued.id)
             await pause(0.05)
 
 
@@ -73,12 +73,12 @@ async def finish(url: str) -> list[str]:
 async def test_no_accepted_job_is_lost_and_none_is_acked_twice(
     server: PrivateServer, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = ProcessGroup(spawn, server.url, tmp_path, [work, produce_slowly, work])
-    await crew.start()
+    group = ProcessGroup(spawn, server.url, tmp_path, [work, produce_slowly, work])
+    await group.start()
     for turn in range(3):
         await pause(0.05 + 0.013 * turn)
-        await crew.replace(turn)
-    await crew.kill_all()
+        await group.replace(turn)
+    await group.kill_all()
     await all_are_gone(server)
 
     async with Broker(server.url, config=QUIET) as broker:
@@ -89,11 +89,11 @@ async def test_no_accepted_job_is_lost_and_none_is_acked_twice(
         left = await every_job(broker)
         stats = await broker.stats(WORK)
 
-    acknowledged = list(crew.lines(produce_slowly))
+    acknowledged = list(group.lines(produce_slowly))
     assert len(acknowledged) > 100
     assert len(set(acknowledged)) == len(acknowledged)
 
-    events = Counter(crew.lines(work))
+    events = Counter(group.lines(work))
     assert not [event for event in events if event.startswith("lost")], "a living worker lost a claim"
     assert set(events.values()) == {1}, "settled twice"
     acked = [event.removeprefix("done ") for event in events if event.startswith("done ")] + acked_here
@@ -117,21 +117,21 @@ async def test_no_accepted_job_is_lost_and_none_is_acked_twice(
 async def test_a_batch_is_stored_whole_or_not_at_all(
     server: PrivateServer, tmp_path: Path, spawn: Spawn
 ) -> None:
-    crew = ProcessGroup(spawn, server.url, tmp_path, [produce_batches, produce_batches])
-    await crew.start()
+    group = ProcessGroup(spawn, server.url, tmp_path, [produce_batches, produce_batches])
+    await group.start()
     for turn in range(3):
         await pause(0.05 + 0.037 * turn)
-        await crew.replace(turn)
+        await group.replace(turn)
 
     async def enough() -> bool:
-        return len(list(crew.lines(produce_batches))) >= 5
+        return len(list(group.lines(produce_batches))) >= 5
 
     await until(enough)
-    await crew.kill_all()
+    await group.kill_all()
     await all_are_gone(server)
     async with Broker(server.url, config=QUIET) as broker:
         stored = {queue: stats.pending for queue, stats in (await broker.all_stats()).items()}
         assert set(stored.values()) == {BATCH}
         assert len(await every_job(broker)) == BATCH * len(stored)
     assert await keys(server) == set(stored)
-    assert set(crew.lines(produce_batches)) <= set(stored)
+    assert set(group.lines(produce_batches)) <= set(stored)

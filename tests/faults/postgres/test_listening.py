@@ -17,7 +17,7 @@ from dayjob.runtime.clock import SYSTEM
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import schema_of, server_url
 from tests.support.servers.postgres_proxy import Proxy
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
@@ -77,7 +77,7 @@ async def test_all_waits_of_a_process_share_one_listening_connection(
         waiting = [asyncio.create_task(broker.claim(f"q{n}", wait=HOUR)) for n in range(20)]
         await listeners.until(1)
         await other.enqueue_many([NewJob(f"q{n}") for n in range(20)])
-        claimed = await within(asyncio.gather(*waiting))
+        claimed = await with_timeout(asyncio.gather(*waiting))
         assert [len(jobs) for jobs in claimed] == [1] * 20
         assert len(await listeners.pids()) == 1
 
@@ -92,7 +92,7 @@ async def test_a_terminated_listening_connection_is_replaced(direct_url: str, li
             ended |= listening
             await listeners.until(1, besides=ended)
             enqueued = await other.enqueue("q")
-            (job,) = await within(waiting)
+            (job,) = await with_timeout(waiting)
             assert job.id == enqueued.id
 
 
@@ -110,9 +110,9 @@ async def test_changes_during_an_outage_are_found_and_the_outage_is_logged(
         await other.ack(await claim_one(other, "w"))
         await until(lambda: "polling until notifications arrive again" in caplog.text)
         await wire.accept()
-        (job,) = await within(claim)
+        (job,) = await with_timeout(claim)
         assert job.id == enqueued.id
-        assert (await within(ended)).status == "completed"
+        assert (await with_timeout(ended)).status == "completed"
 
 
 @asynccontextmanager
@@ -162,7 +162,7 @@ async def test_every_job_of_a_burst_wakes_a_waiting_claim(direct_url: str) -> No
 
         claiming = asyncio.create_task(claim_all())
         enqueued = [(await other.enqueue("q")).id for _ in range(100)]
-        await within(claiming)
+        await with_timeout(claiming)
         assert sorted(claimed) == enqueued
 
 
@@ -177,5 +177,5 @@ async def test_a_cancel_reaches_a_claim_in_another_process_after_an_outage(
         wire.cut()
         await other.cancel(job.id)
         await wire.accept()
-        await within(job.cancel_token.wait())
+        await with_timeout(job.cancel_token.wait())
         await broker.mark_cancelled(job)

@@ -118,6 +118,21 @@ async def test_settlements_repeated_in_another_batch(
     assert [result.applied for result in late] == [False, False, False], "a claim is settled once"
 
 
+async def test_jobs_of_a_failed_claim_are_released_by_the_next_claim(
+    broker: Broker, impatient: Broker, outage: Outage
+) -> None:
+    """The attempt of a claim that no caller got does not count."""
+    enqueued = await broker.enqueue("q", max_attempts=1)
+    begun = asyncio.create_task(outage.starts_after("claim"))
+    with pytest.raises(EngineUnavailable):
+        await impatient.claim("q")
+    await begun
+    assert (await broker.stats("q")).running == 1
+    await outage.ends()
+    (job,) = await again(lambda: impatient.claim("q"))
+    assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "logged"),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob, QueueConfig, Retry, Settlement
-from dayjob.engines.base import DocumentWrite
+from dayjob.engines.base import DocumentWrite, Progress
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
+from dayjob.testing import ManualClock
 from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.support.observe import check_counters, every_job, ids
-from tests.support.servers.postgres import schema_of
+from tests.support.servers.postgres import schema_of, server_url
 from tests.support.servers.postgres_proxy import Loss, Proxy
 from tests.support.waiting import until
 
@@ -25,6 +28,7 @@ CONFIG = BrokerConfig(
 FORGETFUL = BrokerConfig(duties=False)
 
 Lose = Callable[[str], Loss]
+Corrupt = Callable[[str], Awaitable[None]]
 
 
 @pytest.fixture
@@ -44,6 +48,18 @@ async def broker(url: str) -> AsyncIterator[Broker]:
     async with Broker(url, config=CONFIG) as broker:
         yield broker
         await check_counters(broker)
+
+
+@pytest.fixture
+def corrupt(tmp_path: Path) -> Corrupt:
+    """Damage the record of a job."""
+
+    async def corrupt(id: str) -> None:
+        async with await AsyncConnection.connect(server_url(), autocommit=True) as console:
+            update = f"UPDATE {schema_of(tmp_path)}.jobs SET headers = '[1]' WHERE id = %s"
+            await console.execute(update.encode(), [id])
+
+    return corrupt
 
 
 async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
@@ -77,11 +93,11 @@ async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
         NewJob("q", b"plain"), NewJob("other", b"keyed", dedup_key="free", kv={b"a": b"1"}),
         NewJob("q", b"refused", dedup_key="held", kv={b"b": b"2"}), NewJob("q", b"late", delay=60),
     ]  # fmt: skip
-    answers = await broker.enqueue_many(jobs)
+    enqueued = await broker.enqueue_many(jobs)
     assert loss.has_happened
-    assert [answer.created for answer in answers] == [True, True, False, True]
-    assert answers[2].id == held.id
-    assert ids(await every_job(broker)) == sorted({held.id, *(answer.id for answer in answers)})
+    assert [each.created for each in enqueued] == [True, True, False, True]
+    assert enqueued[2].id == held.id
+    assert ids(await every_job(broker)) == sorted({held.id, *(each.id for each in enqueued)})
     assert [await broker.kv_get(key) for key in (b"a", b"b")] == [b"1", None]
 
 
@@ -297,3 +313,95 @@ async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> No
     assert loss.has_happened
     found = await record(broker, job.id)
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)
+
+
+async def test_kv_writes(broker: Broker, lose: Lose) -> None:
+    loss = lose("kv_write")
+    await broker.kv_put(b"k", b"v")
+    assert loss.has_happened
+    assert await broker.kv_get(b"k") == b"v"
+    loss = lose("kv_write")
+    await broker.kv_delete(b"k")
+    assert loss.has_happened
+    assert await broker.kv_get(b"k") is None
+
+
+async def test_a_pause_and_a_resume(broker: Broker, lose: Lose) -> None:
+    loss = lose("pause")
+    await broker.pause("q")
+    assert loss.has_happened
+    assert await broker.paused() == {"q"}
+    loss = lose("resume")
+    await broker.resume("q")
+    assert loss.has_happened
+    assert await broker.paused() == set()
+
+
+async def test_progress(broker: Broker, lose: Lose) -> None:
+    job = await running(broker)
+    loss = lose("record_progress")
+    await broker._session.storage.write(
+        lambda token: broker._engine.record_progress([Progress(job.key, job.epoch, 0.5, "half")], token)
+    )
+    assert loss.has_happened
+    assert (await record(broker, job.id)).progress == (0.5, "half")
+
+
+async def test_expiry_and_sweeps(url: str, lose: Lose) -> None:
+    clock = ManualClock()
+    async with Broker(url, config=CONFIG, clock=clock) as broker:
+        await broker.enqueue("q", expires=1)
+        clock.advance(2)
+        loss = lose("expire")
+        await broker.promote()
+        assert loss.has_happened
+        assert (await broker.stats("q")).cancelled == 1
+        await dead(broker)
+        loss = lose("sweep_finished")
+        assert await broker.sweep_dead(0) == 1
+        assert loss.has_happened
+        clock.advance(10 * 24 * 3600)
+        loss = lose("sweep")
+        assert await broker.sweep() == 1
+        assert loss.has_happened
+        assert await every_job(broker) == []
+
+
+async def test_bulk_operations_on_dead_jobs(broker: Broker, lose: Lose) -> None:
+    for _ in range(3):
+        await dead(broker)
+    loss = lose("requeue")
+    assert await broker.requeue_dead("q") == 3
+    assert loss.has_happened
+    assert (await broker.stats("q")).pending == 3
+
+
+async def test_an_enqueue_that_is_claimed_in_the_same_call(broker: Broker, lose: Lose) -> None:
+    for statement in ("insert", "claim"):
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(broker.claim("q", wait=20))
+            await until_waiting(broker)
+            loss = lose(statement)
+            enqueued = await broker.enqueue("q")
+        (job,) = waiting.result()
+        assert loss.has_happened
+        assert (job.id, job.epoch, job.attempts) == (enqueued.id, 1, 1)
+        await broker.ack(job)
+
+
+async def until_waiting(broker: Broker) -> None:
+    async def waits() -> bool:
+        return any(kind == "queue" for kind, _ in broker._engine.signals.topics)
+
+    await until(waits)
+
+
+async def test_a_claim_of_a_record_that_is_quarantined(broker: Broker, lose: Lose, corrupt: Corrupt) -> None:
+    bad, good = await broker.enqueue("q", headers={"a": "b"}), await broker.enqueue("q")
+    await corrupt(bad.id)
+    loss = lose("quarantine")
+    jobs = await broker.claim("q", limit=2)
+    assert loss.has_happened
+    assert ids(jobs) == [good.id]
+    found = await record(broker, bad.id)
+    assert (found.state, len(found.errors)) == (JobState.DEAD, 1)

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 MINUTE = 60 * SECOND
 
 
-@pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
+@pytest.mark.parametrize("minutes", [10, -10], ids=["fast", "slow"])
 async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minutes: int) -> None:
     async with Broker(direct_url, config=BrokerConfig(reap_interval=0.2, sweep_interval=0.2)) as broker:
         child = await spawn(work_in_another_time, direct_url, minutes * 60)
-        quick, delayed, expiring, long = [await child.said() for _ in range(4)]
+        quick, delayed, expiring, long = [await child.receive() for _ in range(4)]
 
         async def all_are_done() -> bool:
             return all([await state(broker, id) is JobState.DONE for id in (quick, delayed, expiring)])
@@ -36,8 +36,8 @@ async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minu
 
         await broker.enqueue("held", delay=300)
         held = await running(broker, "held")
-        child.tell()
-        assert await child.said() == [0, 0, 0], "it promoted, reaped or swept before the time"
+        child.proceed()
+        assert await child.receive() == [0, 0, 0], "it promoted, reaped or swept before the time"
         assert (await record(broker, held.id)).state is JobState.RUNNING
 
         first = await record(broker, long)
@@ -48,11 +48,11 @@ async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minu
             return ((await record(broker, long)).lease_us or 0) >= (first.lease_us or 0) + SECOND
 
         await until(is_renewed)
-        child.tell()
-        assert await child.said() == "done"
+        child.proceed()
+        assert await child.receive() == "done"
         last = await record(broker, long)
         assert (last.state, last.epoch) == (JobState.DONE, 1), "its lease was lost"
-        assert await child.ended() == 0
+        assert await child.wait() == 0
         await check_counters(broker)
 
 

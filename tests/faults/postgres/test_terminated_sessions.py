@@ -13,7 +13,7 @@ from dayjob import Broker, BrokerConfig, CancelOutcome, NewJob
 from tests.support.arrange import KEEP_ALL, claim_one, running
 from tests.support.observe import check_counters, every_job
 from tests.support.servers.postgres import schema_of, server_url
-from tests.support.workers import until, within
+from tests.support.workers import until, with_timeout
 
 CONFIG = BrokerConfig(retention=KEEP_ALL, duties=False)
 
@@ -39,7 +39,7 @@ class Interruption:
         for _ in range(2):
             ended |= await self._end_waiting(ended)
         await self._lock.rollback()
-        await within(running)
+        await with_timeout(running)
 
     async def _end_waiting(self, ended: set[object]) -> set[object]:
         found: set[object] = set()

@@ -11,7 +11,7 @@ from dayjob import App, Broker, Worker
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.model.codec import encode
 from dayjob.runtime.clock import SYSTEM
-from tests.support.processes import Spawn, pause, say
+from tests.support.processes import Spawn, pause, send_to_test
 from tests.support.servers.redis import client, running_server
 
 pytestmark = pytest.mark.slow
@@ -36,11 +36,11 @@ async def _work(url: str) -> None:
 
     @app.task(name="work", queue="q")
     async def work() -> None:
-        say("ran")
+        send_to_test("ran")
 
     @app.on("worker.started")
     async def started(event: object) -> None:
-        say("ready")
+        send_to_test("ready")
 
     await Worker(app, queues=("q",)).run()
 
@@ -56,11 +56,11 @@ async def until_waiting(url: str) -> None:
 async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: Spawn) -> None:
     async with running_server() as server, Broker(server.url) as broker:
         child = await spawn(die_at_handoff, server.url)
-        assert await child.said() == "ready"
+        assert await child.receive() == "ready"
         await until_waiting(server.url)
         enqueued = await broker.enqueue("q", task="work", max_attempts=1)
         begun = SYSTEM.elapsed()
-        await child.ended()
+        await child.wait()
         [job] = await broker.claim("q", wait=20)
         assert SYSTEM.elapsed() - begun < PROMPT
         assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
@@ -70,7 +70,7 @@ async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: 
 async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Spawn) -> None:
     async with running_server() as server, Broker(server.url) as broker:
         child = await spawn(run_once, server.url)
-        assert await child.said() == "ready"
+        assert await child.receive() == "ready"
         await until_waiting(server.url)
         child.signal(SIGSTOP)
         enqueued = await broker.enqueue("q", encode({}), task="work")
@@ -82,8 +82,8 @@ async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Sp
         child.signal(SIGCONT)
         await broker.ack(job)
         await broker.enqueue("q", encode({}), task="work")
-        assert await child.said() == "ran"
+        assert await child.receive() == "ran"
         child.signal(SIGKILL)
-        assert (await child.ended()) != 0
-        with pytest.raises(AssertionError, match="no more to say"):
-            await child.said()
+        assert (await child.wait()) != 0
+        with pytest.raises(AssertionError, match="sent no more"):
+            await child.receive()

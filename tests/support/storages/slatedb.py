@@ -72,7 +72,7 @@ SLATEDB_UNUSABLE: dict[str, Callable[[Path], str]] = {
     "not a database": _slatedb_no_manifest,
     "layout from the future": _slatedb_written("future"),
     "unreadable layout": _slatedb_written("unreadable"),
-    "somebody else's database": _slatedb_written("foreign"),
+    "foreign database": _slatedb_written("foreign"),
     "unknown option": _slatedb_option("colour=blue"),
     "bad flush_ms": _slatedb_option("flush_ms=0"),
     "bad takeover": _slatedb_option("takeover=yes"),

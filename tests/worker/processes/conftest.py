@@ -1,4 +1,4 @@
-"""The app of the process tasks on a file of the test's own, and a check that no process is left behind."""
+"""The app of the process tasks on a file of the test, and a check that no process is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dayjob import App
 from tests.worker import process_tasks as tasks
-from tests.worker.processes.watching import own_children
+from tests.worker.processes.observe import own_children
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def app(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[App]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(app: App) -> Iterator[None]:
-    """Every child is reaped, with its threads, when its worker has ended."""
+    """Check that every child and its threads have ended with the worker."""
     yield
     assert [thread.name for thread in threading.enumerate() if app.name in thread.name] == []
     assert [line for line in own_children() if "resource_tracker" not in line] == []

@@ -1,4 +1,4 @@
-"""Tasks with ``pool="process"`` that fail, as any other task would."""
+"""Tasks with ``pool="process"`` fail as other tasks do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dayjob import App, JobState, NewJob
 from tests.support.workers import record, run_until_idle
 from tests.worker import process_tasks as tasks
-from tests.worker.processes.watching import (
+from tests.worker.processes.observe import (
     after,
 )
 

@@ -1,4 +1,4 @@
-"""Tasks with ``pool="process"`` at work: arguments, context, middleware, follow-ups, results."""
+"""Tasks with ``pool="process"``: arguments, context, middleware, follow-ups, results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.process_pool import ProcessPool
 from tests.support.workers import record, run_until_idle
 from tests.worker import process_tasks as tasks
-from tests.worker.processes.watching import (
+from tests.worker.processes.observe import (
     after,
     done,
 )
@@ -29,9 +29,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 async def test_arguments_are_rebuilt_and_the_context_is_passed(app: App) -> None:
     id = UUID(int=5)
     handle = await tasks.describe.aenqueue(NOON, id, tasks.Place("Bern"), note="é")
-    [told] = await done(app, handle.id)
-    assert told.pop("pid") != os.getpid()
-    assert told == {
+    [result] = await done(app, handle.id)
+    assert result.pop("pid") != os.getpid()
+    assert result == {
         "kinds": ["datetime", "UUID", "Place"], "city": "Bern", "note": "é", "attempt": 1, "epoch": 1,
         "id": handle.id, "queue": "default",
     }  # fmt: skip
@@ -44,10 +44,10 @@ async def test_a_child_is_reused_with_its_lifespan_but_without_a_runs_variables(
     monkeypatch.setenv("PROCESS_TASKS_FAREWELLS", str(tmp_path))
     handles = [await tasks.visit.aenqueue() for _ in range(3)]
     await run_until_idle(app, concurrency=1)
-    told = [await handle.aresult(timeout=5) for handle in handles]
-    child = told[0][0]
+    result = [await handle.aresult(timeout=5) for handle in handles]
+    child = result[0][0]
     assert child != os.getpid()
-    assert told == [(child, child, runs, 1) for runs in (1, 2, 3)]
+    assert result == [(child, child, runs, 1) for runs in (1, 2, 3)]
     assert (tmp_path / str(child)).exists(), "the child did not leave its lifespan"
 
 
@@ -79,10 +79,10 @@ async def test_the_tenants_scope_is_entered_in_the_child(app: App) -> None:
         await tasks.whose.aenqueue()
     ]
     scoped, scoped_async, unscoped = await done(app, *(handle.id for handle in handles))
-    for told in (scoped, scoped_async):
-        assert told.startswith("acme in ")
-        assert not told.endswith(f" {os.getpid()}")
-    assert unscoped == "nobody"
+    for result in (scoped, scoped_async):
+        assert result.startswith("acme in ")
+        assert not result.endswith(f" {os.getpid()}")
+    assert unscoped == "none"
 
 
 async def test_a_scope_sees_the_handlers_error_and_an_error_of_the_scope_fails_the_job(app: App) -> None:
@@ -164,20 +164,20 @@ async def test_follow_ups_survive_the_middleware(app: App, monkeypatch: pytest.M
 async def test_the_timeout_starts_when_a_child_has_started_the_job(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one child, the first job's time is up before the others' begins; they come to the same end."""
+    """With one child, the first job times out before the timeouts of the others start."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     handles = [await tasks.limited.aenqueue() for _ in range(3)]
     started: list[float] = []
     take = ProcessPool.run
 
-    async def noting(pool: ProcessPool, task: Any, context: Context, begun: Any = None) -> Any:
-        def noted() -> None:
+    async def recording(pool: ProcessPool, task: Any, context: Context, on_start: Any = None) -> Any:
+        def record_start() -> None:
             started.append(SYSTEM.elapsed())
-            begun()
+            on_start()
 
-        return await take(pool, task, context, noted)
+        return await take(pool, task, context, record_start)
 
-    monkeypatch.setattr(ProcessPool, "run", noting)
+    monkeypatch.setattr(ProcessPool, "run", recording)
     await run_until_idle(app)
     jobs = [await record(await app.opened(), handle.id) for handle in handles]
     assert all(str(job.last_error).startswith("TimeoutError: timed out after 0.5 s") for job in jobs)
@@ -187,8 +187,8 @@ async def test_the_timeout_starts_when_a_child_has_started_the_job(
 async def test_large_arguments_and_results_pass(app: App) -> None:
     note = await tasks.describe.aenqueue(NOON, UUID(int=1), tasks.Place(LONG))
     big = await tasks.big.aenqueue(900_000)
-    told, text = await done(app, note.id, big.id)
-    assert (told["city"], len(text)) == (LONG, 900_000)
+    result, text = await done(app, note.id, big.id)
+    assert (result["city"], len(text)) == (LONG, 900_000)
 
 
 async def test_a_result_that_can_not_be_stored_leaves_the_job_done(

@@ -1,4 +1,4 @@
-"""Scripts whose own tasks run in child processes, and what is left of them."""
+"""Scripts whose own tasks run in child processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.workers import within
+from tests.support.workers import with_timeout
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ async def run_script(command: list[str]) -> str:
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=ROOT
     )
     try:
-        output, _ = await within(process.communicate())
+        output, _ = await with_timeout(process.communicate())
     finally:
         if process.returncode is None:
             process.kill()
@@ -87,9 +87,9 @@ async def test_a_scripts_own_tasks_run_in_children(tmp_path: Path, url: str) -> 
 
 
 async def test_a_script_without_a_main_guard_gets_the_remedy(tmp_path: Path, url: str) -> None:
-    told = await run_script(script(tmp_path, UNGUARDED, url))
-    assert "ended with exit code 1 before it started the job" in told
-    assert 'put `if __name__ == "__main__":` before' in told
+    output = await run_script(script(tmp_path, UNGUARDED, url))
+    assert "ended with exit code 1 before it started the job" in output
+    assert 'put `if __name__ == "__main__":` before' in output
 
 
 @pytest.mark.parametrize("text", [STALLING, IDLING], ids=["busy", "idle"])
@@ -99,9 +99,9 @@ async def test_no_child_outlives_a_killed_worker(tmp_path: Path, url: str, text:
     )
     assert process.stdout is not None
     try:
-        assert await within(process.stdout.readline())
+        assert await with_timeout(process.stdout.readline())
     finally:
         process.kill()
         await process.wait()
-    # The pipe ends when nobody holds it any more: neither the worker, nor a child of it.
-    assert await within(process.stdout.read()) == b""
+    # The pipe ends when neither the worker nor a child of it has it open.
+    assert await with_timeout(process.stdout.read()) == b""

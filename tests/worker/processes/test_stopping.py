@@ -9,7 +9,7 @@ import pytest
 from dayjob import App, JobState
 from tests.support.workers import record, run_until_idle, working
 from tests.worker import process_tasks as tasks
-from tests.worker.processes.watching import (
+from tests.worker.processes.observe import (
     descriptors,
     started,
 )

@@ -93,11 +93,11 @@ class Scenario:
 
     async def _enqueue(self) -> None:
         planned = plan(self._app, self._jobs - len(self._planned))
-        begun = SYSTEM.elapsed()
+        started = SYSTEM.elapsed()
         for start in range(0, len(planned), BATCH):
             await self._accept(planned[start : start + BATCH])
             await self._show_progress()
-        seconds = SYSTEM.elapsed() - begun
+        seconds = SYSTEM.elapsed() - started
         queues = len({item.job.queue for item in planned})
         self._screen.print(f"enqueued {len(planned):,} jobs on {queues} queues in {seconds:.2f} s, durably")
 
@@ -112,19 +112,19 @@ class Scenario:
         victim = max(self._workers.pids(), key=lambda name: busy[name])
         pid = self._workers.pids()[victim]
         await self._workers.kill(victim)
-        begun = SYSTEM.elapsed()
+        started = SYSTEM.elapsed()
         self._killed = victim
         records = await self._records(self._planned)
         self._orphans = [job.id for job in records if job is not None and was_held_by(victim, job)]
         self._screen.print(f"killed {victim} (pid {pid}) with SIGKILL while it ran {len(self._orphans)} jobs")
         await self._until(partial(self._holds_no_claims, victim))
-        self._screen.print(f"all of them were back in their queues after {SYSTEM.elapsed() - begun:.2f} s")
+        self._screen.print(f"all of them were back in their queues after {SYSTEM.elapsed() - started:.2f} s")
 
     async def _cancel_running(self, ids: Sequence[str]) -> None:
         """Cancel those of the live workers first, to free a slot for the export of the killed one."""
         for id in sorted(ids, key=self._orphans.__contains__):
             await self._until(partial(self._is_running, id))
-            begun = SYSTEM.elapsed()
+            started = SYSTEM.elapsed()
             outcome = await self._broker.cancel(id)
             waited = await self._broker.wait(id, timeout=10)
             state = waited.status if waited.job is None else waited.job.state.value
@@ -132,7 +132,7 @@ class Scenario:
                 "the killed worker's export, running again," if id in self._orphans else "a running export"
             )
             self._screen.print(
-                f"cancel of {subject} {outcome.value}: {state} after {SYSTEM.elapsed() - begun:.2f} s"
+                f"cancel of {subject} {outcome.value}: {state} after {SYSTEM.elapsed() - started:.2f} s"
             )
 
     async def _audit(self) -> Audit:

@@ -49,7 +49,8 @@ class MemoryStore(Store):
             record = records.new_record(job, run_at, expires_at, now)
             self._facts[job.key] = Facts(job.task, job.payload, job.headers, job.tenant, now, job.dedup_key)
             active.add(record)
-            active.hold(record)
+            if job.dedup_key is not None:
+                active.hold(record)
             active.enter(record)
         return other
 
@@ -93,7 +94,8 @@ class MemoryStore(Store):
             active.release(record)
             active.enter(record)
             job = record.to_claimed_job(facts[record.key])
-            job.headers = job.headers.copy()
+            if job.headers:
+                job.headers = job.headers.copy()
             jobs.append(job)
             room -= len(job.payload)
             if len(jobs) == limit or room <= 0:

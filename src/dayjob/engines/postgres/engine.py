@@ -153,9 +153,11 @@ class PostgresEngine:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
         enqueued = await insert(self._database, jobs, now, token)
         self._hints.drop([job.queue for job in jobs])
-        claimed = await self._claim(requests, now, token, 1)
-        self._notifier.jobs_inserted(jobs)
-        return enqueued, claimed
+        notifier = self._notifier
+        try:
+            return enqueued, await self._claim(requests, now, token, 1)
+        finally:
+            notifier.jobs_inserted(jobs)
 
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None

@@ -17,7 +17,7 @@ from dayjob.engines.base import Document, Insertion, JobQuery, RetentionTimes, S
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
-from dayjob.engines.slatedb.listing import Listing
+from dayjob.engines.slatedb.listings import JobListings
 from dayjob.engines.slatedb.open_claims import OpenClaims
 from dayjob.engines.slatedb.payload_cache import PayloadCache
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Finished
@@ -43,7 +43,7 @@ class SlateStore(Store):
         self.claims = OpenClaims()
         self.archive = Archive(write_batch)
         self.payloads = PayloadCache(write_batch, self.active.jobs.__contains__)
-        self.listing = Listing(self.active, self.payloads, self.archive, write_batch)
+        self.listings = JobListings(self.active, self.payloads, self.archive, write_batch)
         self.changed: set[bytes] = set()
         """The active jobs with a row for their state."""
         self.newest = b""
@@ -103,7 +103,8 @@ class SlateStore(Store):
         value = values.new_job(job, now, run_at, expires_at)
         self.write_batch.put(keys.job(key), value)
         active.add(record)
-        active.hold(record)
+        if job.dedup_key is not None:
+            active.hold(record)
         active.enter(record)
         if record.state is JobState.PENDING:
             self.payloads.keep(key, value)
@@ -298,13 +299,13 @@ class SlateStore(Store):
     # Listings.
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        return await self.listing.get(keys)
+        return await self.listings.get(keys)
 
     async def find(self, query: JobQuery) -> list[Job]:
-        return await self.listing.find(query)
+        return await self.listings.find(query)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        return await self.listing.find_dead(queue, before, limit)
+        return await self.listings.find_dead(queue, before, limit)
 
     async def position(self, key: bytes, limit: int) -> int:
         return self.active.position(key, limit)

@@ -204,9 +204,9 @@ def facts(value: bytes) -> Facts:
 def new_record(key: bytes, head: Head) -> Record:
     """Return the record of the job as it was enqueued."""
     return Record(
-        key=key, queue=head.queue, state=JobState.SCHEDULED if head.scheduled else JobState.PENDING,
-        priority=head.priority, attempts=0, max_attempts=head.max_attempts, epoch=0, run_us=head.run_us,
-        expires_us=head.expires_us, held_key=head.dedup_key, dedup_until=head.dedup_until,
+        key, head.queue, JobState.SCHEDULED if head.scheduled else JobState.PENDING, head.priority, 0,
+        head.max_attempts, 0, head.run_us, expires_us=head.expires_us, held_key=head.dedup_key,
+        dedup_until=head.dedup_until,
     )  # fmt: skip
 
 

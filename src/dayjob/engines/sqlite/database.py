@@ -65,8 +65,8 @@ class SqliteSettings(Struct, frozen=True):
                     raise
                 if SYSTEM.elapsed() >= deadline:
                     raise EngineUnavailable(
-                        f"{self.url}: the database stayed locked for {self.timeout:g} s: look for a "
-                        "process that keeps a transaction open, or raise ?timeout="
+                        f"{self.url}: the database stayed locked for {self.timeout:g} s: find the process "
+                        "that keeps a transaction open, or raise ?timeout="
                     ) from error
             block(_SHORTEST_PAUSE + (_LONGEST_PAUSE - _SHORTEST_PAUSE) * entropy.fraction())
 

@@ -46,10 +46,9 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
     if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
         raise Corrupt(_NOT_WHOLE)
     return Job(
-        key=key, queue=queue, task=task, payload=payload, headers=_headers(headers), tenant=tenant,
-        priority=priority, state=JobState.RUNNING, attempts=attempts + 1, max_attempts=max_attempts,
-        epoch=epoch + 1, enqueued_us=enqueued, run_us=run, claimed_us=now, lease_us=now + lease,
-        expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested), worker=worker,
+        key, queue, task, payload, _headers(headers), tenant, priority, JobState.RUNNING, attempts + 1,
+        max_attempts, epoch + 1, enqueued, run, claimed_us=now, lease_us=now + lease, expires_us=expires,
+        last_error=last_error, cancel_requested=bool(cancel_requested), worker=worker,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dayjob.engines import verbs
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
 from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
-from dayjob.engines.sqlite.listing import Listing
+from dayjob.engines.sqlite.listings import JobListings
 from dayjob.engines.sqlite.queues import Queues
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import (
@@ -52,7 +52,7 @@ class SqliteStore(Store):
         self._cursor.row_factory = None
         self._statements = statements = Statements(self._cursor)
         self._queues = Queues(statements)
-        self._listing = Listing(statements, self._queues)
+        self._listings = JobListings(statements, self._queues)
         self._saved: list[Row] = []
         self._removed: list[bytes] = []
         self._leases: list[Row] = []
@@ -239,7 +239,7 @@ class SqliteStore(Store):
     async def finished_in(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int
     ) -> Sequence[Record]:
-        return self._load_in_order(self._listing.finished_keys(state, queue, after, limit))
+        return self._load_in_order(self._listings.finished_keys(state, queue, after, limit))
 
     # Checks for work. They run on the reader, so that a duty without work does not take the write lock.
 
@@ -270,13 +270,13 @@ class SqliteStore(Store):
     # Listings.
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        return self._listing.get(keys)
+        return self._listings.get(keys)
 
     async def find(self, query: JobQuery) -> list[Job]:
-        return self._listing.find(query)
+        return self._listings.find(query)
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        return self._listing.find_dead(queue, before, limit)
+        return self._listings.find_dead(queue, before, limit)
 
     async def position(self, key: bytes, limit: int) -> int:
         row = self._statements.one("position", key, limit)

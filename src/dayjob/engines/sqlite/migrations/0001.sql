@@ -1,25 +1,4 @@
--- The layout of a dayjob queue in a SQLite file.
---
--- dayjob_queues   one row per queue ever used: its name, whether it is paused, and how many of its jobs
---                 are in each state (done: how many ever succeeded). Every commit that moves jobs updates
---                 the counters with them, so stats never count rows.
--- dayjob_jobs     one row per job, keyed by its 16-byte id. A job enters as pending or scheduled; promote
---                 makes it pending, claim makes it running, a settlement ends it or sends it back. Partial
---                 indexes keep each of these steps a seek, however many jobs wait or are kept:
---                   pending   what claim takes, in order          due       when promote is next wanted
---                   leases    what reap looks at                  expiries  jobs that may expire unstarted
---                   removals  what sweep removes, by time         finished  listing by state and queue
---                   holders   who holds a dedup key (unique)      flagged   running jobs asked to stop
---                 and those of dead jobs by time; see 0002.sql.
--- dayjob_owners   one row per open engine: which process on which host it is, so that claims of a dead
---                 process are known before their leases expire. Removed by close, or by the reaper.
--- dayjob_kv       the users' key-value space.
--- dayjob_notes    what dayjob keeps for itself; see 0002.sql.
--- dayjob_meta     the version of this layout.
---
--- Times are microseconds since 1970 in UTC. headers, errors and progress are MessagePack. held_key repeats dedup_key
--- for as long as the job holds it. An index condition is tried on every write, so it tests for NULL first
--- and never for a list of states, which costs as much as all other indexes together.
+-- Layout 1: jobs, queues, owners, kv pairs. See README.md.
 
 CREATE TABLE dayjob_meta (
     key TEXT PRIMARY KEY,

@@ -1,11 +1,4 @@
--- dayjob_notes    what dayjob keeps for itself, by kind and name: schedules, workers, who has the duties. A
---                 note is replaced only together with a look at what it was, under the write lock.
---
--- dayjob_jobs     gets two indexes of its dead jobs by the time of their failure: deaths, of all queues, and
---                 deaths_of_queue.
---
--- The rows of dayjob_notes have ids of their own, and the value comes last: a table without them would read
--- whole values, which may be large, only to compare the names.
+-- Layout 2: documents (named notes here, renamed by 0003.sql), and dead jobs by finish time. See README.md.
 
 CREATE TABLE dayjob_notes (
     kind TEXT NOT NULL,

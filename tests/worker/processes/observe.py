@@ -1,4 +1,4 @@
-"""Looking at a worker's child processes, and at what their jobs came to."""
+"""Observation of a worker's child processes, and of the outcomes of their jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def own_children() -> list[str]:
 
 
 async def done(app: App, *ids: str) -> list[Any]:
-    """Run all that is there; the results of these jobs."""
+    """Run all jobs. Return the results of these."""
     await run_until_idle(app)
     broker = await app.opened()
     jobs = [await record(broker, id) for id in ids]
@@ -32,12 +32,12 @@ async def done(app: App, *ids: str) -> list[Any]:
 
 
 async def after(app: App, id: str) -> Job:
-    """The job's record after a worker had it."""
+    """Return the job's record after a worker ran it."""
     await run_until_idle(app)
     return await record(await app.opened(), id)
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -46,7 +46,7 @@ def gone(pid: int) -> bool:
 
 
 def kill_and_wait(pid: int) -> None:
-    """Return when the process has ended, leaving it to its parent to reap."""
+    """Wait until the process has ended. Its parent reaps it."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
@@ -56,7 +56,7 @@ def descriptors() -> int:
 
 
 async def started(broker: Broker, id: str) -> Job:
-    """The job, once its handler has reported progress."""
+    """Wait until the handler has reported progress. Return the job."""
 
     async def reported() -> bool:
         return (await record(broker, id)).progress is not None

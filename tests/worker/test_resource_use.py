@@ -1,4 +1,4 @@
-"""What a worker costs: memory that does not grow with the jobs done, and nothing while idle."""
+"""Resource use of a worker: memory does not grow with the jobs, and an idle worker uses no CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def outcome(program: str, *arguments: str) -> float:
-    """The number that a program prints at its end."""
+    """Return the number that a program prints last."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), *arguments],
         capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "PYTHONPATH": "src"},
@@ -62,7 +62,7 @@ def test_memory_does_not_grow_with_the_jobs_done() -> None:
 
 @pytest.mark.slow
 def test_an_idle_worker_costs_less_than_a_hundredth_of_a_core(tmp_path: Path) -> None:
-    """In its best second, each of which sees all but rare chores: what else runs only adds to it."""
+    """Measured in its best second: other processes only add to the figure, and rare duties may add too."""
     share = outcome(
         """
         import asyncio, sys, time

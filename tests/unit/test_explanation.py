@@ -1,4 +1,4 @@
-"""Why a job is not running: the words and the values, from what is known around it."""
+"""Explanations: the texts and the values of the reasons."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ FOR_ALL = WorkerInfo("w-2", "w", "app", "host", 1, "1.0", (), (), 10, 0, NOW, NO
 
 
 def job(state: JobState = JobState.PENDING, **fields: Any) -> Job:
-    made = Job(new_key(), "q", "t", b"", {}, None, 1000, state, 0, 3, 0, NOW, NOW)
-    return replace(made, **fields)
+    job = Job(
+        key=new_key(), queue="q", task="t", payload=b"", headers={}, tenant=None, priority=1000, state=state,
+        attempts=0, max_attempts=3, epoch=0, enqueued_us=NOW, run_us=NOW,
+    )  # fmt: skip
+    return replace(job, **fields)
 
 
 def why(

@@ -1,4 +1,4 @@
-"""How workers end: by signals, in real processes, with short jobs, long ones, and stuck ones."""
+"""Signals end worker processes with short, long and stuck jobs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 from dayjob import Job, JobState
 from dayjob.runtime.clock import SYSTEM
-from tests.cli.commands import ROOT, Command, Start, eventually, starting, with_broker
+from tests.cli.processes import ROOT, Command, Start, eventually, starting, with_broker
 from tests.worker.shutdown_jobs import DIARY, URL, build
 
 pytestmark = pytest.mark.slow
 
 APP = "tests.worker.shutdown_jobs:app"
 FEW = 15.0
-"""Seconds that an exit may take beyond what it waits for, on a busy machine."""
+"""Seconds that an exit may take in addition to its waits, on a busy machine."""
 
 
 class Scene:
-    """A store, the workers on it, and the diary that their jobs write."""
+    """A store, its workers, and the event log that their jobs write."""
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.url = f"sqlite:///{folder}/jobs.db"
@@ -46,15 +46,15 @@ class Scene:
 
         return with_broker(self.url, reading)
 
-    def told(self, what: str, pid: int | None = None) -> list[str]:
-        """The ids of the jobs that wrote this word, in that process or in any."""
+    def logged(self, event: str, pid: int | None = None) -> list[str]:
+        """Return the ids of the jobs that logged the event, in that process or in any."""
         if not self.diary.exists():
             return []
         lines = [line.split() for line in self.diary.read_text().splitlines()]
-        return [id for word, id, by in lines if word == what and pid in (None, int(by))]
+        return [id for name, id, by in lines if name == event and pid in (None, int(by))]
 
-    def until_told(self, what: str, times: int, pid: int | None = None) -> None:
-        eventually(lambda: len(self.told(what, pid)) >= times, f"{what} x {times}")
+    def until_logged(self, event: str, times: int, pid: int | None = None) -> None:
+        eventually(lambda: len(self.logged(event, pid)) >= times, f"{event} x {times}")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def assert_released(jobs: list[Job]) -> None:
-    """Back in the queue, as if these runs had not been."""
+    """Check that the jobs are pending and that their runs do not count."""
     assert [(job.state, job.attempts, job.epoch) for job in jobs] == [(JobState.PENDING, 0, 1)] * len(jobs)
 
 
@@ -73,11 +73,11 @@ def assert_released(jobs: list[Job]) -> None:
 def test_running_short_jobs_finish_and_waiting_jobs_stay(scene: Scene, number: signal.Signals) -> None:
     ids = scene.enqueue("short", 60)
     worker = scene.worker("-c", "5")
-    scene.until_told("finished", 5)
+    scene.until_logged("finished", 5)
     worker.signal(number)
     assert worker.wait() == 0, worker.output()
 
-    started, finished = scene.told("started"), scene.told("finished")
+    started, finished = scene.logged("started"), scene.logged("finished")
     assert sorted(started) == sorted(finished)
     assert len(finished) < 60
     for job in scene.jobs(ids):
@@ -87,32 +87,32 @@ def test_running_short_jobs_finish_and_waiting_jobs_stay(scene: Scene, number: s
     assert (stats.done, stats.pending, stats.running) == (len(finished), 60 - len(finished), 0)
 
     assert scene.worker("--burst").wait() == 0
-    assert sorted(scene.told("finished")) == sorted(ids)
+    assert sorted(scene.logged("finished")) == sorted(ids)
 
 
 def test_long_jobs_are_signalled_at_once_and_released_uncounted_after_the_timeout(scene: Scene) -> None:
     ids = scene.enqueue("long", 3)
     worker = scene.worker("--shutdown-timeout", "1")
-    scene.until_told("started", 3)
-    begun = SYSTEM.elapsed()
+    scene.until_logged("started", 3)
+    started_at = SYSTEM.elapsed()
     worker.signal(signal.SIGTERM)
-    scene.until_told("told", 3)
-    assert worker.process.poll() is None, "the jobs were told while they still had time"
+    scene.until_logged("signalled", 3)
+    assert worker.process.poll() is None, "the jobs were signalled before the timeout"
     assert worker.wait() == 0, worker.output()
-    assert 1 <= SYSTEM.elapsed() - begun < 1 + FEW
+    assert 1 <= SYSTEM.elapsed() - started_at < 1 + FEW
     assert_released(scene.jobs(ids))
 
 
 def test_another_worker_claims_released_jobs_at_once(scene: Scene) -> None:
     ids = scene.enqueue("long", 2)
     first = scene.worker("--shutdown-timeout", "0.2")
-    scene.until_told("started", 2)
+    scene.until_logged("started", 2)
     second = scene.worker("--name", "second")
     second.wait_for_output("started")
     first.signal(signal.SIGTERM)
     assert first.wait() == 0, first.output()
     ended = SYSTEM.elapsed()
-    scene.until_told("started", 2, pid=second.pid)
+    scene.until_logged("started", 2, pid=second.pid)
     assert SYSTEM.elapsed() - ended < 5, "the second worker was idle, and the jobs were there to be taken"
     now = [(job.state, job.attempts, job.epoch, str(job.worker)[:7]) for job in scene.jobs(ids)]
     assert now == [(JobState.RUNNING, 1, 2, "second-")] * 2
@@ -122,11 +122,11 @@ def test_another_worker_claims_released_jobs_at_once(scene: Scene) -> None:
 def test_threads_that_never_end_do_not_delay_the_exit(scene: Scene, task: str) -> None:
     ids = scene.enqueue(task, 40)
     worker = scene.worker("--shutdown-timeout", "0.5")
-    scene.until_told("started", 40)
-    begun = SYSTEM.elapsed()
+    scene.until_logged("started", 40)
+    started_at = SYSTEM.elapsed()
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.output()
-    assert SYSTEM.elapsed() - begun < 0.5 + FEW
+    assert SYSTEM.elapsed() - started_at < 0.5 + FEW
     assert_released(scene.jobs(ids))
 
 
@@ -134,16 +134,16 @@ def test_a_thread_that_outlives_its_job_does_not_delay_the_exit(scene: Scene) ->
     (id,) = scene.enqueue("littering", 1)
     worker = scene.worker("--burst")
     assert worker.wait() == 0, worker.output()
-    assert "left behind" in worker.output()
+    assert "are abandoned" in worker.output()
     assert scene.jobs([id])[0].state is JobState.DONE
 
 
 def test_a_second_signal_stops_at_once(scene: Scene) -> None:
     ids = scene.enqueue("long", 3)
     worker = scene.worker("--shutdown-timeout", "600")
-    scene.until_told("started", 3)
+    scene.until_logged("started", 3)
     worker.signal(signal.SIGTERM)
-    scene.until_told("told", 3)
+    scene.until_logged("signalled", 3)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.output()
     assert_released(scene.jobs(ids))
@@ -153,7 +153,7 @@ def test_a_killed_workers_jobs_run_again_and_the_attempt_counts_until_they_are_d
     (id,) = scene.enqueue("long", 1, max_attempts=2)
     for attempt in (1, 2):
         worker = scene.worker()
-        scene.until_told("started", 1, pid=worker.pid)
+        scene.until_logged("started", 1, pid=worker.pid)
         job = scene.jobs([id])[0]
         assert (job.state, job.attempts, job.epoch) == (JobState.RUNNING, attempt, attempt)
         worker.kill()
@@ -161,5 +161,5 @@ def test_a_killed_workers_jobs_run_again_and_the_attempt_counts_until_they_are_d
     eventually(lambda: scene.jobs([id])[0].state is JobState.DEAD, "the job's end", reaper.output)
     job = scene.jobs([id])[0]
     assert (job.attempts, job.epoch, job.last_error) == (2, 2, "lease expired")
-    assert scene.told("started", reaper.pid) == []
+    assert scene.logged("started", reaper.pid) == []
     assert reaper.stop() == 0

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from dayjob import Broker
 from dayjob.cli import main
-from tests.cli.commands import with_broker
+from tests.cli.processes import with_broker
 
 Answer = TypeVar("Answer")
 

@@ -20,7 +20,7 @@ from dayjob.model.job import Job
 _CHUNK = 500
 
 
-class Listing:
+class JobListings:
     """Finds full records."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whatever happens to the process costs that attempt, and nothing else."""
+"""The death of a child process fails the attempt that it ran, and no other."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dayjob import App, Broker, Context, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.process_pool import ProcessPool
-from tests.support.workers import record, run_until_idle, until, within, working
+from tests.support.workers import record, run_until_idle, until, with_timeout, working
 from tests.worker import process_tasks as tasks
-from tests.worker.processes.watching import (
+from tests.worker.processes.observe import (
     after,
     done,
-    gone,
+    has_ended,
     kill_and_wait,
     started,
 )
@@ -80,7 +80,7 @@ async def test_a_timeout_kills_the_process(app: App) -> None:
             return (await record(broker, id)).last_error is not None
 
         await until(failed)
-        await until(lambda: gone(child))
+        await until(lambda: has_ended(child))
         job = await record(broker, id)
         assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
         assert str(job.last_error) == "TimeoutError: timed out after 0.5 s"
@@ -95,7 +95,7 @@ async def test_the_kill_of_a_process_kills_the_processes_that_it_started(app: Ap
     id = (await tasks.leave_a_process.aenqueue(str(fifo))).id
     await run_until_idle(app, concurrency=1)
     assert "timed out" in str((await record(await app.opened(), id)).last_error)
-    assert await within(reading) == b""
+    assert await with_timeout(reading) == b""
 
 
 async def test_an_interrupting_cancel_from_another_broker_kills_the_process(app: App, url: str) -> None:
@@ -103,12 +103,12 @@ async def test_an_interrupting_cancel_from_another_broker_kills_the_process(app:
         handle = await tasks.interruptible.aenqueue()
         job = await started(elsewhere, handle.id)
         child = int((job.progress or (0, "0"))[1])
-        assert not gone(child)
+        assert not has_ended(child)
         await elsewhere.cancel(handle.id)
-        waited = await within(elsewhere.wait(handle.id, timeout=15))
+        waited = await with_timeout(elsewhere.wait(handle.id, timeout=15))
         assert waited.job is not None
         assert waited.job.state is JobState.CANCELLED
-        await until(lambda: gone(child))
+        await until(lambda: has_ended(child))
 
 
 async def test_progress_logs_and_a_cancel_pass_between_worker_and_child(
@@ -120,7 +120,7 @@ async def test_progress_logs_and_a_cancel_pass_between_worker_and_child(
         job = await started(elsewhere, handle.id)
         assert job.progress == (0.5, "half ?")
         await elsewhere.cancel(handle.id)
-        waited = await within(elsewhere.wait(handle.id, timeout=15))
+        waited = await with_timeout(elsewhere.wait(handle.id, timeout=15))
     assert waited.job is not None
     assert waited.job.state is JobState.CANCELLED
     [logged] = [entry for entry in caplog.records if entry.name == "dayjob.job"]
@@ -148,14 +148,14 @@ async def test_a_child_may_die_at_any_moment_between_two_jobs(app: App) -> None:
     async with pool_of_one(app) as pool:
         context = await claimed(app, tasks.pid)
         for steps in range(6):
-            settlement = await within(pool.run(tasks.pid, context))
+            settlement = await with_timeout(pool.run(tasks.pid, context))
             child = int(settlement.result or b"0")
             kill_and_wait(child)
             for _ in range(steps):
                 step = loop.create_future()
                 loop.call_soon(step.set_result, None)
                 await step
-        assert (await within(pool.run(tasks.pid, context))).transition is Transition.ACK
+        assert (await with_timeout(pool.run(tasks.pid, context))).transition is Transition.ACK
 
 
 async def test_a_cancel_during_the_wait_for_a_child_reaches_the_handler(app: App) -> None:
@@ -166,18 +166,18 @@ async def test_a_cancel_during_the_wait_for_a_child_reaches_the_handler(app: App
         second.cancelled.set("lost")
         first.cancelled.set("lost")
         for run in running:
-            assert (await within(run)).result == b'"lost"'
+            assert (await with_timeout(run)).result == b'"lost"'
 
 
 async def test_the_wait_for_a_free_child_is_not_part_of_the_run(app: App) -> None:
-    told: list[str] = []
+    started_tasks: list[str] = []
     async with pool_of_one(app) as pool:
         running = []
         for task in (tasks.pid, tasks.whose):
-            run = pool.run(task, await claimed(app, task), partial(told.append, task.name))
+            run = pool.run(task, await claimed(app, task), partial(started_tasks.append, task.name))
             running.append(asyncio.create_task(run))
-        assert told == []
-        await within(running[0])
-        assert told == [tasks.pid.name]
-        await within(running[1])
-        assert told == [tasks.pid.name, tasks.whose.name]
+        assert started_tasks == []
+        await with_timeout(running[0])
+        assert started_tasks == [tasks.pid.name]
+        await with_timeout(running[1])
+        assert started_tasks == [tasks.pid.name, tasks.whose.name]

@@ -1,4 +1,4 @@
-"""A worker that was declared dead while a claim of its was on its way."""
+"""A worker is declared dead while a claim of its is under way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_jobs_claimed_under_the_old_id_are_released_and_run_under_the_new_
                 worker._replaced(old)
             return jobs
 
-        first = await note.aenqueue()  # The claim that waits for it was made before.
+        first = await note.aenqueue()  # The waiting claim was sent before.
         await first.await_end(10)
         app.broker.claim = claim_and_be_replaced  # type: ignore[method-assign]
         waking = await note.aenqueue()

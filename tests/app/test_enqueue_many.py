@@ -1,4 +1,4 @@
-"""Many calls in one atomic batch, and what a bound call is."""
+"""Many calls in one atomic batch, and bound calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting, idling, stopping, draining."""
+"""A worker starts, idles, stops and drains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dayjob import App, Broker, Context, InvalidState, JobState, Retry, Worker
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
 from tests.support.engines import ENGINES, EngineUnderTest
-from tests.support.workers import MakeApp, pause, record, run_until_idle, until, within, working
+from tests.support.workers import MakeApp, pause, record, run_until_idle, until, with_timeout, working
 
 
 async def test_run_until_idle_runs_due_jobs_and_the_jobs_that_they_enqueue(
@@ -73,17 +73,17 @@ async def test_a_worker_may_be_run_again(app: App) -> None:
     worker = Worker(app, max_jobs=5)
     for n in (1, 2):
         await work.aenqueue(n)
-        await within(worker.run_until_idle())
+        await with_timeout(worker.run_until_idle())
         assert seen == list(range(1, n + 1))
     worker.stop()
-    await within(worker.run())
+    await with_timeout(worker.run())
     await work.aenqueue(3)
     running = asyncio.create_task(worker.run())
     await until(lambda: seen == [1, 2, 3])
     with pytest.raises(InvalidState, match="is already running"):
         await worker.run()
     worker.stop()
-    await within(running)
+    await with_timeout(running)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
@@ -102,7 +102,7 @@ def test_a_worker_may_be_run_on_one_event_loop_after_another(url: str, engine: E
         running = asyncio.create_task(worker.run())
         await until(lambda: n in seen)
         worker.stop()
-        await within(running)
+        await with_timeout(running)
         await app.close()
 
     for n in (1, 2, 3):
@@ -118,7 +118,7 @@ async def test_a_worker_is_stopped_from_another_thread(app: App) -> None:
     await until(lambda: started)
     thread = Thread(target=worker.stop)
     thread.start()
-    await within(running, 5)
+    await with_timeout(running, 5)
     thread.join()
 
 
@@ -144,7 +144,7 @@ async def test_two_workers_of_one_app_share_the_work_and_neither_stops_the_other
             gate.set()
             await until(lambda: started == 10)
         handle = await work.using(delay=0.05).aenqueue(False)
-        await within(handle.aresult(5))
+        await with_timeout(handle.aresult(5))
 
 
 async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_stopped(
@@ -157,9 +157,9 @@ async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_sto
     running = [asyncio.create_task(worker.run()) for worker in workers]
     await until(lambda: len(up) == 3)
     workers[2].stop()
-    await within(running[2])
+    await with_timeout(running[2])
     os.kill(os.getpid(), signal.SIGTERM)
-    await within(asyncio.gather(*running), 5)
+    await with_timeout(asyncio.gather(*running), 5)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -183,7 +183,7 @@ async def test_a_worker_stops_after_max_jobs(app: App, outside: Broker, concurre
 
     await work.aenqueue_many([()] * 300)
     worker = Worker(app, concurrency=concurrency, max_jobs=250)
-    await within(worker.run())
+    await with_timeout(worker.run())
     assert runs == worker.done == 250
     stats = await outside.stats("default")
     assert (stats.pending, stats.running, stats.done) == (50, 0, 250)
@@ -216,7 +216,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("dayjob.worker.worker._INTERRUPT_TIMEOUT", 0.3)
-    told: list[float] = []
+    signalled_at: list[float] = []
     reasons: list[str | None] = []
     started: list[bool] = []
     gate = asyncio.Event()
@@ -227,7 +227,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
         def in_thread(ctx: Context) -> None:
             started.append(True)
             ctx.shutting_down.wait_in_thread(20)
-            told.append(SYSTEM.elapsed())
+            signalled_at.append(SYSTEM.elapsed())
             ctx.cancelled.wait_in_thread(20)
             reasons.append(ctx.cancelled.reason)
 
@@ -237,7 +237,7 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
         async def long(ctx: Context) -> None:
             started.append(True)
             await ctx.shutting_down.wait()
-            told.append(SYSTEM.elapsed())
+            signalled_at.append(SYSTEM.elapsed())
             try:
                 await gate.wait()
             except asyncio.CancelledError:
@@ -254,8 +254,8 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     await until(lambda: started)
     stopped = SYSTEM.elapsed()
     worker.stop()
-    await within(running, 6)
-    assert told[0] - stopped < 0.25
+    await with_timeout(running, 6)
+    assert signalled_at[0] - stopped < 0.25
     assert SYSTEM.elapsed() - stopped >= 0.3
     await until(lambda: reasons == ["shutdown"])
     gate.set()
@@ -276,12 +276,12 @@ async def test_stop_now_releases_running_jobs_at_once(app: App, outside: Broker)
     handle = await long.aenqueue()
     worker = Worker(app, shutdown_timeout=60)
     running = asyncio.create_task(worker.run())
-    await within(started.wait())
+    await with_timeout(started.wait())
     worker.stop()
     await pause(0.05)
     assert not running.done()
     worker.stop_now()
-    await within(running, 5)
+    await with_timeout(running, 5)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)
 
@@ -318,9 +318,9 @@ async def test_a_run_whose_task_is_cancelled_drains_too(app: App, outside: Broke
 
     handle = await long.aenqueue()
     running = asyncio.create_task(Worker(app, shutdown_timeout=0.05).run())
-    await within(started.wait())
+    await with_timeout(started.wait())
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await within(running)
+        await with_timeout(running)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)

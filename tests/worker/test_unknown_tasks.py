@@ -1,4 +1,4 @@
-"""Payloads that don't fit their task, and tasks that this worker doesn't know."""
+"""Payloads that do not fit their task, and tasks that the worker does not have."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_an_unknown_task_is_snoozed_until_a_worker_has_it(
 
     @new.task(name="new", max_attempts=1)
     async def work() -> str:
-        return "known"
+        return "found"
 
     handle = await work.aenqueue()
     for tries in range(3):
@@ -63,7 +63,7 @@ async def test_an_unknown_task_is_snoozed_until_a_worker_has_it(
         assert wait == 2**tries
         clock.advance(wait)
     await run_until_idle(new)
-    assert await handle.aresult() == "known"
+    assert await handle.aresult() == "found"
     assert (await record(outside, handle.id)).attempts == 1
 
 
@@ -71,7 +71,7 @@ async def test_a_task_that_no_worker_has_ends_dead(
     timed_app: App, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 5)
-    named = await outside.enqueue("default", task="nobody's")
+    named = await outside.enqueue("default", task="unregistered")
     raw = await outside.enqueue("default")
     runs = 0
     while (await outside.stats("default")).dead < 2:
@@ -82,14 +82,14 @@ async def test_a_task_that_no_worker_has_ends_dead(
     assert runs == 5
     job = await record(outside, named.id)
     assert "UnknownTask" in str(job.last_error)
-    assert "nobody's" in str(job.last_error)
+    assert "unregistered" in str(job.last_error)
     assert "no handler" in str((await record(outside, raw.id)).last_error)
 
 
 async def test_earlier_snoozes_do_not_count_as_tries_of_an_unknown_task(
     make_app: MakeApp, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that polls by snoozing is not dead at the first worker of a deploy that doesn't know it."""
+    """A task that polls by snoozing is not dead at the first worker of a deploy without it."""
     monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 3)
     old, new = make_app(clock=clock), make_app(clock=clock)
 
@@ -108,6 +108,6 @@ async def test_earlier_snoozes_do_not_count_as_tries_of_an_unknown_task(
 
 
 async def test_an_unknown_task_is_dead_at_once_with_unknown_task_dead(app: App, outside: Broker) -> None:
-    enqueued = await outside.enqueue("default", task="nobody's")
+    enqueued = await outside.enqueue("default", task="unregistered")
     await run_until_idle(app, unknown_task="dead")
     assert (await record(outside, enqueued.id)).state is JobState.DEAD

@@ -30,7 +30,7 @@ _FIRST, _LAST = b"", b"\xff" * 17
 _LATEST = (2**63 - 1, _LAST)
 
 
-class Listing:
+class JobListings:
     """Finds full records, and the ids of finished jobs."""
 
     def __init__(self, statements: Statements, queues: Queues) -> None:
