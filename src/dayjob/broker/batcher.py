@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
 from typing import Generic, TypeVar
 
-from dayjob.engines.base import BATCH, BATCH_BYTES, Contended
+from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, SettleOp
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
+from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
 
 Item = TypeVar("Item")
@@ -146,7 +147,7 @@ class Batcher(Generic[Item, Reply]):
         return None
 
 
-class CallBatcher(Generic[Item, Reply]):
+class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
     """Batches the concurrent calls of one verb. Each call returns or raises for its own item.
 
     A caller that is cancelled cancels no other call of the batch. ``undelivered`` gets the replies to
@@ -160,23 +161,21 @@ class CallBatcher(Generic[Item, Reply]):
         weigh: Callable[[Item], Weight] = lambda item: (1, 0),
         undelivered: Callable[[Reply], None] | None = None,
     ) -> None:
-        self._commit = commit
-        self._undelivered = undelivered
-        self._batcher: Batcher[tuple[Item, asyncio.Future[Reply]], Reply] = Batcher(
+        super().__init__(
             lambda calls: commit([item for item, _ in calls]),
-            self._deliver,
-            self._fail,
+            self._answer,
+            self._raise,
             weigh=lambda call: weigh(call[0]),
             contended_for=CONTENDED_FOR,
             abandoned=lambda call: call[1].done(),
             drop_abandoned=undelivered is not None,
         )
-        self.drain = self._batcher.drain
+        self._undelivered = undelivered
 
     async def submit(self, item: Item) -> Reply:
         """Return the reply to the item."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._batcher.put((item, future))
+        self.put((item, future))
         try:
             return await future
         except asyncio.CancelledError:
@@ -185,16 +184,74 @@ class CallBatcher(Generic[Item, Reply]):
                 self._undelivered(future.result())
             raise
 
-    def _deliver(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
+    def _answer(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
         for (_, future), reply in zip(calls, replies, strict=True):
             if not future.done():
                 future.set_result(reply)
             elif self._undelivered is not None:
                 self._undelivered(reply)
 
-    def _fail(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
+    def _raise(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
         for _, future in calls:
             if isinstance(error, asyncio.CancelledError):
                 future.cancel()
             elif not future.done():
                 future.set_exception(error)
+
+
+_SIZED = (bytes, bytearray, str)
+
+
+def insertions_weight(jobs: Sequence[Insertion]) -> Weight:
+    size = 0
+    for job in jobs:
+        size += len(job.payload)
+        if job.headers or job.kv:
+            size += _bytes(job.headers) + _bytes(job.kv)
+    return len(jobs), size
+
+
+def ops_weight(ops: Sequence[SettleOp]) -> Weight:
+    jobs, size = len(ops), 0
+    for op in ops:
+        if op.insert:
+            more_jobs, more_bytes = insertions_weight(op.insert)
+            jobs += more_jobs
+            size += more_bytes
+        if op.result is not None:
+            size += len(op.result)
+        elif op.error is not None:
+            size += len(op.error)
+        if op.kv:
+            size += _bytes(op.kv)
+    return jobs, size
+
+
+def settlement_weight(settlement: Settlement) -> Weight:
+    """Return the weight of a settlement that is not validated yet: a value of a wrong type counts 0."""
+    jobs, size = 1, 0
+    result = settlement.result
+    if result is not None:
+        size = len(result) if type(result) is bytes else _size(result)
+    elif settlement.error is not None:
+        size = _size(settlement.error)
+    if settlement.kv:
+        size += _bytes(settlement.kv)
+    if settlement.enqueue:
+        for job in settlement.enqueue:
+            jobs += 1
+            size += _size(getattr(job, "payload", b""))
+            size += _bytes(getattr(job, "headers", None)) + _bytes(getattr(job, "kv", None))
+    return jobs, size
+
+
+def _bytes(mapping: object) -> int:
+    if not isinstance(mapping, Mapping):
+        return 0
+    return sum(_size(key) + _size(value) for key, value in mapping.items())
+
+
+def _size(value: object) -> int:
+    if isinstance(value, memoryview):
+        return value.nbytes
+    return len(value) if isinstance(value, _SIZED) else 0
