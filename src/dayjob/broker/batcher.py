@@ -85,11 +85,30 @@ class Batcher(Generic[Item, Reply]):
                 task.cancel()
 
     async def _run(self) -> None:
+        refused: deque[list[Item]] = deque()
+        """The items of refused batches, each a batch of its own."""
         try:
-            while self._waiting:
-                batch = self._take()
-                if batch:
-                    await self._commit_batch(batch)
+            while refused or self._waiting:
+                batch = refused.popleft() if refused else self._take()
+                if not batch:
+                    continue
+                try:
+                    replies = await self._commit(batch)
+                except Contended:
+                    for item in batch:
+                        self.put_alone(item)
+                except _STORAGE_ERRORS as error:
+                    self._fail(batch, error)
+                except Exception as error:
+                    if len(batch) == 1:
+                        self._fail(batch, error)
+                    else:
+                        refused.extend([item] for item in batch)
+                except BaseException as error:
+                    self._fail(batch, error)
+                    raise
+                else:
+                    self._deliver(batch, replies)
         finally:
             self._runner = None
 
@@ -110,26 +129,6 @@ class Batcher(Generic[Item, Reply]):
             if not (self._drop_abandoned and self._abandoned(item)):
                 batch.append(item)
         return batch
-
-    async def _commit_batch(self, batch: list[Item]) -> None:
-        try:
-            replies = await self._commit(batch)
-        except Contended:
-            for item in batch:
-                self.put_alone(item)
-        except _STORAGE_ERRORS as error:
-            self._fail(batch, error)
-        except Exception as error:
-            if len(batch) == 1:
-                self._fail(batch, error)
-            else:
-                for item in batch:
-                    await self._commit_batch([item])
-        except BaseException as error:
-            self._fail(batch, error)
-            raise
-        else:
-            self._deliver(batch, replies)
 
     async def _commit_alone(self, item: Item) -> None:
         deadline = SYSTEM.elapsed() + self._contended_for
@@ -174,8 +173,11 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
 
     async def submit(self, item: Item) -> Reply:
         """Return the reply to the item."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.put((item, future))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply] = loop.create_future()
+        self._waiting.append((item, future))
+        if self._runner is None:
+            self._runner = loop.create_task(self._run())
         try:
             return await future
         except asyncio.CancelledError:

@@ -262,7 +262,7 @@ class Session:
 
     async def _insert(self, units: list[Unit]) -> list[list[Enqueued]]:
         jobs = list(chain.from_iterable(units))
-        if claims := self.waiting_claims.begin_handoff(jobs):
+        if self.waiting_claims.by_queue and (claims := self.waiting_claims.begin_handoff(jobs)):
             enqueued = await self._insert_and_claim(jobs, claims)
         else:
             enqueued = await self.storage.write(partial(self.engine.insert, jobs, self.storage.now()))
@@ -342,13 +342,13 @@ class WaitingClaims:
     """
 
     def __init__(self) -> None:
-        self._by_queue: dict[str, dict[WaitingClaim, None]] = {}
+        self.by_queue: dict[str, dict[WaitingClaim, None]] = {}
 
     async def wait(self, claim: WaitingClaim, request: ClaimRequest, clock: Clock, seconds: float) -> None:
         """Wait for the claim's event or the time, and for the end of a hand-off that is under way."""
         claim.request = request
         for queue, _ in request.queues:
-            self._by_queue.setdefault(queue, {})[claim] = None
+            self.by_queue.setdefault(queue, {})[claim] = None
         try:
             await clock.wait(claim.event, seconds)
             if claim.handoff is not None:
@@ -358,10 +358,8 @@ class WaitingClaims:
 
     def begin_handoff(self, jobs: Iterable[Insertion]) -> list[WaitingClaim]:
         """Return the claims that these jobs may serve. ``end_handoff`` must follow for each."""
-        if not self._by_queue:
-            return []
         queues = {job.queue for job in jobs if job.delay is None and job.run_at is None}
-        claims = list(dict.fromkeys(claim for queue in queues for claim in self._by_queue.get(queue, ())))
+        claims = list(dict.fromkeys(claim for queue in queues for claim in self.by_queue.get(queue, ())))
         for claim in claims:
             self._remove(claim)
             claim.handoff = asyncio.get_running_loop().create_future()
@@ -379,11 +377,11 @@ class WaitingClaims:
     def _remove(self, claim: WaitingClaim) -> None:
         assert claim.request is not None
         for queue, _ in claim.request.queues:
-            waiting = self._by_queue.get(queue)
+            waiting = self.by_queue.get(queue)
             if waiting is not None:
                 waiting.pop(claim, None)
                 if not waiting:
-                    del self._by_queue[queue]
+                    del self.by_queue[queue]
 
 
 def _split(replies: list[Reply], units: Sequence[Sequence[object]]) -> list[list[Reply]]:

@@ -168,11 +168,10 @@ class Storage:
 
     # Settlements.
 
-    def settle(self, ops: Sequence[SettleOp]) -> Awaitable[list[JobState | None]]:
-        """Settle claims. Those of an unconfirmed batch get the reply of that batch."""
-        return self._settle_unconfirmed(ops) if self._unconfirmed or self._late_replies else self._settle(ops)
-
-    def _settle(self, ops: Sequence[SettleOp]) -> Awaitable[list[JobState | None]]:
+    def settle(self, ops: Sequence[SettleOp], *, new: bool = False) -> Awaitable[list[JobState | None]]:
+        """Settle claims. Those of an unconfirmed batch get its reply, unless all are ``new``."""
+        if (self._unconfirmed or self._late_replies) and not new:
+            return self._settle_unconfirmed(ops)
         now = self.now()
 
         def keep(token: Token) -> bool:
@@ -189,7 +188,7 @@ class Storage:
             await self._confirm(batch)
         late = {name: self._late_replies[name] for name in names if name in self._late_replies}
         new = [op for op, name in zip(ops, names, strict=True) if name not in late]
-        states = iter(await self._settle(new) if new else ())
+        states = iter(await self.settle(new, new=True) if new else ())
         for name in late:
             self._late_replies.pop(name, None)
         return [late[name] if name in late else next(states) for name in names]

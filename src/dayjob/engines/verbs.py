@@ -112,24 +112,27 @@ async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> lis
 
     A request without a job waits for the next signal, although the queue has jobs.
     """
-    changes = _Changes(store)
+    deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     replies: list[list[Job]] = []
     for request in requests:
         claimed: list[Job] = []
         for queue, lease in request.queues:
-            limit = request.limit - len(claimed)
-            room = BATCH_BYTES - sum([len(job.payload) for job in claimed]) if limit > 0 else 0
-            if room <= 0:
+            limit, room = request.limit, BATCH_BYTES
+            if claimed:
+                limit -= len(claimed)
+                room -= sum([len(job.payload) for job in claimed])
+            if limit <= 0 or room <= 0:
                 break
             if store.is_paused(queue):
                 continue
             jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
             if jobs:
-                changes.add(queue, JobState.PENDING, -len(jobs))
-                changes.add(queue, JobState.RUNNING, len(jobs))
+                deltas[queue, JobState.PENDING] -= len(jobs)
+                deltas[queue, JobState.RUNNING] += len(jobs)
                 claimed += jobs
         replies.append(claimed)
-    changes.count()
+    if deltas:
+        store.count(deltas)
     return replies
 
 
