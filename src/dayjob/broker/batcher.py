@@ -58,6 +58,7 @@ class Batcher(Generic[Item, Reply]):
         self._contended_for = contended_for
         self._abandoned = abandoned
         self._drop_abandoned = drop_abandoned
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Item] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._alone: set[asyncio.Task[None]] = set()
@@ -65,11 +66,11 @@ class Batcher(Generic[Item, Reply]):
     def put(self, item: Item) -> None:
         self._waiting.append(item)
         if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._run())
+            self._runner = self._loop.create_task(self._run())
 
     def put_alone(self, item: Item) -> None:
         """Commit the item by itself, now. It may have to wait for locks; no other item waits with it."""
-        task = asyncio.get_running_loop().create_task(self._commit_alone(item))
+        task = self._loop.create_task(self._commit_alone(item))
         self._alone.add(task)
         task.add_done_callback(self._alone.discard)
 
@@ -173,11 +174,10 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
 
     async def submit(self, item: Item) -> Reply:
         """Return the reply to the item."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Reply] = loop.create_future()
+        future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting.append((item, future))
         if self._runner is None:
-            self._runner = loop.create_task(self._run())
+            self._runner = self._loop.create_task(self._run())
         try:
             return await future
         except asyncio.CancelledError:

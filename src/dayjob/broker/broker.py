@@ -7,7 +7,6 @@ signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -53,6 +52,7 @@ from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_na
 from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.model.worker_info import WorkerInfo
+from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
@@ -105,7 +105,7 @@ class Broker:
             session = self._opened
             if session is None:
                 return
-            if session.pid != os.getpid():
+            if session.pid != process.pid:
                 self._opened = None
                 return
             if not session.loop.is_closed():
@@ -128,14 +128,14 @@ class Broker:
         session = self._opened
         if session is None or session.closing:
             raise not_open(self._shown_url)
-        if session.pid != os.getpid() or session.loop is not asyncio.get_running_loop():
+        if session.pid != process.pid or session.loop is not asyncio.get_running_loop():
             session.check_here()
         return session
 
     @property
     def is_open(self) -> bool:
         session = self._opened
-        return session is not None and not session.closing and session.pid == os.getpid()
+        return session is not None and not session.closing and session.pid == process.pid
 
     @property
     def capabilities(self) -> Capabilities:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -51,6 +50,7 @@ from dayjob.model.config import BrokerConfig
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
 from dayjob.model.lifecycle import Transition
+from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import CANCEL, Topic, job_topic
 
@@ -78,7 +78,7 @@ class Session:
     ) -> None:
         self._url = url
         self.loop = asyncio.get_running_loop()
-        self.pid = os.getpid()
+        self.pid = process.pid
         self.closing = False
         self.engine = engine
         self.clock = clock or SYSTEM
@@ -163,10 +163,10 @@ class Session:
 
     def check_here(self) -> None:
         """Raise ``Closed`` unless this is the session's process and event loop."""
-        if self.pid != os.getpid():
+        if self.pid != process.pid:
             raise Closed(
                 f"the broker on {self._url!r} was opened by process {self.pid} and this is its child "
-                f"{os.getpid()}: open a broker of its own here"
+                f"{process.pid}: open a broker of its own here"
             )
         if self.loop is not asyncio.get_running_loop():
             raise Closed(

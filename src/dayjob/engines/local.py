@@ -41,21 +41,24 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._loops: dict[Signals, asyncio.AbstractEventLoop] = {}
+        self._only: Signals | None = None
         self._lock = Lock()
 
     def add(self, signals: Signals) -> None:
         with self._lock:
             self._loops[signals] = asyncio.get_running_loop()
+            self._only = signals if len(self._loops) == 1 else None
 
     def remove(self, signals: Signals) -> None:
         with self._lock:
             self._loops.pop(signals, None)
+            self._only = next(iter(self._loops)) if len(self._loops) == 1 else None
 
     def publish(self, topics: Iterable[Topic], caller: Signals | None = None) -> None:
         """Publish to all subscribers. ``caller`` is the one on the running event loop."""
         if not topics:
             return
-        if caller is not None and len(self._loops) == 1 and caller in self._loops:
+        if caller is not None and caller is self._only:
             caller.publish(topics)
         else:
             self._call(lambda signals: signals.publish(topics), caller)
