@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token
+from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transient
 from dayjob.engines.postgres import rows
-from dayjob.engines.postgres.database import Connection, Database, later_commit, token_key
+from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.model.job import Job
 from dayjob.runtime.clock import SYSTEM
 
@@ -47,10 +47,12 @@ class Claimer:
         """
         repeated = token is not None and token.repeated
         claimed: list[list[Job]] = []
-        with later_commit():
+        try:
             for number, request in enumerate(requests, part):
                 key = token_key(token, number)
                 claimed.append(await self._claim(request, now, key, repeated=repeated))
+        except Transient as error:
+            raise after_commit(error) from error.__cause__
         self._database.count_row()
         return claimed
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
 import asyncpg
@@ -296,10 +296,6 @@ def token_key(token: Token | None, part: int = 0) -> bytes:
     )
 
 
-@contextmanager
-def later_commit() -> Iterator[None]:
-    """Around a commit of a write that has made another before: the repetition must look for both."""
-    try:
-        yield
-    except Transient as error:
-        raise Transient(str(error), commit_unknown=True) from error.__cause__
+def after_commit(error: Transient) -> Transient:
+    """Return the error of a write that has made a commit before: the repetition must look for both."""
+    return Transient(str(error), commit_unknown=True)

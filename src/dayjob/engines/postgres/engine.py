@@ -20,11 +20,12 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
+    Transient,
 )
 from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
 from dayjob.engines.postgres.claim import Claimer, ScanHints
-from dayjob.engines.postgres.database import Connection, Database, Pool, later_commit
+from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
 from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier
@@ -295,8 +296,10 @@ class PostgresEngine:
         columns = rows.retention_columns(retention, JobState.CANCELLED)
         expired = await database.execute("expire", token, now, limit, *columns, EXPIRED)
         notifier.jobs_finished([id_key(id) for id in expired])
-        with later_commit():
+        try:
             due, *queues = await database.execute("promote", token, now, limit, part=1)
+        except Transient as error:
+            raise after_commit(error) from error.__cause__
         notifier.jobs_returned(queues)
         return int(due), len(expired)
 

@@ -134,36 +134,23 @@ async def _store(
         rows = await transaction.run(
             "insert", token, transaction.now, transaction.channel, transaction.message, *columns
         )
-        stored = rows[0][0]
-        if stored is None:
-            return replies | {number: Enqueued(id_text(job.key), True) for number, job in left}
-        new = set(stored)
-        refused = [(number, job) for number, job in left if id_text(job.key) not in new]
-        replies |= {
-            number: Enqueued(id_text(job.key), True) for number, job in left if id_text(job.key) in new
-        }
-        holders = await _holders(transaction, [job for _, job in refused])
-        replies |= {
-            number: Enqueued(holders[job.key], False) for number, job in refused if job.key in holders
-        }
-        left = [(number, job) for number, job in refused if job.key not in holders]
+        enqueued = _plain_replies([job for _, job in left], rows[0][0])
+        replies |= {number: each for (number, _), each in zip(left, enqueued, strict=True) if each.created}
+        left = [(number, job) for number, job in left if number not in replies]
+        if not left:
+            return replies
+        conflicts = await transaction.run(
+            "conflicts",
+            [id_text(job.key) for _, job in left],
+            [job.queue for _, job in left],
+            [job.dedup_key for _, job in left],
+        )
+        for (number, _), (id, exists, holder) in zip(left, conflicts, strict=True):
+            if exists or holder is not None:
+                replies[number] = Enqueued(id if exists else holder, False)
+        left = [(number, job) for number, job in left if number not in replies]
         if not left:
             return replies
     raise RuntimeError(
         f"the dedup key {left[0][1].dedup_key!r} is taken and released too fast to find its holder"
     )
-
-
-async def _holders(transaction: Transaction, jobs: Sequence[Insertion]) -> dict[bytes, str]:
-    """Return for each job in conflict the id to reply with: its own if it exists, or the holder's."""
-    found = await transaction.run(
-        "conflicts",
-        [id_text(job.key) for job in jobs],
-        [job.queue for job in jobs],
-        [job.dedup_key for job in jobs],
-    )
-    return {
-        job.key: id if exists else holder
-        for job, (id, exists, holder) in zip(jobs, found, strict=True)
-        if exists or holder is not None
-    }

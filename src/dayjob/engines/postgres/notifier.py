@@ -270,7 +270,8 @@ class Throttle:
         try:
             yield encode_message(self.sender, sent) if sent else None
         finally:
-            self._hold(held)
+            if held:
+                self._hold(held)
 
     def announce(self, items: Iterable[Item]) -> None:
         """Notify of changes that are committed already."""
@@ -282,7 +283,7 @@ class Throttle:
         for kind, name, priority in items:
             topic = (kind, name)
             self._held[topic] = min(priority, self._held.get(topic, priority))
-        if self._held and self._timer is None:
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WINDOW, self._flush)
 
     def _flush(self) -> None:
