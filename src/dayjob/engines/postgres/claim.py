@@ -58,7 +58,7 @@ class Claimer:
             jobs += await self._decode(found, request, now)
             if len(jobs) == request.limit:
                 break
-            size += sum(len(row[3]) for row in found)
+            size += sum(len(row[rows.PAYLOAD]) for row in found)
             if size > _ENOUGH_BYTES:
                 self._most_rows = max(2 * len(found), 1)
                 break
@@ -101,7 +101,7 @@ class Claimer:
             try:
                 jobs.append(rows.claimed_job(row, request.worker))
             except rows.Corrupt as error:
-                corrupt.append((row[0], row[9], rows.corrupt_text(error)))
+                corrupt.append((row[rows.KEY], row[rows.EPOCH], rows.corrupt_text(error)))
         if corrupt:
             keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
             await self._database.fetch("quarantine", now, keys, epochs, errors)

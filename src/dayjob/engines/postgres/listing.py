@@ -22,7 +22,7 @@ _FEW = 50_000
 
 async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
     found = await connection.fetch(statements["get"], list(dict.fromkeys(keys)))
-    return {row[0]: full_job(row) for row in found}
+    return {job.key: job for job in map(full_job, found)}
 
 
 async def find(connection: Connection, statements: Statements, query: JobQuery) -> list[Job]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dayjob.engines.postgres.rows import KEY, PRIORITY, QUEUE
 from dayjob.runtime.clock import SYSTEM
 
 Position = tuple[int, bytes]
@@ -60,9 +61,9 @@ class ScanHints:
         if not wasteful and not self._hints:
             return
         until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)
-        last = {row[1]: row for row in rows}
+        last = {row[QUEUE]: row for row in rows}
         for queue, row in last.items():
-            position = (row[6], row[0])
+            position = (row[PRIORITY], row[KEY])
             if queue in self._hints:
                 self._hints[queue] = (position, self._hints[queue][1])
             elif wasteful:
