@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.model.job import Failure, Job, JobState, id_text
@@ -31,56 +30,44 @@ def json_text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-class Parameter(Struct):
-    """A parameter of ``insert.sql``: an array with an item for each job.
+_INSERT = {
+    "id": ("text", "id::uuid"),
+    "queue": ("text", "queue"),
+    "task": ("text", "task"),
+    "payload": ("bytea", "payload"),
+    "priority": ("bigint", "priority"),
+    "max_attempts": ("integer", "max_attempts"),
+    "headers": ("text", "headers::jsonb"),
+    "tenant": ("text", "tenant"),
+    "run_at": ("bigint", "due"),
+    "delay": ("bigint", None),
+    "expires_at": ("bigint", "expiry"),
+    "expires_in": ("bigint", None),
+    "dedup_key": ("text", "dedup_key"),
+    "dedup_until": ("text", "dedup_until"),
+}
+"""The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
 
-    ``type`` is one that every driver can send. ``stored`` is the SQL value of the column of this name.
-    ``value`` returns the item of a job.
-    """
-
-    name: str
-    type: str
-    stored: str | None
-    value: Callable[[Insertion], Any]
-
-
-def _parameter(
-    name: str, type: str = "text", stored: str = "", value: Callable[[Insertion], Any] | None = None
-) -> Parameter:
-    return Parameter(name, type, stored or name, value or attrgetter(name))
-
-
-_INSERT = (
-    _parameter("id", stored="id::uuid", value=lambda job: id_text(job.key)),
-    _parameter("queue"),
-    _parameter("task"),
-    _parameter("payload", "bytea"),
-    _parameter("priority", "bigint"),
-    _parameter("max_attempts", "integer"),
-    _parameter(
-        "headers", stored="headers::jsonb", value=lambda job: json_text(job.headers) if job.headers else None
-    ),
-    _parameter("tenant"),
-    _parameter("run_at", "bigint", "due"),
-    Parameter("delay", "bigint", None, lambda job: job.delay or 0),
-    _parameter("expires_at", "bigint", "expiry"),
-    Parameter("expires_in", "bigint", None, lambda job: job.expires_in),
-    _parameter("dedup_key"),
-    _parameter("dedup_until"),
-)
+The type is one that every driver can send. The second text is the SQL value of the column of that name.
+"""
 
 INSERT_LISTS = {
-    "INSERT_PARAMETERS": ", ".join(f"${n}::{each.type}[]" for n, each in enumerate(_INSERT, 5)),
-    "INSERT_NAMES": ", ".join(each.name for each in _INSERT),
-    "INSERT_COLUMNS": ", ".join(each.name for each in _INSERT if each.stored),
-    "INSERT_VALUES": ", ".join(each.stored for each in _INSERT if each.stored),
+    "INSERT_PARAMETERS": ", ".join(f"${n}::{type}[]" for n, (type, _) in enumerate(_INSERT.values(), 5)),
+    "INSERT_NAMES": ", ".join(_INSERT),
+    "INSERT_COLUMNS": ", ".join(name for name, (_, value) in _INSERT.items() if value),
+    "INSERT_VALUES": ", ".join(value for _, value in _INSERT.values() if value),
 }
-"""The lists in ``insert.sql``."""
+
+_ENCODERS: dict[str, Callable[[Insertion], Any]] = {
+    "id": lambda job: id_text(job.key),
+    "headers": lambda job: json_text(job.headers) if job.headers else None,
+}
+_GETTERS = [_ENCODERS.get(name) or attrgetter(name) for name in _INSERT]
 
 
 def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     """Return the parameters of ``insert.sql`` from the fifth on."""
-    return [list(map(parameter.value, jobs)) for parameter in _INSERT]
+    return [list(map(getter, jobs)) for getter in _GETTERS]
 
 
 def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:

@@ -1,11 +1,11 @@
 -- Store jobs, except those whose id exists or whose dedup key is held.
--- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array for each parameter in rows.py
+-- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array for each name in rows.py
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 given AS (
-    SELECT job.*, clock.now, coalesce(job.run_at, clock.now + job.delay) AS due,
+    SELECT job.*, clock.now, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
     FROM clock, unnest(:INSERT_PARAMETERS) AS job (:INSERT_NAMES)
 ),
