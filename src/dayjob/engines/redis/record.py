@@ -106,22 +106,11 @@ def claimed_job(key: bytes, record: bytes) -> Job:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(corrupt_text(str(error))) from None
     job = Job(
-        key=key,
-        queue=queue,
-        task=found.task,
-        payload=found.payload,
-        headers=found.headers or {},
-        tenant=found.tenant,
-        priority=priority,
-        state=JobState.RUNNING,
-        attempts=attempts,
-        max_attempts=max_attempts,
-        epoch=epoch,
-        enqueued_us=enqueued,
-        run_us=run,
-        claimed_us=claimed,
+        key=key, queue=queue, task=found.task, payload=found.payload, headers=found.headers or {},
+        tenant=found.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
+        max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
         lease_us=lease,
-    )
+    )  # fmt: skip
     if worker_size:
         job.worker = record[worker_at:error_at].decode("utf-8", "replace")
     if expires != NONE:

@@ -22,13 +22,9 @@ UNREADABLE = "unreadable"
 
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {
-    JobState.SCHEDULED: 0,
-    JobState.PENDING: 1,
-    JobState.RUNNING: 2,
-    JobState.DONE: 3,
-    JobState.DEAD: 4,
+    JobState.SCHEDULED: 0, JobState.PENDING: 1, JobState.RUNNING: 2, JobState.DONE: 3, JobState.DEAD: 4,
     JobState.CANCELLED: 5,
-}
+}  # fmt: skip
 _STATES = {code: state for state, code in _CODES.items()}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,6 +12,8 @@ from dayjob.engines.record import Record, corrupt_text, waiting_state
 from dayjob.model.job import NORMAL, Failure, Job, JobState
 
 Row = tuple[Any, ...]
+Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 _STATES = {state.value: state for state in JobState}
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,16 +103,16 @@ def full_job(row: Row) -> Job:
     if corrupt and job.last_error is None:
         job.last_error = corrupt_text("; ".join(corrupt))
     job.state = _state(state)
-    job.claimed_us = _time(claimed)
-    job.lease_us = _time(lease)
-    job.finished_us = _time(finished)
-    job.expires_us = _time(job.expires_us)
-    job.errors = _errors(errors) if errors else ()
+    job.claimed_us = _int(claimed, None)
+    job.lease_us = _int(lease, None)
+    job.finished_us = _int(finished, None)
+    job.expires_us = _int(job.expires_us, None)
+    job.errors = _decoded(_decode_errors, errors, ())
     job.dedup_key = dedup_key
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
     job.worker = worker
     job.result = result
-    job.progress = _progress(progress)
+    job.progress = _decoded(_decode_progress, progress, None)
     return job
 
 
@@ -132,7 +135,7 @@ def record(row: Row, queue: str) -> Record:
         key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
         finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
-        errors=_errors(errors) if errors else (), held_key=held_key, dedup_until=dedup_until,
+        errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
         cancel_requested=bool(cancel_requested), worker=worker, result=result, corrupt=corrupt,
     )  # fmt: skip
 
@@ -151,13 +154,6 @@ def progress_value(progress: tuple[float, str] | None) -> bytes | None:
     return None if progress is None else _encode(progress)
 
 
-def _progress(blob: Any) -> tuple[float, str] | None:
-    try:
-        return None if blob is None else _decode_progress(blob)
-    except (msgspec.MsgspecError, TypeError, ValueError):
-        return None
-
-
 def text_or_bytes(value: bytes) -> str | bytes:
     """A ``text_factory`` that returns text that is not UTF-8 as bytes, so that it can be detected."""
     try:
@@ -170,12 +166,8 @@ def _whole(priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any
     return type(priority) is type(attempts) is type(max_attempts) is type(epoch) is type(run) is int
 
 
-def _int(value: Any, otherwise: int) -> int:
+def _int(value: Any, otherwise: Default) -> int | Default:
     return value if type(value) is int else otherwise
-
-
-def _time(value: Any) -> int | None:
-    return value if type(value) is int else None
 
 
 def _replaced(
@@ -203,9 +195,9 @@ def _headers(blob: Any, corrupt: list[str]) -> dict[str, str]:
         return {}
 
 
-def _errors(blob: Any) -> tuple[Failure, ...]:
-    """Return the history of failures. A history that can't be decoded does not hold up a job."""
+def _decoded(decode: Callable[[bytes], Value], blob: Any, otherwise: Default) -> Value | Default:
+    """Return the decoded value, or the other one if it is missing or can't be decoded."""
     try:
-        return _decode_errors(blob)
+        return otherwise if blob is None else decode(blob)
     except (msgspec.MsgspecError, TypeError, ValueError):
-        return ()
+        return otherwise
