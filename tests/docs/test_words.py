@@ -56,10 +56,18 @@ REPLACED = {
     "Ticket": "Token",
     "recall": "stored reply",
     "Chore": "bulk operation",
+    "ledger": "write_batch",
+    "roster": "worker registry",
+    "crew": "processes",
+    "chores": "duties, bulk operations",
+    "patience": "timeout",
+    "Listing": "JobQuery",
 }
 """Whole words, in this spelling. Left out are words that plain English needs in another sense."""
 
 AVOIDED = {
+    "told": "returned, logged, notified",
+    "somebody": "another process, a caller",
     "everybody": "all processes, all workers",
 }
 """Words of prose, in any spelling, for which there is a noun."""

@@ -337,8 +337,8 @@ class Engine(Protocol):
         """Claim pending jobs in ``(priority, id)`` order: running, attempts and epoch one up, lease set.
 
         Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
-        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. Stops
-        when the payloads of the batch reach ``BATCH_BYTES``, so that a reply never outgrows its link.
+        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
+        request ends when its payloads reach ``BATCH_BYTES``, so that a reply never outgrows its link.
         """
         ...
 

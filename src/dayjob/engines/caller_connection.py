@@ -1,6 +1,7 @@
-"""A caller's own database connection, taken out of what it is wrapped in.
+"""The caller's own database connection, unwrapped from SQLAlchemy.
 
-SQLAlchemy is known by its loaded modules and never imported: whoever passes one of its objects has it.
+SQLAlchemy is found among the loaded modules and never imported: a caller with one of its objects has
+loaded it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 async def started(connection: Any) -> Any:
-    """The driver's connection, its transaction begun if it is SQLAlchemy's to begin.
+    """Return the driver's connection. Begin the transaction if SQLAlchemy has not begun it yet.
 
     With a synchronous connection this never waits.
     """
@@ -18,10 +19,10 @@ async def started(connection: Any) -> Any:
         connection = await connection.connection()
     if _is(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
         if not connection.in_transaction():
-            await connection.begin()  # Or its commit would be none: it knows of no statement.
+            await connection.begin()  # Otherwise its commit does nothing: it has seen no statement.
         raw = (await connection.get_raw_connection()).driver_connection
         if type(raw).__module__.startswith("asyncpg") and not raw.is_in_transaction():
-            await connection.exec_driver_sql("SELECT 1")  # It begins with the first statement, not before.
+            await connection.exec_driver_sql("SELECT 1")  # The transaction begins with the first statement.
         return raw
     if _is(connection, "sqlalchemy.orm", "Session", "scoped_session"):
         connection = connection.connection()
@@ -33,7 +34,7 @@ async def started(connection: Any) -> Any:
 
 
 def is_asynchronous(connection: Any) -> bool:
-    """Whether nothing can be done with it but on an event loop."""
+    """Whether the connection can be used on an event loop only."""
     return (
         _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session", "AsyncConnection")
         or _is(connection, "asyncpg", "Connection")

@@ -1,4 +1,4 @@
-"""From a URL to its engine. An engine's module, and with it the driver, is imported on first use."""
+"""Creates the engine for a URL. The engine's module, and with it the driver, is imported on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dayjob.errors import ConfigError
 from dayjob.runtime.clock import Clock
 
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):(?:[^?#]*|(?!\d*[/?#]).*)@")
-"""Up to the last @ of the host's part; a password with a raw ? or # in it reaches further, a port doesn't."""
+"""Matches up to the last @ of the host part. A password with a raw ? or # extends further, a port not."""
 
 _PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&#]*")
 
@@ -42,19 +42,19 @@ ENGINES: dict[str, Entry] = {
 
 
 class Layout(Protocol):
-    """The tables that an engine keeps its jobs in."""
+    """The tables in which an engine stores its jobs."""
 
     def script(self) -> str:
-        """What creates them, for a person to read or to run."""
+        """Return the script that creates them, to be read or run by hand."""
         ...
 
     async def apply(self) -> tuple[int, int]:
-        """Bring them up to date; the versions that were and are there, 0 for none."""
+        """Migrate them. Return the versions before and after, 0 for none."""
         ...
 
 
 class Location(Struct, frozen=True):
-    """A URL taken apart; options are read with ``take`` and what is left over is refused."""
+    """A parsed URL. Options are read with ``take``; ``done`` refuses the rest."""
 
     url: str
     parts: SplitResult
@@ -62,7 +62,7 @@ class Location(Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The URL for messages."""
+        """The URL without its password, for messages."""
         return without_password(self.url)
 
     def __repr__(self) -> str:
@@ -72,26 +72,26 @@ class Location(Struct, frozen=True):
         return self.options.pop(name, default)
 
     def done(self, known: str) -> None:
-        """Refuse the options that nobody took."""
+        """Raise ``ConfigError`` for an option that was not taken."""
         if self.options:
             name = next(iter(self.options))
             raise ConfigError(f"the URL {self.shown!r} has an unknown option {name!r}: {known}")
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown and logged."""
+    """Return the URL as it may be shown and logged."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def create_engine(url: str, clock: Clock) -> Engine:
-    """The engine for the URL, not yet open."""
+    """Return the engine for the URL, not yet open."""
     location = parse(url)
     engine: Engine = _module(location).create(location, clock)
     return engine
 
 
 def find_layout(url: str) -> Layout | None:
-    """The layout of the store at the URL; None if its engine has none that is made beforehand."""
+    """Return the layout of the store at the URL, or None if its engine creates no tables beforehand."""
     location = parse(url)
     module = _module(location)
     make: Callable[[Location], Layout] | None = getattr(module, "layout", None)
@@ -99,7 +99,7 @@ def find_layout(url: str) -> Layout | None:
 
 
 def _module(location: Location) -> Any:
-    """The engine's module. With it comes its driver, which is an extra."""
+    """Import the engine's module and its driver, which is an extra."""
     entry = ENGINES[location.parts.scheme]
     try:
         return import_module(entry.module)
