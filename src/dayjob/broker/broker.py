@@ -154,7 +154,7 @@ class Broker:
         connection: Any = None,
         **options: Unpack[JobOptions],
     ) -> Enqueued:
-        """Store a job; it is durable when this returns.
+        """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
         With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
         transaction of that database connection and exists when it commits.

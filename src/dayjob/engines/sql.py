@@ -1,4 +1,4 @@
-"""What the two SQL engines share: constants in statements, and numbered migrations."""
+"""The SQL files of an engine: constants in its statements, and its numbered migrations."""
 
 from __future__ import annotations
 
