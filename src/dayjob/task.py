@@ -11,10 +11,8 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,14 +23,12 @@ from dayjob.handle import JobHandle
 from dayjob.model.codec import Arguments, ResultDecoder, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
 from dayjob.model.durations import Duration, to_micros
-from dayjob.model.job import DedupUntil, Enqueued, NewJob
+from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob
 from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.recurring import Missed, Recurring, check_timing
 from dayjob.model.retry import DelayFunction, Retry, as_retry
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from dayjob.app import App
 
 P = ParamSpec("P")
@@ -44,21 +40,10 @@ OnCancel = Literal["signal", "interrupt"]
 Dedup = bool | DedupUntil | Callable[..., "str | None"]
 
 
-class Options(TypedDict, total=False):
-    """The options of ``using``, which are those of ``Broker.enqueue``."""
+class Options(JobOptions, total=False):
+    """The options of ``using``."""
 
     queue: str
-    priority: int
-    run_at: datetime
-    delay: Duration
-    expires: Duration | datetime
-    max_attempts: int
-    dedup_key: str
-    dedup_until: DedupUntil
-    headers: Mapping[str, str]
-    tenant: str
-    kv: Mapping[bytes, bytes]
-    id: str | UUID
     connection: Any
 
 

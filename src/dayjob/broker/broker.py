@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import Any, Self
-from uuid import UUID
+from typing import Any, Self, Unpack
 
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import Sample
@@ -39,14 +38,15 @@ from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
 from dayjob.model.explanation import COUNTED_AHEAD, Explanation, Situation, explain
 from dayjob.model.job import (
     CancelOutcome,
-    DedupUntil,
     Enqueued,
     Job,
+    JobOptions,
     JobState,
     NewJob,
     QueueStats,
     Waited,
     known_key,
+    new_job_like,
 )
 from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue
 from dayjob.model.recurring import Recurring, Schedule
@@ -150,41 +150,15 @@ class Broker:
         payload: bytes = b"",
         *,
         task: str = "",
-        priority: int | None = None,
-        run_at: datetime | None = None,
-        delay: Duration | None = None,
-        expires: Duration | datetime | None = None,
-        max_attempts: int | None = None,
-        dedup_key: str | None = None,
-        dedup_until: DedupUntil = "claimed",
-        headers: Mapping[str, str] | None = None,
-        tenant: str | None = None,
-        kv: Mapping[bytes, bytes] | None = None,
-        id: str | UUID | None = None,
         connection: Any = None,
+        **options: Unpack[JobOptions],
     ) -> Enqueued:
-        """Store a job; it is durable when this returns.
+        """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
         With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
         transaction of that database connection and exists when it commits.
         """
-        job = NewJob(
-            queue=queue,
-            payload=payload,
-            task=task,
-            priority=priority,
-            run_at=run_at,
-            delay=delay,
-            expires=expires,
-            max_attempts=max_attempts,
-            dedup_key=dedup_key,
-            dedup_until=dedup_until,
-            headers=headers,
-            tenant=tenant,
-            kv=kv,
-            id=id,
-        )
-        return await self.enqueue_job(job, connection=connection)
+        return await self.enqueue_job(NewJob(queue, payload, task, **options), connection=connection)
 
     async def enqueue_job(self, job: NewJob, *, connection: Any = None) -> Enqueued:
         """``enqueue`` with the options in a ``NewJob``."""
@@ -526,16 +500,7 @@ class Broker:
             raise InvalidState(
                 f"job {id!r} can't be rerun, because {found}: pass the id of a kept finished job"
             )
-        new = NewJob(
-            job.queue,
-            job.payload,
-            task=job.task,
-            priority=job.priority,
-            max_attempts=job.max_attempts,
-            headers=job.headers,
-            tenant=job.tenant,
-        )
-        return await self.enqueue_job(new)
+        return await self.enqueue_job(new_job_like(job))
 
     async def sweep_done(self, retention: Duration) -> int:
         """Remove kept successes that finished that long ago or earlier, whatever their retention."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +22,7 @@ from dayjob.model.codec import encode
 from dayjob.model.durations import SECOND
 from dayjob.model.job import NewJob
 from dayjob.model.names import KEY_BYTES, check_name
-from dayjob.model.recurring import Recurring, Schedule, to_schedule
+from dayjob.model.recurring import Recurring, Schedule, job_options, to_schedule
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import derived_key
 
@@ -281,11 +280,9 @@ def _is_due(schedule: Schedule, now: int) -> bool:
 
 def _template(recurring: Recurring) -> NewJob:
     """Return the job that is enqueued at each due time."""
-    options: dict[str, Any] = {
-        name: value
-        for name in ("queue", "priority", "max_attempts", "headers", "tenant")
-        if (value := getattr(recurring, name)) is not None
-    }
+    options = job_options(recurring)
+    if recurring.queue is not None:
+        options["queue"] = recurring.queue
     task, args = recurring.task, recurring.args
     if not isinstance(task, str):
         using = task.using(**options)

@@ -119,11 +119,9 @@ class Validator:
         if job.max_attempts is not None:
             check_max_attempts(job.max_attempts, "max_attempts")
             insertion.max_attempts = job.max_attempts
-        if job.headers:
+        if job.headers is not None:
             check_headers(job.headers)
             insertion.headers = dict(job.headers)
-        elif job.headers is not None:
-            check_headers(job.headers)
         if job.tenant is not None:
             check_name(job.tenant, "tenant", KEY_BYTES)
             insertion.tenant = job.tenant

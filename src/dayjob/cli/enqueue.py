@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -39,9 +40,8 @@ from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 @click.option("--id", help="The id of the job, a UUID. Enqueuing an existing id does nothing.")
 @json_option
 def enqueue(
-    url: str, task: str, queue: str, arguments: str | None, payload: str | None, priority: int | None,
-    delay: float | None, run_at: str | None, expires: float | None, max_attempts: int | None,
-    dedup_key: str | None, tenant: str | None, headers: tuple[str, ...], id: str | None, as_json: bool,
+    url: str, task: str, queue: str, arguments: str | None, payload: str | None, run_at: str | None,
+    headers: tuple[str, ...], as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Enqueue a job of TASK, the name under which the task is registered.
 
@@ -59,9 +59,8 @@ def enqueue(
 
     async def work(broker: Broker) -> int:
         enqueued = await broker.enqueue(
-            queue, data, task=task, priority=priority, delay=delay,
-            run_at=None if run_at is None else parse_time(run_at), expires=expires,
-            max_attempts=max_attempts, dedup_key=dedup_key, tenant=tenant, headers=_headers(headers), id=id,
+            queue, data, task=task, run_at=None if run_at is None else parse_time(run_at),
+            headers=_headers(headers), **options,
         )  # fmt: skip
         if as_json:
             print_json({"id": enqueued.id, "created": enqueued.created})

@@ -83,6 +83,13 @@ class Facts(Struct, gc=False):
     dedup_key: str | None = None
 
 
+def new_facts(job: Insertion, now: int) -> Facts:
+    return Facts(
+        task=job.task, payload=job.payload, headers=job.headers, tenant=job.tenant, enqueued_us=now,
+        dedup_key=job.dedup_key,
+    )  # fmt: skip
+
+
 def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) -> Record:
     """Return the record of a new job."""
     return Record(

@@ -15,6 +15,9 @@ from dayjob.model.job import Job
 from dayjob.model.recurring import Schedule
 from dayjob.model.worker_info import WorkerInfo
 
+_TIME_NAMES = {"lease_us": "lease_expires_at"}
+"""The names of times that are not the field's with ``_at``."""
+
 
 def iso(micros: int | None) -> str | None:
     return None if micros is None else to_datetime(micros).isoformat()
@@ -36,28 +39,12 @@ def when(schedule: Schedule) -> str:
 
 
 def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
-    """Return a job with ISO times, and with payload, result and headers decoded and redacted."""
-    return {
-        "id": job.id,
-        "queue": job.queue,
-        "task": job.task,
-        "state": job.state.value,
-        "priority": job.priority,
-        "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
-        "epoch": job.epoch,
-        "tenant": job.tenant,
-        "worker": job.worker,
-        "enqueued_at": iso(job.enqueued_us),
-        "run_at": iso(job.run_us),
-        "claimed_at": iso(job.claimed_us),
-        "lease_expires_at": iso(job.lease_us),
-        "finished_at": iso(job.finished_us),
-        "expires_at": iso(job.expires_us),
-        "cancel_requested": job.cancel_requested,
-        "dedup_key": job.dedup_key,
+    """Return the public fields of a job by their names, with ISO times.
+
+    Payload, result and headers are decoded and redacted.
+    """
+    special = {
         "progress": job.progress and {"fraction": job.progress[0], "message": job.progress[1]},
-        "last_error": job.last_error,
         "errors": [
             {"attempt": each.attempt, "at": iso(each.at_us), "worker": each.worker, "message": each.message}
             for each in job.errors
@@ -66,6 +53,13 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
         "payload": redaction.content(job.payload),
         "result": None if job.result is None else redaction.content(job.result),
     }
+    fields: dict[str, Any] = {"id": job.id}
+    for name in Job.__struct_fields__:
+        if name.endswith("_us"):
+            fields[_TIME_NAMES.get(name, f"{name[:-3]}_at")] = iso(getattr(job, name))
+        elif name != "key" and name[0] != "_" and name not in special:
+            fields[name] = getattr(job, name)
+    return fields | special
 
 
 def queue_fields(overview: Overview) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
@@ -167,6 +167,22 @@ class Job(Struct, weakref=True):
         )
 
 
+class JobOptions(TypedDict, total=False):
+    """The options of ``Broker.enqueue`` and of ``Task.using``: the fields of a ``NewJob``."""
+
+    priority: int | None
+    run_at: datetime | None
+    delay: Duration | None
+    expires: Duration | datetime | None
+    max_attempts: int | None
+    dedup_key: str | None
+    dedup_until: DedupUntil
+    headers: Mapping[str, str] | None
+    tenant: str | None
+    kv: Mapping[bytes, bytes] | None
+    id: str | UUID | None
+
+
 class NewJob(Struct, frozen=True, gc=False):
     """A job to enqueue, with the options of ``Broker.enqueue``."""
 
@@ -184,6 +200,14 @@ class NewJob(Struct, frozen=True, gc=False):
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+
+
+def new_job_like(job: Job) -> NewJob:
+    """Return a new job with the payload and the options of a stored one, due at once."""
+    return NewJob(
+        job.queue, job.payload, job.task, priority=job.priority, max_attempts=job.max_attempts,
+        headers=job.headers, tenant=job.tenant,
+    )  # fmt: skip
 
 
 class Enqueued(Struct, frozen=True, gc=False):

@@ -36,7 +36,22 @@ SCHEDULE_HEADER = "dayjob-schedule"
 DUE_HEADER = "dayjob-due"
 
 
-class Recurring(Struct, frozen=True):
+class RecurringOptions(Struct, frozen=True, kw_only=True):
+    """The options that a recurring job passes on to its jobs."""
+
+    priority: int | None = None
+    max_attempts: int | None = None
+    headers: Mapping[str, str] | None = None
+    tenant: str | None = None
+
+
+def job_options(given: RecurringOptions | NewJob) -> dict[str, Any]:
+    """Return the options that are set, by name."""
+    names = RecurringOptions.__struct_fields__
+    return {name: value for name in names if (value := getattr(given, name)) is not None}
+
+
+class Recurring(RecurringOptions, frozen=True):
     """A job that is enqueued repeatedly: by ``cron`` in a time zone, or ``every`` so many seconds.
 
     ``task`` is a task or the name of one. ``args`` are its arguments: a mapping by name or, with the task
@@ -51,10 +66,6 @@ class Recurring(Struct, frozen=True):
     queue: str | None = None
     timezone: str = "UTC"
     missed: Missed = "once"
-    priority: int | None = None
-    max_attempts: int | None = None
-    headers: Mapping[str, str] | None = None
-    tenant: str | None = None
     payload: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +118,7 @@ class Due(Struct, frozen=True):
     """The number of missed due times that do not fire; a lower bound if there are very many."""
 
 
-class Schedule(Struct, frozen=True, omit_defaults=True):
+class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
     """A stored recurring job, with its last and next fire times."""
 
     id: str
@@ -121,10 +132,6 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
     every_us: int = 0
     timezone: str = "UTC"
     missed: Missed = "once"
-    priority: int | None = None
-    max_attempts: int | None = None
-    headers: dict[str, str] | None = None
-    tenant: str | None = None
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
     paused: bool = False
@@ -211,14 +218,16 @@ class Schedule(Struct, frozen=True, omit_defaults=True):
         headers = {**(self.headers or {}), SCHEDULE_HEADER: self.id}
         if due is not None:
             headers[DUE_HEADER] = to_datetime(due).isoformat()
+        options = {**job_options(self), "headers": headers}
         return NewJob(
-            self.queue, self.payload, self.task, priority=self.priority, max_attempts=self.max_attempts,
-            headers=headers, tenant=self.tenant, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
+            self.queue, self.payload, self.task, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
+            **options,
         )  # fmt: skip
 
 
 def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Schedule:
     """Return the schedule of a recurring job, without a next due time."""
+    options = {**job_options(template), "headers": dict(template.headers or {}) or None}
     interval = 0 if recurring.every is None else to_micros(recurring.every, "every")
     return Schedule(
         id=recurring.id,
@@ -230,11 +239,8 @@ def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Sche
         every_us=interval,
         timezone=recurring.timezone,
         missed=recurring.missed,
-        priority=template.priority,
-        max_attempts=template.max_attempts,
-        headers=dict(template.headers) if template.headers else None,
-        tenant=template.tenant,
         dedup_key=template.dedup_key,
         dedup_until=template.dedup_until,
         app=app,
+        **options,
     )

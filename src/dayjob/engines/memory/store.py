@@ -47,7 +47,7 @@ class MemoryStore(Store):
         other = active.conflict(job.key, job.queue, job.dedup_key)
         if other is None:
             record = records.new_record(job, run_at, expires_at, now)
-            self._facts[job.key] = Facts(job.task, job.payload, job.headers, job.tenant, now, job.dedup_key)
+            self._facts[job.key] = records.new_facts(job, now)
             active.add(record)
             if job.dedup_key is not None:
                 active.hold(record)

@@ -74,7 +74,7 @@ class Claimer:
             jobs += await self._decode(found, request, now)
             if len(jobs) == request.limit:
                 break
-            size += sum(len(row[3]) for row in found)
+            size += sum(len(row[rows.PAYLOAD]) for row in found)
             if size > _ENOUGH_BYTES:
                 self._most_rows = max(2 * len(found), 1)
                 break
@@ -117,7 +117,7 @@ class Claimer:
             try:
                 jobs.append(rows.claimed_job(row, request.worker))
             except rows.Corrupt as error:
-                corrupt.append((row[0], row[9], rows.corrupt_text(error)))
+                corrupt.append((row[rows.KEY], row[rows.EPOCH], rows.corrupt_text(error)))
         if corrupt:
             keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
             await self._database.fetch("quarantine", now, keys, epochs, errors)
@@ -170,17 +170,17 @@ class ScanHints:
                 del self._hints[queue]
         return [self._hints[queue][0] if queue in self._hints else START for queue in queues]
 
-    def update(self, rows: Sequence[Any], seconds: float) -> None:
+    def update(self, claimed: Sequence[Any], seconds: float) -> None:
         """Set or move hints by the rows of a claim, which took that long."""
-        if not rows:
+        if not claimed:
             return
-        wasteful = rows[-1][-1] - len(rows) // _JOBS_PER_BLOCK > WASTED_BLOCKS
+        wasteful = claimed[-1][-1] - len(claimed) // _JOBS_PER_BLOCK > WASTED_BLOCKS
         if not wasteful and not self._hints:
             return
         until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)
-        last = {row[1]: row for row in rows}
+        last = {row[rows.QUEUE]: row for row in claimed}
         for queue, row in last.items():
-            position = (row[6], row[0])
+            position = (row[rows.PRIORITY], row[rows.KEY])
             if queue in self._hints:
                 self._hints[queue] = (position, self._hints[queue][1])
             elif wasteful:

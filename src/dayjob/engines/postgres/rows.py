@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
-from dayjob.engines.postgres.statements import FOREVER
-from dayjob.model.job import DedupUntil, Failure, Job, JobState, id_text
+from dayjob.model.job import Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
+
+FOREVER = -1
+"""Retention without end; 0 is not at all."""
 
 _STATES = {state.value: state for state in JobState}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -27,24 +30,44 @@ def json_text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+_INSERT = {
+    "id": ("text", "id::uuid"),
+    "queue": ("text", "queue"),
+    "task": ("text", "task"),
+    "payload": ("bytea", "payload"),
+    "priority": ("bigint", "priority"),
+    "max_attempts": ("integer", "max_attempts"),
+    "headers": ("text", "headers::jsonb"),
+    "tenant": ("text", "tenant"),
+    "run_at": ("bigint", "due"),
+    "delay": ("bigint", None),
+    "expires_at": ("bigint", "expiry"),
+    "expires_in": ("bigint", None),
+    "dedup_key": ("text", "dedup_key"),
+    "dedup_until": ("text", "dedup_until"),
+}
+"""The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
+
+The type is one that every driver can send. The second text is the SQL value of the column of that name.
+"""
+
+INSERT_LISTS = {
+    "INSERT_PARAMETERS": ", ".join(f"${n}::{type}[]" for n, (type, _) in enumerate(_INSERT.values(), 5)),
+    "INSERT_NAMES": ", ".join(_INSERT),
+    "INSERT_COLUMNS": ", ".join(name for name, (_, value) in _INSERT.items() if value),
+    "INSERT_VALUES": ", ".join(value for _, value in _INSERT.values() if value),
+}
+
+_ENCODERS: dict[str, Callable[[Insertion], Any]] = {
+    "id": lambda job: id_text(job.key),
+    "headers": lambda job: json_text(job.headers) if job.headers else None,
+}
+_GETTERS = [_ENCODERS.get(name) or attrgetter(name) for name in _INSERT]
+
+
 def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
-    """Return the parameters of ``insert.sql`` from the fifth on, in types that every driver can send."""
-    return [
-        [id_text(job.key) for job in jobs],
-        [job.queue for job in jobs],
-        [job.task for job in jobs],
-        [job.payload for job in jobs],
-        [job.priority for job in jobs],
-        [job.max_attempts for job in jobs],
-        [json_text(job.headers) if job.headers else None for job in jobs],
-        [job.tenant for job in jobs],
-        [job.run_at for job in jobs],
-        [job.delay or 0 for job in jobs],
-        [job.expires_at for job in jobs],
-        [job.expires_in for job in jobs],
-        [job.dedup_key for job in jobs],
-        [job.dedup_until for job in jobs],
-    ]
+    """Return the parameters of ``insert.sql`` from the fifth on."""
+    return [list(map(getter, jobs)) for getter in _GETTERS]
 
 
 def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
@@ -87,10 +110,19 @@ def retention_columns(retention: RetentionByQueue, state: JobState) -> tuple[lis
     )
 
 
+CLAIM_COLUMNS = (
+    "id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, "
+    "run_at, claimed_at, lease_expires_at, expires_at, last_error, cancel_requested"
+)
+JOB_COLUMNS = f"state, finished_at, errors, dedup_key, dedup_until, worker, result, progress, {CLAIM_COLUMNS}"
+KEY, QUEUE, PAYLOAD, HEADERS, PRIORITY, EPOCH = 0, 1, 3, 4, 6, 9
+"""Positions in ``CLAIM_COLUMNS``."""
+
+
 def claimed_job(row: Row, worker: str | None) -> Job:
-    """Decode a row of ``claim.sql``. Raise ``Corrupt`` if it can't be decoded."""
+    """Decode the columns of a claim. Raise ``Corrupt`` if they can't be decoded."""
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
-     claimed, lease, expires, last_error, cancel_requested, _) = row  # fmt: skip
+     claimed, lease, expires, last_error, cancel_requested, *_) = row  # fmt: skip
     return Job(
         key=key, queue=queue, task=task, payload=payload,
         headers={} if headers is None else _headers(headers), tenant=tenant, priority=priority,
@@ -101,24 +133,22 @@ def claimed_job(row: Row, worker: str | None) -> Job:
 
 
 def full_job(row: Row) -> Job:
-    """Decode a row of ``find.sql``. A corrupt part is left out and reported in ``last_error``."""
-    (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
-     run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
-     worker, result, progress) = row  # fmt: skip
-    decoded: dict[str, str] = {}
-    if headers is not None:
-        try:
-            decoded = _headers(headers)
-        except Corrupt as error:
-            last_error = last_error or corrupt_text(error)
-    return Job(
-        key=key, queue=queue, task=task, payload=payload, headers=decoded, tenant=tenant, priority=priority,
-        state=_STATES.get(state, JobState.DEAD), attempts=attempts, max_attempts=max_attempts, epoch=epoch,
-        enqueued_us=enqueued, run_us=run, claimed_us=claimed, lease_us=lease, finished_us=finished,
-        expires_us=expires, last_error=last_error, errors=_errors(errors) if errors else (),
-        dedup_key=dedup_key, dedup_until=_until(dedup_until), cancel_requested=cancel_requested,
-        worker=worker, result=result, progress=_progress(progress),
-    )  # fmt: skip
+    """Decode the columns of a job. Headers that are corrupt are left out and reported in ``last_error``."""
+    state, finished, errors, dedup_key, dedup_until, worker, result, progress, *claimed = row
+    try:
+        job = claimed_job(claimed, worker)
+    except Corrupt as error:
+        claimed[HEADERS] = None
+        job = claimed_job(claimed, worker)
+        job.last_error = job.last_error or corrupt_text(error)
+    job.state = _STATES.get(state, JobState.DEAD)
+    job.finished_us = finished
+    job.errors = _errors(errors) if errors else ()
+    job.dedup_key = dedup_key
+    job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
+    job.result = result
+    job.progress = _progress(progress)
+    return job
 
 
 def corrupt_text(error: Corrupt) -> str:
@@ -148,7 +178,3 @@ def _progress(text: str | None) -> tuple[float, str] | None:
         return None if text is None else _decode_progress(text)
     except msgspec.MsgspecError:
         return None
-
-
-def _until(text: str) -> DedupUntil:
-    return "settled" if text == "settled" else "claimed"

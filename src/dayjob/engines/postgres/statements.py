@@ -1,7 +1,7 @@
 """The SQL of this engine: one statement per file in ``sql/``, named by its verb.
 
 The files name the schema ``dayjob``; ``Statements`` replaces it, so no statement depends on the
-``search_path`` of a session. They name Python constants as ``:NAME``.
+``search_path`` of a session. They name constants and lists of columns as ``:NAME``.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from dayjob.engines import sql
+from dayjob.engines.postgres import rows
 from dayjob.model.job import ERRORS_KEPT
 
 _HERE = files("dayjob.engines.postgres")
 
-FOREVER = -1
-"""Retention without end; 0 is not at all."""
-
 LAST_TIME = 2**63 - 1
 """A time after all others."""
 
-_CONSTANTS = {"ERRORS_KEPT": ERRORS_KEPT, "FOREVER": FOREVER, "LAST_TIME": LAST_TIME}
-
-_CONSTANT = re.compile(r"(?<!:):([A-Z_]+)\b")
+_CONSTANTS = {
+    "ERRORS_KEPT": ERRORS_KEPT,
+    "FOREVER": rows.FOREVER,
+    "LAST_TIME": LAST_TIME,
+    "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
+    "JOB_COLUMNS": rows.JOB_COLUMNS,
+    **rows.INSERT_LISTS,
+}
 
 _SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 """In a literal and in the SQL itself, replaced in one pass: the schema's own name may contain the word."""
@@ -33,7 +37,7 @@ def source(name: str) -> str:
     """Return the statement with the first line of its header, which a server shows while it runs."""
     first, *lines = (_HERE / "sql" / f"{name}.sql").read_text("utf-8").splitlines(keepends=True)
     body = "".join(line for line in lines if not line.startswith("--"))
-    return first + _CONSTANT.sub(lambda constant: str(_CONSTANTS[constant[1]]), body)
+    return first + sql.with_constants(body, _CONSTANTS)
 
 
 def quoted(name: str) -> str:
@@ -62,6 +66,4 @@ class Statements:
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Return the numbered scripts that create the layout, in order."""
-    scripts = [entry for entry in (_HERE / "migrations").iterdir() if entry.name.endswith(".sql")]
-    return sorted((int(script.name.removesuffix(".sql")), script.read_text("utf-8")) for script in scripts)
+    return sql.migrations(_HERE)

@@ -97,7 +97,7 @@ def claimed_job(key: bytes, record: bytes) -> Job:
      queue_size, dedup_size, worker_size, error_size, errors_size, result_size, progress_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
     end = _HEAD.size + queue_size
-    queue = record[_HEAD.size : end].decode()
+    queue = record[_HEAD.size : end].decode("utf-8", "replace")
     worker_at = end + dedup_size
     error_at = worker_at + worker_size
     facts_at = error_at + error_size + errors_size + result_size + progress_size
@@ -106,24 +106,13 @@ def claimed_job(key: bytes, record: bytes) -> Job:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(corrupt_text(str(error))) from None
     job = Job(
-        key=key,
-        queue=queue,
-        task=found.task,
-        payload=found.payload,
-        headers=found.headers or {},
-        tenant=found.tenant,
-        priority=priority,
-        state=JobState.RUNNING,
-        attempts=attempts,
-        max_attempts=max_attempts,
-        epoch=epoch,
-        enqueued_us=enqueued,
-        run_us=run,
-        claimed_us=claimed,
+        key=key, queue=queue, task=found.task, payload=found.payload, headers=found.headers or {},
+        tenant=found.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
+        max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
         lease_us=lease,
-    )
+    )  # fmt: skip
     if worker_size:
-        job.worker = record[worker_at:error_at].decode()
+        job.worker = record[worker_at:error_at].decode("utf-8", "replace")
     if expires != NONE:
         job.expires_us = expires
     if flags & _ERROR:
@@ -150,8 +139,8 @@ def full_job(key: bytes, record: bytes) -> Job:
     Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
-        (format, state, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
-         finished, expires, _, *sizes) = _HEAD.unpack_from(record)  # fmt: skip
+        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes
+         ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None
     if format != _FORMAT or state not in STATES or _HEAD.size + sum(sizes) > len(record):
@@ -161,40 +150,22 @@ def full_job(key: bytes, record: bytes) -> Job:
     for size in sizes:
         parts.append(record[start : start + size])
         start += size
-    queue, dedup, worker, error, errors, result, progress = parts
-    last_error = error.decode("utf-8", "replace") if flags & _ERROR else None
+    _, dedup, _, _, errors, result, progress = parts
     try:
-        found = _decode_facts(record[start:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as failure:
-        found = Facts("", b"")
-        last_error = last_error or corrupt_text(str(failure))
-    return Job(
-        key=key,
-        queue=queue.decode("utf-8", "replace"),
-        task=found.task,
-        payload=found.payload,
-        headers=found.headers or {},
-        tenant=found.tenant,
-        priority=priority,
-        state=STATES[state],
-        attempts=attempts,
-        max_attempts=max_attempts,
-        epoch=epoch,
-        enqueued_us=enqueued,
-        run_us=run,
-        claimed_us=_time(claimed),
-        lease_us=_time(lease),
-        finished_us=_time(finished),
-        expires_us=_time(expires),
-        last_error=last_error,
-        errors=_failures(errors),
-        dedup_key=dedup.decode("utf-8", "replace") if dedup else None,
-        dedup_until="settled" if flags & _SETTLED else "claimed",
-        cancel_requested=flags & _CANCEL > 0,
-        worker=worker.decode("utf-8", "replace") if worker else None,
-        result=result if flags & _RESULT else None,
-        progress=_progress(progress),
-    )
+        job = claimed_job(key, record)
+    except Corrupt as error:
+        job = claimed_job(key, record[:start] + _encode(Facts("", b"")))
+        job.last_error = job.last_error or str(error)
+    job.state = STATES[state]
+    job.claimed_us = _time(claimed)
+    job.lease_us = _time(lease)
+    job.finished_us = _time(finished)
+    job.errors = _failures(errors)
+    job.dedup_key = dedup.decode("utf-8", "replace") if dedup else None
+    job.dedup_until = "settled" if flags & _SETTLED else "claimed"
+    job.result = result if flags & _RESULT else None
+    job.progress = _progress(progress)
+    return job
 
 
 def corrupt_text(reason: str) -> str:

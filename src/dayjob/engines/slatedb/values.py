@@ -22,13 +22,9 @@ UNREADABLE = "unreadable"
 
 _encode = msgspec.msgpack.Encoder().encode
 _CODES = {
-    JobState.SCHEDULED: 0,
-    JobState.PENDING: 1,
-    JobState.RUNNING: 2,
-    JobState.DONE: 3,
-    JobState.DEAD: 4,
+    JobState.SCHEDULED: 0, JobState.PENDING: 1, JobState.RUNNING: 2, JobState.DONE: 3, JobState.DEAD: 4,
     JobState.CANCELLED: 5,
-}
+}  # fmt: skip
 _STATES = {code: state for state, code in _CODES.items()}
 
 
@@ -197,8 +193,14 @@ def body_of(part: bytes) -> Body:
 def facts(value: bytes) -> Facts:
     """Return the constant part of a job from its value. Raise ``Corrupt`` if it can't be decoded."""
     head, part = job_parts(value)
-    body = body_of(part)
-    return Facts(body.task, body.payload, body.headers, body.tenant, head.enqueued_us, head.dedup_key)
+    return _facts(head, body_of(part))
+
+
+def _facts(head: Head, body: Body) -> Facts:
+    return Facts(
+        task=body.task, payload=body.payload, headers=body.headers, tenant=body.tenant,
+        enqueued_us=head.enqueued_us, dedup_key=head.dedup_key,
+    )  # fmt: skip
 
 
 def new_record(key: bytes, head: Head) -> Record:
@@ -313,9 +315,7 @@ def full_job(record: Record, head: Head, part: bytes, corrupt: str | None = None
     except Corrupt as error:
         body = Body(b"")
         corrupt = corrupt or str(error)
-    job = record.to_job(
-        Facts(body.task, body.payload, body.headers, body.tenant, head.enqueued_us, head.dedup_key)
-    )
+    job = record.to_job(_facts(head, body))
     if corrupt is not None and job.last_error is None:
         job.last_error = corrupt_text(corrupt)
     return job

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Facts, Record, corrupt_text, waiting_state
-from dayjob.model.job import NORMAL, DedupUntil, Failure, Job, JobState
+from dayjob.engines.record import Record, corrupt_text, waiting_state
+from dayjob.model.job import NORMAL, Failure, Job, JobState
 
 Row = tuple[Any, ...]
+Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 _STATES = {state.value: state for state in JobState}
 _encode = msgspec.msgpack.Encoder().encode
@@ -25,8 +28,14 @@ class Corrupt(Exception):
     """A row with a value of the wrong type. The text names it."""
 
 
+INSERT_COLUMNS = (
+    "id", "queue_id", "state", "priority", "max_attempts", "enqueued_at", "run_at", "expires_at", "held_key",
+    "dedup_key", "dedup_until", "task", "tenant", "headers", "payload",
+)  # fmt: skip
+
+
 def insertion_row(job: Insertion, queue_id: int, run_at: int, expires_at: int | None, now: int) -> Row:
-    """Return the parameters of ``insert.sql``."""
+    """Return the values of ``INSERT_COLUMNS``."""
     return (
         job.key, queue_id, waiting_state(run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
         expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
@@ -34,22 +43,84 @@ def insertion_row(job: Insertion, queue_id: int, run_at: int, expires_at: int | 
     )  # fmt: skip
 
 
-def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) -> Job:
-    """Return a row of ``candidates.sql`` as the claimed job. Raise ``Corrupt`` if it can't be decoded."""
+CLAIM_COLUMNS = (
+    "id", "task", "payload", "headers", "tenant", "priority", "attempts", "max_attempts", "epoch",
+    "enqueued_at", "run_at", "expires_at", "last_error", "cancel_requested",
+)  # fmt: skip
+
+
+def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
+    """Return ``CLAIM_COLUMNS`` as a job, and the values that can't be decoded and were replaced."""
     (key, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run, expires,
      last_error, cancel_requested) = row  # fmt: skip
+    corrupt: list[str] = []
+    decoded = {} if headers is None else _headers(headers, corrupt)
     if type(payload) is not bytes:
-        raise Corrupt(f"the payload is {type(payload).__name__}, not bytes")
-    for name, text in (("task name", task), ("tenant", tenant), ("last error", last_error)):
-        if type(text) is bytes:
-            raise Corrupt(f"the {name} is not valid text")
+        corrupt.append(f"the payload is {type(payload).__name__}, not bytes")
+        payload = b""
+    if bytes in (type(task), type(tenant), type(last_error)):
+        texts = {"task name": task, "tenant": tenant, "last error": last_error}
+        corrupt += [f"the {name} is not valid text" for name, text in texts.items() if type(text) is bytes]
+        task, tenant, last_error = map(_text, texts.values())
     if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
-        raise Corrupt(_NOT_WHOLE)
-    return Job(
-        key, queue, task, payload, _headers(headers), tenant, priority, JobState.RUNNING, attempts + 1,
-        max_attempts, epoch + 1, enqueued, run, claimed_us=now, lease_us=now + lease, expires_us=expires,
-        last_error=last_error, cancel_requested=bool(cancel_requested), worker=worker,
+        corrupt.append(_NOT_WHOLE)
+        priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
+        enqueued = _int(enqueued, 0)
+    job = Job(
+        key, queue, task, payload, decoded, tenant, priority, JobState.RUNNING, attempts, max_attempts, epoch,
+        enqueued, run, expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested),
     )  # fmt: skip
+    return job, corrupt
+
+
+def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) -> Job:
+    """Return a row of ``candidates.sql`` as the claimed job. Raise ``Corrupt`` if it can't be decoded."""
+    job, corrupt = _job(row, queue)
+    if corrupt:
+        raise Corrupt("; ".join(corrupt))
+    job.attempts += 1
+    job.epoch += 1
+    job.claimed_us = now
+    job.lease_us = now + lease
+    job.worker = worker
+    return job
+
+
+JOB_COLUMNS = (
+    "state", "claimed_at", "lease_expires_at", "finished_at", "errors", "dedup_key", "dedup_until", "worker",
+    "result", "progress", *CLAIM_COLUMNS,
+)  # fmt: skip
+
+
+def full_job(row: Row) -> Job:
+    """Return a row of ``find.sql`` as a job. Values that can't be decoded are replaced.
+
+    ``last_error`` then names them, unless it has a text of its own.
+    """
+    (queue, state, claimed, lease, finished, errors, dedup_key, dedup_until, worker, result, progress,
+     *rest) = row  # fmt: skip
+    job, corrupt = _job(tuple(rest), queue)
+    if corrupt and job.last_error is None:
+        job.last_error = corrupt_text("; ".join(corrupt))
+    job.state = _state(state)
+    job.claimed_us = _int(claimed, None)
+    job.lease_us = _int(lease, None)
+    job.finished_us = _int(finished, None)
+    job.expires_us = _int(job.expires_us, None)
+    job.errors = _decoded(_decode_errors, errors, ())
+    job.dedup_key = dedup_key
+    job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
+    job.worker = worker
+    job.result = result
+    job.progress = _decoded(_decode_progress, progress, None)
+    return job
+
+
+RECORD_COLUMNS = (
+    "id", "queue_id", "state", "priority", "attempts", "max_attempts", "epoch", "run_at", "claimed_at",
+    "lease_expires_at", "finished_at", "expires_at", "remove_at", "last_error", "errors", "held_key",
+    "dedup_until", "cancel_requested", "worker", "result",
+)  # fmt: skip
 
 
 def record(row: Row, queue: str) -> Record:
@@ -64,7 +135,7 @@ def record(row: Row, queue: str) -> Record:
         key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
         finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
-        errors=_errors(errors) if errors else (), held_key=held_key, dedup_until=dedup_until,
+        errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
         cancel_requested=bool(cancel_requested), worker=worker, result=result, corrupt=corrupt,
     )  # fmt: skip
 
@@ -79,52 +150,8 @@ def record_row(record: Record) -> Row:
     )  # fmt: skip
 
 
-def full_job(row: Row) -> Job:
-    """Return a row of ``find.sql`` as a job. Values that can't be decoded are replaced.
-
-    ``last_error`` then names them, unless it has a text of its own.
-    """
-    (key, queue, task, payload, headers, tenant, priority, state, attempts, max_attempts, epoch, enqueued,
-     run, claimed, lease, finished, expires, last_error, errors, dedup_key, dedup_until, cancel_requested,
-     worker, result, progress) = row  # fmt: skip
-    corrupt: list[str] = []
-    try:
-        decoded = _headers(headers)
-    except Corrupt as error:
-        decoded = {}
-        corrupt.append(str(error))
-    if type(payload) is not bytes:
-        corrupt.append(f"the payload is {type(payload).__name__}, not bytes")
-        payload = b""
-    if not _whole(priority, attempts, max_attempts, epoch, run):
-        priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
-        corrupt.append(_NOT_WHOLE)
-    if type(enqueued) is not int:
-        enqueued = 0
-        corrupt.append(_NOT_WHOLE)
-    corrupt += [f"{text!r} is not valid text" for text in (task, tenant, last_error) if type(text) is bytes]
-    if corrupt and last_error is None:
-        last_error = corrupt_text("; ".join(corrupt))
-    record = Record(
-        key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
-        max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=_time(claimed),
-        lease_us=_time(lease), finished_us=_time(finished), expires_us=_time(expires),
-        last_error=_text(last_error), errors=_errors(errors) if errors else (),
-        dedup_until=_until(dedup_until), cancel_requested=bool(cancel_requested), worker=worker,
-        result=result, progress=_progress(progress),
-    )  # fmt: skip
-    return record.to_job(Facts(_text(task) or "", payload, decoded, _text(tenant), enqueued, dedup_key))
-
-
 def progress_value(progress: tuple[float, str] | None) -> bytes | None:
     return None if progress is None else _encode(progress)
-
-
-def _progress(blob: Any) -> tuple[float, str] | None:
-    try:
-        return None if blob is None else _decode_progress(blob)
-    except (msgspec.MsgspecError, TypeError, ValueError):
-        return None
 
 
 def text_or_bytes(value: bytes) -> str | bytes:
@@ -139,12 +166,8 @@ def _whole(priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any
     return type(priority) is type(attempts) is type(max_attempts) is type(epoch) is type(run) is int
 
 
-def _int(value: Any, otherwise: int) -> int:
+def _int(value: Any, otherwise: Default) -> int | Default:
     return value if type(value) is int else otherwise
-
-
-def _time(value: Any) -> int | None:
-    return value if type(value) is int else None
 
 
 def _replaced(
@@ -164,22 +187,17 @@ def _text(value: Any) -> str | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _until(text: str) -> DedupUntil:
-    return "settled" if text == "settled" else "claimed"
-
-
-def _headers(blob: Any) -> dict[str, str]:
-    if blob is None:
-        return {}
+def _headers(blob: Any, corrupt: list[str]) -> dict[str, str]:
     try:
         return _decode_headers(blob)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise Corrupt(f"the headers can't be decoded ({error})") from None
+        corrupt.append(f"the headers can't be decoded ({error})")
+        return {}
 
 
-def _errors(blob: Any) -> tuple[Failure, ...]:
-    """Return the history of failures. A history that can't be decoded does not hold up a job."""
+def _decoded(decode: Callable[[bytes], Value], blob: Any, otherwise: Default) -> Value | Default:
+    """Return the decoded value, or the other one if it is missing or can't be decoded."""
     try:
-        return _decode_errors(blob)
+        return otherwise if blob is None else decode(blob)
     except (msgspec.MsgspecError, TypeError, ValueError):
-        return ()
+        return otherwise

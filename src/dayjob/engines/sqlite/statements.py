@@ -1,5 +1,6 @@
 """The SQL of this engine: one statement per file in ``sql/``, named by its verb.
 
+The files name the lists of columns in ``rows`` as ``:NAME``.
 Statements on many jobs have a few fixed widths, so that each is prepared only once. Wide statements also
 share the interpreter well: the driver releases the GIL at every statement.
 """
@@ -12,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TypeVar
 
+from dayjob.engines import sql
+from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.rows import Row
 
 Item = TypeVar("Item")
@@ -21,12 +24,18 @@ _HERE = files("dayjob.engines.sqlite")
 WIDEST = 500
 _WIDTHS = (1, 10, 100, WIDEST)
 _INSERT_WIDTHS = (50, 10, 1)
-_INSERT_ROW = f"({', '.join('?' * 15)})"
+_INSERT_ROW = f"({', '.join('?' for _ in rows.INSERT_COLUMNS)})"
+_CONSTANTS = {
+    "INSERT_COLUMNS": ", ".join(rows.INSERT_COLUMNS),
+    "CLAIM_COLUMNS": ", ".join(rows.CLAIM_COLUMNS),
+    "JOB_COLUMNS": ", ".join(f"job.{name}" for name in rows.JOB_COLUMNS),
+    "RECORD_COLUMNS": ", ".join(rows.RECORD_COLUMNS),
+}
 
 
 @cache
 def statement(name: str) -> str:
-    return (_HERE / "sql" / f"{name}.sql").read_text("utf-8")
+    return sql.with_constants((_HERE / "sql" / f"{name}.sql").read_text("utf-8"), _CONSTANTS)
 
 
 @cache
@@ -59,9 +68,7 @@ def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Return the numbered scripts that build the layout, in order."""
-    scripts = [entry for entry in (_HERE / "migrations").iterdir() if entry.name.endswith(".sql")]
-    return sorted((int(script.name.removesuffix(".sql")), script.read_text("utf-8")) for script in scripts)
+    return sql.migrations(_HERE)
 
 
 class Statements:

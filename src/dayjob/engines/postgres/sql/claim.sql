@@ -55,8 +55,7 @@ claimed AS (
         held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
     FROM clock
     WHERE id = ANY (ARRAY(SELECT id FROM fitting))
-    RETURNING id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, run_at,
-        claimed_at, lease_expires_at, expires_at, last_error, cancel_requested
+    RETURNING :CLAIM_COLUMNS
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, pending, running)

@@ -1,27 +1,17 @@
 -- Store jobs, except those whose id exists or whose dedup key is held.
--- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array per column
+-- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array for each name in rows.py
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 given AS (
-    SELECT job.*, clock.now, coalesce(job.run_at, clock.now + job.delay) AS due,
+    SELECT job.*, clock.now, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
-    FROM clock, unnest(
-        $5::text[], $6::text[], $7::text[], $8::bytea[], $9::bigint[], $10::integer[], $11::text[], $12::text[],
-        $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::text[], $18::text[]
-    ) AS job (
-        id, queue, task, payload, priority, max_attempts, headers, tenant,
-        run_at, delay, expires_at, expires_in, dedup_key, dedup_until
-    )
+    FROM clock, unnest(:INSERT_PARAMETERS) AS job (:INSERT_NAMES)
 ),
 inserted AS (
-    INSERT INTO dayjob.jobs (
-        id, queue, state, task, payload, priority, max_attempts, headers, tenant,
-        enqueued_at, run_at, expires_at, dedup_key, held_key, dedup_until
-    )
-    SELECT id::uuid, queue, CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, task, payload, priority,
-        max_attempts, headers::jsonb, tenant, now, due, expiry, dedup_key, dedup_key, dedup_until
+    INSERT INTO dayjob.jobs (state, enqueued_at, held_key, :INSERT_COLUMNS)
+    SELECT CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key, :INSERT_VALUES
     FROM given
     ON CONFLICT DO NOTHING
     RETURNING id, queue, state
