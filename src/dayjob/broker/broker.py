@@ -89,7 +89,7 @@ class Broker:
         """Connect and start the duties. Opening an open broker does nothing."""
         async with self._opening:
             if self._opened is not None:
-                self._session  # noqa: B018 - raises if it is open elsewhere
+                _ = self._session  # Raises if it was opened by another process or event loop.
                 return self
             await self._engine.open()
             self._opened = Session(
