@@ -130,10 +130,11 @@ class Notifier:
 
     def jobs_inserted(self, jobs: Sequence[Insertion]) -> None:
         """Publish new jobs here. Other processes are notified by the commit."""
-        topics: set[Topic] = {queue_topic(job.queue) for job in jobs}
-        if any(_has_due_time(job) for job in jobs):
-            topics.add(DUE)
+        topics: set[Topic] = set()
         for job in jobs:
+            topics.add(queue_topic(job.queue))
+            if _has_due_time(job):
+                topics.add(DUE)
             self._hints.job_pending(job.queue, (job.priority, job.key))
         self._signals.publish(topics)
 
@@ -233,8 +234,7 @@ def _job_items(jobs: Sequence[Insertion]) -> list[Item]:
 
 def _has_due_time(job: Insertion) -> bool:
     """Whether the job may be due or expire at a later time."""
-    times = (job.run_at, job.expires_at, job.expires_in)
-    return bool(job.delay) or any(time is not None for time in times)
+    return bool(job.delay) or not (job.run_at is job.expires_at is job.expires_in is None)
 
 
 class Throttle:

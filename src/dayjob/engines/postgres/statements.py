@@ -33,11 +33,14 @@ _SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 
 
 @cache
-def source(name: str) -> str:
-    """Return the statement with the first line of its header, which a server shows while it runs."""
-    first, *lines = (_HERE / "sql" / f"{name}.sql").read_text("utf-8").splitlines(keepends=True)
-    body = "".join(line for line in lines if not line.startswith("--"))
-    return first + sql.with_constants(body, _CONSTANTS)
+def _sources() -> dict[str, str]:
+    """Return each statement with the first line of its header, which a server shows while it runs."""
+    sources = {}
+    for file in (_HERE / "sql").iterdir():
+        first, *lines = file.read_text("utf-8").splitlines(keepends=True)
+        body = "".join(line for line in lines if not line.startswith("--"))
+        sources[file.name.removesuffix(".sql")] = first + sql.with_constants(body, _CONSTANTS)
+    return sources
 
 
 def quoted(name: str) -> str:
@@ -46,18 +49,12 @@ def quoted(name: str) -> str:
     return f'"{escaped}"'
 
 
-class Statements:
-    """Every statement, for one schema."""
+class Statements(dict[str, str]):
+    """Every statement by its name, for one schema."""
 
     def __init__(self, schema: str) -> None:
         self._schema = quoted(schema)
-        self._known: dict[str, str] = {}
-
-    def __getitem__(self, name: str) -> str:
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = self.with_schema(source(name))
-        return found
+        super().__init__((name, self.with_schema(source)) for name, source in _sources().items())
 
     def with_schema(self, sql: str) -> str:
         """Return the SQL with the name of this schema instead of ``dayjob``."""
