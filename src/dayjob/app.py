@@ -296,7 +296,7 @@ class App:
             return
         if self.meter is not None:
             self.meter.enqueued(job)
-        if self.events.wants("job.enqueued"):
+        if "job.enqueued" in self.events.wanted:
             self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
 
     def __repr__(self) -> str:

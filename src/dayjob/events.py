@@ -52,7 +52,8 @@ class Events:
 
     def __init__(self) -> None:
         self._observers: list[tuple[str, Observer]] = []
-        self._wanted: set[str] = set()
+        self.wanted: set[str] = set()
+        """The events that have observers. Check it before you build one."""
         self._deliveries: list[Delivery] = []
 
     def add(self, pattern: str, observer: Observer) -> None:
@@ -60,17 +61,8 @@ class Events:
         if not matched:
             raise ConfigError(f"no event matches {pattern!r}: the events are {', '.join(NAMES)}")
         self._observers.append((pattern, observer))
-        self._wanted |= matched
+        self.wanted |= matched
         self._deliveries.append(Delivery(observer, matched))
-
-    @property
-    def observed(self) -> bool:
-        """Whether there are observers."""
-        return bool(self._wanted)
-
-    def wants(self, name: str) -> bool:
-        """Return whether the event has observers. Call it before you build one."""
-        return name in self._wanted
 
     def emit(self, event: Event) -> None:
         for delivery in self._deliveries:

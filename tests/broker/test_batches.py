@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob, Retention, Settlement
-from dayjob.broker.batch_bytes import insertions_weight, ops_weight, settlement_weight
+from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weight
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES

@@ -11,7 +11,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.storage import Storage
 from dayjob.duties import Promote, Reap, Service, Sweep
-from dayjob.duties.short_commits import MAX_BATCH
+from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns

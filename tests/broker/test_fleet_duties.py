@@ -8,7 +8,7 @@ import pytest
 
 from dayjob import EngineUnavailable
 from dayjob.duties import Lead, Led, Reclaim, Recur, Service
-from dayjob.duties.lead import FOLLOWER_INTERVAL
+from dayjob.duties.duties import FOLLOWER_INTERVAL
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock
 from tests.broker.test_duties import RETENTION, idle_storage

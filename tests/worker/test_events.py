@@ -207,7 +207,7 @@ async def test_events_without_observers_are_not_built(app: App, monkeypatch: pyt
     def refuse(*arguments: Any) -> Event:
         raise AssertionError(f"an event was built: {arguments}")
 
-    for name in ("dayjob.app.Event", "dayjob.worker.worker.Event", "dayjob.worker.outcome_events.Event"):
+    for name in ("dayjob.app.Event", "dayjob.worker.worker.Event"):
         monkeypatch.setattr(name, refuse)
     app.on("job.lost")(lambda event: None)
 

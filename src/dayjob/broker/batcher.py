@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
 from typing import Generic, TypeVar
 
-from dayjob.engines.base import BATCH, BATCH_BYTES, Contended
+from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, SettleOp
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
+from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
 
 Item = TypeVar("Item")
@@ -57,6 +58,7 @@ class Batcher(Generic[Item, Reply]):
         self._contended_for = contended_for
         self._abandoned = abandoned
         self._drop_abandoned = drop_abandoned
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Item] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._alone: set[asyncio.Task[None]] = set()
@@ -64,11 +66,11 @@ class Batcher(Generic[Item, Reply]):
     def put(self, item: Item) -> None:
         self._waiting.append(item)
         if self._runner is None:
-            self._runner = asyncio.get_running_loop().create_task(self._run())
+            self._runner = self._loop.create_task(self._run())
 
     def put_alone(self, item: Item) -> None:
         """Commit the item by itself, now. It may have to wait for locks; no other item waits with it."""
-        task = asyncio.get_running_loop().create_task(self._commit_alone(item))
+        task = self._loop.create_task(self._commit_alone(item))
         self._alone.add(task)
         task.add_done_callback(self._alone.discard)
 
@@ -84,11 +86,30 @@ class Batcher(Generic[Item, Reply]):
                 task.cancel()
 
     async def _run(self) -> None:
+        refused: deque[list[Item]] = deque()
+        """The items of refused batches, each a batch of its own."""
         try:
-            while self._waiting:
-                batch = self._take()
-                if batch:
-                    await self._commit_batch(batch)
+            while refused or self._waiting:
+                batch = refused.popleft() if refused else self._take()
+                if not batch:
+                    continue
+                try:
+                    replies = await self._commit(batch)
+                except Contended:
+                    for item in batch:
+                        self.put_alone(item)
+                except _STORAGE_ERRORS as error:
+                    self._fail(batch, error)
+                except Exception as error:
+                    if len(batch) == 1:
+                        self._fail(batch, error)
+                    else:
+                        refused.extend([item] for item in batch)
+                except BaseException as error:
+                    self._fail(batch, error)
+                    raise
+                else:
+                    self._deliver(batch, replies)
         finally:
             self._runner = None
 
@@ -110,26 +131,6 @@ class Batcher(Generic[Item, Reply]):
                 batch.append(item)
         return batch
 
-    async def _commit_batch(self, batch: list[Item]) -> None:
-        try:
-            replies = await self._commit(batch)
-        except Contended:
-            for item in batch:
-                self.put_alone(item)
-        except _STORAGE_ERRORS as error:
-            self._fail(batch, error)
-        except Exception as error:
-            if len(batch) == 1:
-                self._fail(batch, error)
-            else:
-                for item in batch:
-                    await self._commit_batch([item])
-        except BaseException as error:
-            self._fail(batch, error)
-            raise
-        else:
-            self._deliver(batch, replies)
-
     async def _commit_alone(self, item: Item) -> None:
         deadline = SYSTEM.elapsed() + self._contended_for
         while not self._abandoned(item):
@@ -146,7 +147,7 @@ class Batcher(Generic[Item, Reply]):
         return None
 
 
-class CallBatcher(Generic[Item, Reply]):
+class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
     """Batches the concurrent calls of one verb. Each call returns or raises for its own item.
 
     A caller that is cancelled cancels no other call of the batch. ``undelivered`` gets the replies to
@@ -160,23 +161,23 @@ class CallBatcher(Generic[Item, Reply]):
         weigh: Callable[[Item], Weight] = lambda item: (1, 0),
         undelivered: Callable[[Reply], None] | None = None,
     ) -> None:
-        self._commit = commit
-        self._undelivered = undelivered
-        self._batcher: Batcher[tuple[Item, asyncio.Future[Reply]], Reply] = Batcher(
+        super().__init__(
             lambda calls: commit([item for item, _ in calls]),
-            self._deliver,
-            self._fail,
+            self._answer,
+            self._raise,
             weigh=lambda call: weigh(call[0]),
             contended_for=CONTENDED_FOR,
             abandoned=lambda call: call[1].done(),
             drop_abandoned=undelivered is not None,
         )
-        self.drain = self._batcher.drain
+        self._undelivered = undelivered
 
     async def submit(self, item: Item) -> Reply:
         """Return the reply to the item."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._batcher.put((item, future))
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._waiting.append((item, future))
+        if self._runner is None:
+            self._runner = self._loop.create_task(self._run())
         try:
             return await future
         except asyncio.CancelledError:
@@ -185,16 +186,74 @@ class CallBatcher(Generic[Item, Reply]):
                 self._undelivered(future.result())
             raise
 
-    def _deliver(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
+    def _answer(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
         for (_, future), reply in zip(calls, replies, strict=True):
             if not future.done():
                 future.set_result(reply)
             elif self._undelivered is not None:
                 self._undelivered(reply)
 
-    def _fail(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
+    def _raise(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
         for _, future in calls:
             if isinstance(error, asyncio.CancelledError):
                 future.cancel()
             elif not future.done():
                 future.set_exception(error)
+
+
+_SIZED = (bytes, bytearray, str)
+
+
+def insertions_weight(jobs: Sequence[Insertion]) -> Weight:
+    size = 0
+    for job in jobs:
+        size += len(job.payload)
+        if job.headers or job.kv:
+            size += _bytes(job.headers) + _bytes(job.kv)
+    return len(jobs), size
+
+
+def ops_weight(ops: Sequence[SettleOp]) -> Weight:
+    jobs, size = len(ops), 0
+    for op in ops:
+        if op.insert:
+            more_jobs, more_bytes = insertions_weight(op.insert)
+            jobs += more_jobs
+            size += more_bytes
+        if op.result is not None:
+            size += len(op.result)
+        elif op.error is not None:
+            size += len(op.error)
+        if op.kv:
+            size += _bytes(op.kv)
+    return jobs, size
+
+
+def settlement_weight(settlement: Settlement) -> Weight:
+    """Return the weight of a settlement that is not validated yet: a value of a wrong type counts 0."""
+    jobs, size = 1, 0
+    result = settlement.result
+    if result is not None:
+        size = len(result) if type(result) is bytes else _size(result)
+    elif settlement.error is not None:
+        size = _size(settlement.error)
+    if settlement.kv:
+        size += _bytes(settlement.kv)
+    if settlement.enqueue:
+        for job in settlement.enqueue:
+            jobs += 1
+            size += _size(getattr(job, "payload", b""))
+            size += _bytes(getattr(job, "headers", None)) + _bytes(getattr(job, "kv", None))
+    return jobs, size
+
+
+def _bytes(mapping: object) -> int:
+    if not isinstance(mapping, Mapping):
+        return 0
+    return sum(_size(key) + _size(value) for key, value in mapping.items())
+
+
+def _size(value: object) -> int:
+    if isinstance(value, memoryview):
+        return value.nbytes
+    return len(value) if isinstance(value, _SIZED) else 0

@@ -7,23 +7,18 @@ signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from math import inf
 from typing import Any, Self, Unpack
 
-from msgspec.structs import replace
-
-from dayjob.broker.bulk import OnProgress, in_chunks, up_to
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import Sample
-from dayjob.broker.policy import Policies
 from dayjob.broker.session import Session, Unit, not_open
-from dayjob.broker.validation import Validator
+from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Member
-from dayjob.duties.short_commits import MAX_BATCH
+from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import (
     BATCH,
     Capabilities,
@@ -34,7 +29,6 @@ from dayjob.engines.base import (
     Renewal,
     Renewed,
     Reschedule,
-    WaitingClaim,
 )
 from dayjob.engines.caller_connection import is_asynchronous
 from dayjob.engines.registry import create_engine, without_password
@@ -58,10 +52,14 @@ from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_na
 from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.model.worker_info import WorkerInfo
+from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
 _ALL = 2**31 - 1
+
+OnProgress = Callable[[int], None]
+"""Gets the number of jobs changed so far, after each commit."""
 
 
 class Broker:
@@ -91,7 +89,7 @@ class Broker:
         """Connect and start the duties. Opening an open broker does nothing."""
         async with self._opening:
             if self._opened is not None:
-                self._opened.check_open()
+                self._session  # noqa: B018 - raises if it is open elsewhere
                 return self
             await self._engine.open()
             self._opened = Session(
@@ -107,7 +105,7 @@ class Broker:
             session = self._opened
             if session is None:
                 return
-            if session.pid != os.getpid():
+            if session.pid != process.pid:
                 self._opened = None
                 return
             if not session.loop.is_closed():
@@ -128,15 +126,16 @@ class Broker:
     def _session(self) -> Session:
         """Return the open session. Raise ``Closed`` if there is none for this process and event loop."""
         session = self._opened
-        if session is None:
+        if session is None or session.closing:
             raise not_open(self._shown_url)
-        session.check_open()
+        if session.pid != process.pid or session.loop is not asyncio.get_running_loop():
+            session.check_here()
         return session
 
     @property
     def is_open(self) -> bool:
         session = self._opened
-        return session is not None and not session.closing and session.pid == os.getpid()
+        return session is not None and not session.closing and session.pid == process.pid
 
     @property
     def capabilities(self) -> Capabilities:
@@ -223,11 +222,7 @@ class Broker:
             return []
         if seconds == 0:
             return await session.claim(request)
-
-        async def the_request(waiting: WaitingClaim) -> ClaimRequest:
-            return replace(request, waiting=waiting) if len(names) == 1 else request
-
-        return await session.claim_waiting(the_request, [queue_topic(name) for name in names], seconds)
+        return await session.claim_waiting(request, [queue_topic(name) for name in names], seconds)
 
     async def claim_any(
         self,
@@ -240,10 +235,11 @@ class Broker:
         """``claim`` from every queue, in name order, including queues that are created meanwhile."""
         session = self._session
 
-        async def all_queues(waiting: WaitingClaim) -> ClaimRequest:
+        async def all_queues() -> ClaimRequest:
             return self._claim_request(await self.queues(), limit, lease, worker)
 
-        return await session.claim_waiting(all_queues, [ANY_QUEUE], to_micros(wait, "wait") / SECOND)
+        none = self._claim_request((), limit, lease, worker)
+        return await session.claim_waiting(none, [ANY_QUEUE], to_micros(wait, "wait") / SECOND, all_queues)
 
     def _claim_request(
         self, names: Sequence[str], limit: int, lease: Duration | None, worker: str | None
@@ -325,7 +321,7 @@ class Broker:
         """Store the progress of runs. The reports of lost claims are ignored."""
         session = self._session
         if reports:
-            await session.storage.write(lambda token: self._engine.record_progress(reports, token=token))
+            await session.storage.write(partial(self._engine.record_progress, reports))
 
     def lease_of(self, queue: str, lease: Duration | None = None) -> float:
         """Return the seconds that a claim on the queue lasts."""
@@ -380,7 +376,7 @@ class Broker:
             after=cursor,
             newest_first=newest_first,
         )
-        return await storage.read(lambda: self._engine.find(query))
+        return await storage.read(partial(self._engine.find, query))
 
     async def dead_jobs(
         self, queue: str | None = None, after: str | None = None, limit: int = 100
@@ -395,17 +391,17 @@ class Broker:
         storage = self._session.storage
         cursor = None if before is None else (before.finished_us or 0, before.key)
         limit = min(_check_limit(limit), _ALL)
-        return await storage.read(lambda: self._engine.find_dead(queue, cursor, limit)) if limit else []
+        return await storage.read(partial(self._engine.find_dead, queue, cursor, limit)) if limit else []
 
     async def stats(self, queue: str) -> QueueStats:
         """Return the number of jobs of the queue by state; zeros for an unknown queue."""
         storage = self._session.storage
         check_queue(queue)
-        return (await storage.read(lambda: self._engine.stats([queue]))).get(queue, QueueStats())
+        return (await storage.read(partial(self._engine.stats, [queue]))).get(queue, QueueStats())
 
     async def all_stats(self) -> dict[str, QueueStats]:
         """Return ``stats`` of every queue ever used, by name."""
-        return await self._session.storage.read(lambda: self._engine.stats())
+        return await self._session.storage.read(self._engine.stats)
 
     async def queues(self) -> list[str]:
         """Return every queue ever used, in name order."""
@@ -421,7 +417,7 @@ class Broker:
             pending = job.key
             paused = job.queue in await self.paused()
             if job.state is JobState.PENDING:
-                ahead = await session.storage.read(lambda: self._engine.position(pending, COUNTED_AHEAD))
+                ahead = await session.storage.read(partial(self._engine.position, pending, COUNTED_AHEAD))
         return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live]))
 
     async def history(self, hours: int = 1) -> tuple[int, list[Sample]]:
@@ -437,7 +433,7 @@ class Broker:
 
     async def diagnose(self) -> list[Diagnostic]:
         """Return the findings about the storage that ``dayjob doctor`` shows."""
-        return await self._session.storage.read(lambda: self._engine.diagnose())
+        return await self._session.storage.read(self._engine.diagnose)
 
     # Change jobs from outside the claim.
 
@@ -450,29 +446,25 @@ class Broker:
         storage = self._session.storage
 
         async def requeue(keys: Sequence[bytes]) -> int:
-            return sum(
-                await storage.write(lambda token: self._engine.requeue(keys, self._now(), token=token))
-            )
+            return sum(await storage.write(partial(self._engine.requeue, keys, self._now())))
 
-        return await in_chunks(_keys(ids), requeue, on_progress)
+        return await _in_chunks(_keys(ids), requeue, on_progress)
 
     async def purge_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
         """Remove those of the jobs that are dead. Return their number."""
         storage = self._session.storage
-        return await in_chunks(
+        return await _in_chunks(
             _keys(ids),
-            lambda keys: storage.write(lambda token: self._engine.purge(keys, token=token)),
+            lambda keys: storage.write(partial(self._engine.purge, keys)),
             on_progress,
         )
 
     async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
         """Requeue the jobs of the queue that are dead now. Return their number."""
         storage = self._session.storage
-        return await up_to(
+        return await _up_to(
             (await self.stats(queue)).dead,
-            lambda limit: storage.write(
-                lambda token: self._engine.requeue_dead(queue, limit, self._now(), token=token)
-            ),
+            lambda limit: storage.write(partial(self._engine.requeue_dead, queue, limit, self._now())),
             on_progress,
         )
 
@@ -480,9 +472,9 @@ class Broker:
         """Remove the jobs that are dead now, of one queue or of all. Return their number."""
         storage = self._session.storage
         counted = [await self.stats(queue)] if queue is not None else (await self.all_stats()).values()
-        return await up_to(
+        return await _up_to(
             sum(stats.dead for stats in counted),
-            lambda limit: storage.write(lambda token: self._engine.purge_dead(queue, limit, token=token)),
+            lambda limit: storage.write(partial(self._engine.purge_dead, queue, limit)),
             on_progress,
         )
 
@@ -498,9 +490,7 @@ class Broker:
         if key is None:
             return False
         change = Reschedule(key, instant, priority)
-        return (
-            await storage.write(lambda token: self._engine.reschedule([change], self._now(), token=token))
-        )[0]
+        return (await storage.write(partial(self._engine.reschedule, [change], self._now())))[0]
 
     async def rerun(self, id: str) -> Enqueued:
         """Enqueue a new job like a finished one that is still kept."""
@@ -545,26 +535,26 @@ class Broker:
     async def _pause(self, queue: str, paused: bool) -> None:
         storage = self._session.storage
         check_queue(queue)
-        await storage.write(lambda token: self._engine.pause(queue, paused, token=token))
+        await storage.write(partial(self._engine.pause, queue, paused))
 
     async def paused(self) -> set[str]:
-        return await self._session.storage.read(lambda: self._engine.paused())
+        return await self._session.storage.read(self._engine.paused)
 
     async def kv_get(self, key: bytes) -> bytes | None:
         storage = self._session.storage
         check_kv_key(key)
-        return (await storage.read(lambda: self._engine.kv_get([key])))[0]
+        return (await storage.read(partial(self._engine.kv_get, [key])))[0]
 
     async def kv_put(self, key: bytes, value: bytes) -> None:
         session = self._session
         check_kv_key(key)
         check_kv_value(value)
-        await session.storage.write(lambda token: self._engine.kv_write([(key, value)], token=token))
+        await session.storage.write(partial(self._engine.kv_write, [(key, value)]))
 
     async def kv_delete(self, key: bytes) -> None:
         storage = self._session.storage
         check_kv_key(key)
-        await storage.write(lambda token: self._engine.kv_write([(key, None)], token=token))
+        await storage.write(partial(self._engine.kv_write, [(key, None)]))
 
     # Recurring jobs.
 
@@ -700,3 +690,35 @@ def _to_state(state: JobState | str) -> JobState:
     except ValueError:
         known = ", ".join(repr(member.value) for member in JobState)
         raise ValueError(f"state={state!r}: pass one of {known}") from None
+
+
+# Commands on many jobs, in commits of ``MAX_BATCH``.
+
+
+async def _in_chunks(
+    keys: Sequence[bytes], change: Callable[[Sequence[bytes]], Awaitable[int]], on_progress: OnProgress | None
+) -> int:
+    """Change the jobs with these keys. Return how many were changed."""
+    total = 0
+    for start in range(0, len(keys), MAX_BATCH):
+        total += await change(keys[start : start + MAX_BATCH])
+        if on_progress is not None:
+            on_progress(total)
+    return total
+
+
+async def _up_to(left: int, change: Callable[[int], Awaitable[int]], on_progress: OnProgress | None) -> int:
+    """Change up to so many jobs, while there are any. Return how many were changed.
+
+    Jobs that arrive meanwhile don't prolong it.
+    """
+    total = 0
+    while left > 0:
+        changed = await change(min(left, MAX_BATCH))
+        if changed == 0:
+            break
+        total += changed
+        left -= changed
+        if on_progress is not None:
+            on_progress(total)
+    return total

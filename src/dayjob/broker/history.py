@@ -72,7 +72,7 @@ class History:
         minute = now - now % MINUTE
         samples = [sample for document in documents for sample in _read(document)]
         if not samples or samples[-1].at_us < minute:
-            stats = await self._storage.read(lambda: self._storage.engine.stats())
+            stats = await self._storage.read(self._storage.engine.stats)
             queues = _counters(stats)
             if not samples or samples[-1].queues != queues:
                 await self._add(documents, Sample(minute, queues, await self.first_due(stats)))

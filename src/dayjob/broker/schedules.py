@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.batch_bytes import insertions_weight
+from dayjob.broker.batcher import insertions_weight
 from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry

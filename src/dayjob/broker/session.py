@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
-from dayjob.broker.batch_bytes import insertions_weight, ops_weight
-from dayjob.broker.batcher import CallBatcher
+from msgspec.structs import replace
+
+from dayjob.broker.batcher import CallBatcher, insertions_weight, ops_weight
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import History
 from dayjob.broker.leader_election import LeaderElection
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
-from dayjob.broker.waiting_claims import WaitingClaims
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
     Duty,
@@ -50,6 +50,7 @@ from dayjob.model.config import BrokerConfig
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
 from dayjob.model.lifecycle import Transition
+from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import CANCEL, Topic, job_topic
 
@@ -59,6 +60,8 @@ Unit = tuple[Insertion, ...]
 """Jobs that are stored all or none."""
 
 Ops = tuple[SettleOp, ...]
+
+Reply = TypeVar("Reply")
 
 
 class Session:
@@ -75,7 +78,7 @@ class Session:
     ) -> None:
         self._url = url
         self.loop = asyncio.get_running_loop()
-        self.pid = os.getpid()
+        self.pid = process.pid
         self.closing = False
         self.engine = engine
         self.clock = clock or SYSTEM
@@ -158,18 +161,12 @@ class Session:
 
     # Open and closed.
 
-    def check_open(self) -> None:
-        """Raise ``Closed`` unless the session is open, in this process and on this event loop."""
-        if self.closing:
-            raise not_open(self._url)
-        if self.pid != os.getpid() or self.loop is not asyncio.get_running_loop():
-            self.check_here()
-
     def check_here(self) -> None:
-        if self.pid != os.getpid():
+        """Raise ``Closed`` unless this is the session's process and event loop."""
+        if self.pid != process.pid:
             raise Closed(
                 f"the broker on {self._url!r} was opened by process {self.pid} and this is its child "
-                f"{os.getpid()}: open a broker of its own here"
+                f"{process.pid}: open a broker of its own here"
             )
         if self.loop is not asyncio.get_running_loop():
             raise Closed(
@@ -209,18 +206,25 @@ class Session:
 
     async def claim_waiting(
         self,
-        requested: Callable[[WaitingClaim], Awaitable[ClaimRequest]],
+        request: ClaimRequest,
         topics: Sequence[Topic],
         seconds: float,
+        refreshed: Callable[[], Awaitable[ClaimRequest]] | None = None,
     ) -> list[Job]:
-        """Claim, and claim again after each signal, until there is a job or the time is over."""
+        """Claim, and claim again after each signal, until there is a job or the time is over.
+
+        ``refreshed`` returns the request of each claim, where the queues may change meanwhile.
+        """
         deadline = self.clock.elapsed() + seconds
         with self.engine.signals.listen(topics) as event:
             waiting = WaitingClaim(event, self._hold_one, self._give_back)
+            if refreshed is None and len(request.queues) == 1:
+                request = replace(request, waiting=waiting)
             try:
                 while True:
                     event.clear()
-                    request = await requested(waiting)
+                    if refreshed is not None:
+                        request = await refreshed()
                     jobs = await self.claim(request) if request.queues and request.limit else []
                     jobs = waiting.take(jobs, request.limit)
                     left = deadline - self.clock.elapsed()
@@ -229,7 +233,8 @@ class Session:
                     await self.waiting_claims.wait(waiting, request, self.clock, left)
                     if jobs := waiting.take([], request.limit):
                         return jobs
-                    self.check_open()
+                    if self.closing:
+                        raise not_open(self._url)
             finally:
                 waiting.close()
 
@@ -250,22 +255,18 @@ class Session:
                 if left is not None and left <= 0:
                     return Waited("timed_out", job)
                 await self.clock.wait(event, left)
-                self.check_open()
+                if self.closing:
+                    raise not_open(self._url)
 
     # The commits of the batchers.
 
     async def _insert(self, units: list[Unit]) -> list[list[Enqueued]]:
-        jobs = [job for unit in units for job in unit]
-        claims = self.waiting_claims.begin_handoff(jobs)
-        if claims:
-            enqueued = iter(await self._insert_and_claim(jobs, claims))
+        jobs = list(chain.from_iterable(units))
+        if self.waiting_claims.by_queue and (claims := self.waiting_claims.begin_handoff(jobs)):
+            enqueued = await self._insert_and_claim(jobs, claims)
         else:
-            enqueued = iter(
-                await self.storage.write(
-                    lambda token: self.engine.insert(jobs, self.storage.now(), token=token)
-                )
-            )
-        return [list(islice(enqueued, len(unit))) for unit in units]
+            enqueued = await self.storage.write(partial(self.engine.insert, jobs, self.storage.now()))
+        return _split(enqueued, units)
 
     async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
         """Store the jobs, and claim for the waiting claims in the same call."""
@@ -274,7 +275,7 @@ class Session:
         checks = self.claims.checks
         try:
             enqueued, claimed = await self.storage.write(
-                lambda token: self.engine.insert_and_claim(jobs, requests, self.storage.now(), token=token)
+                partial(self.engine.insert_and_claim, jobs, requests, self.storage.now())
             )
         finally:
             for claim, found in zip(claims, claimed, strict=True):
@@ -285,7 +286,7 @@ class Session:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # A broker without claims needs no cancel requests.
         checks = self.claims.checks
-        if lost := await self.storage.lost_claims():
+        if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
             await self._release(lost)
         claimed = await self.storage.claim(requests)
         for jobs in claimed:
@@ -302,21 +303,18 @@ class Session:
         self.claims.hold((job,))
 
     async def _settle(self, units: list[Ops]) -> list[list[JobState | None]]:
-        states = iter(await self.storage.settle(list(chain.from_iterable(units))))
-        return [list(islice(states, len(unit))) for unit in units]
+        return _split(await self.storage.settle(list(chain.from_iterable(units))), units)
 
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
-        return await self.storage.write(
-            lambda token: self.engine.renew(renewals, self.storage.now(), token=token)
-        )
+        return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
 
     async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
         return await self.storage.write(
-            lambda token: self.engine.cancel(keys, self._retention, self.storage.now(), token=token)
+            partial(self.engine.cancel, keys, self._retention, self.storage.now())
         )
 
     async def _get(self, keys: list[bytes]) -> Sequence[Job | None]:
-        return await self.storage.read(lambda: self.engine.get(keys))
+        return await self.storage.read(partial(self.engine.get, keys))
 
     def _give_back(self, jobs: list[Job]) -> None:
         """Release claims whose caller was cancelled before it got them."""
@@ -333,6 +331,65 @@ class Session:
             await self.settle(ops)
         except DayjobError as error:
             _log.warning("%d claims without a caller wait for their leases: %s", len(ops), error)
+
+
+class WaitingClaims:
+    """The claims that wait in this process, by queue.
+
+    A job reaches a waiting claim in three ways. A signal wakes the claim, and it claims again. The storage
+    hands a job off to it, through ``ClaimRequest.waiting``. An insert in this process claims for it, through
+    ``insert_and_claim``, so that the claim has the job after one call of the engine instead of two.
+    """
+
+    def __init__(self) -> None:
+        self.by_queue: dict[str, dict[WaitingClaim, None]] = {}
+
+    async def wait(self, claim: WaitingClaim, request: ClaimRequest, clock: Clock, seconds: float) -> None:
+        """Wait for the claim's event or the time, and for the end of a hand-off that is under way."""
+        claim.request = request
+        for queue, _ in request.queues:
+            self.by_queue.setdefault(queue, {})[claim] = None
+        try:
+            await clock.wait(claim.event, seconds)
+            if claim.handoff is not None:
+                await asyncio.shield(claim.handoff)
+        finally:
+            self._remove(claim)
+
+    def begin_handoff(self, jobs: Iterable[Insertion]) -> list[WaitingClaim]:
+        """Return the claims that these jobs may serve. ``end_handoff`` must follow for each."""
+        queues = {job.queue for job in jobs if job.delay is None and job.run_at is None}
+        claims = list(dict.fromkeys(claim for queue in queues for claim in self.by_queue.get(queue, ())))
+        for claim in claims:
+            self._remove(claim)
+            claim.handoff = asyncio.get_running_loop().create_future()
+        return claims
+
+    @staticmethod
+    def end_handoff(claim: WaitingClaim, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            claim.deliver(job)
+        assert claim.handoff is not None
+        claim.handoff.set_result(None)
+        claim.handoff = None
+        claim.event.set()
+
+    def _remove(self, claim: WaitingClaim) -> None:
+        assert claim.request is not None
+        for queue, _ in claim.request.queues:
+            waiting = self.by_queue.get(queue)
+            if waiting is not None:
+                waiting.pop(claim, None)
+                if not waiting:
+                    del self.by_queue[queue]
+
+
+def _split(replies: list[Reply], units: Sequence[Sequence[object]]) -> list[list[Reply]]:
+    """Return the replies of a batch by unit."""
+    if len(units) == 1:
+        return [replies]
+    each = iter(replies)
+    return [list(islice(each, len(unit))) for unit in units]
 
 
 def not_open(url: str) -> Closed:

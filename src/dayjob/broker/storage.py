@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -86,7 +87,8 @@ class Storage:
         self._free_slots: list[int] = []
         self._unconfirmed: dict[UnconfirmedBatch, frozenset[_Settlement]] = {}
         self._late_replies: dict[_Settlement, JobState | None] = {}
-        self._unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Write]] = []
+        self.unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Token]] = []
+        """Claims whose outcome is unknown. ``lost_claims`` returns their jobs."""
 
     def now(self) -> int | None:
         """Return the injected time. None leaves the time to the engine's own clock."""
@@ -101,140 +103,106 @@ class Storage:
             failure = error
         return await self._retry(call, failure, started)
 
-    async def write(self, call: Callable[[Token], Awaitable[Reply]]) -> Reply:
-        """Return the reply of a call that is applied at most once, however often it is tried."""
-        token = self._new_token()
-        started = self._clock.elapsed()
-        try:
-            try:
-                return await call(token)
-            except Transient as error:
-                failure = error
-            write = Write(token)
-            return await self._retry(lambda: call(write.token), failure, started, write)
-        finally:
-            # A try that arrives late has a smaller number than the slot's next write and is refused.
-            self._free_slots.append(token.slot)
+    async def write(
+        self, call: Callable[..., Awaitable[Reply]], keep: Callable[[Token], bool] | None = None
+    ) -> Reply:
+        """Return the reply of a call that is applied at most once, however often it is tried.
 
-    async def claim(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
-        """Claim jobs for each request."""
-        write = Write(self._new_token())
-        started = self._clock.elapsed()
-
-        def claim() -> Awaitable[list[list[Job]]]:
-            return self.engine.claim(requests, self.now(), token=write.token)
-
-        unconfirmed = False
-        try:
-            try:
-                return await claim()
-            except Transient as error:
-                failure = error
-            return await self._retry(claim, failure, started, write)
-        except EngineUnavailable:
-            unconfirmed = write.token.repeated and len(self._unconfirmed_claims) < _MAX_UNCONFIRMED
-            raise
-        finally:
-            if unconfirmed:
-                plain = [ClaimRequest(each.queues, each.limit, each.worker) for each in requests]
-                self._unconfirmed_claims.append((plain, write))
-            else:
-                self._free_slots.append(write.token.slot)
-
-    async def lost_claims(self) -> list[Job]:
-        """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
-        jobs: list[Job] = []
-        while self._unconfirmed_claims:
-            requests, write = self._unconfirmed_claims[0]
-            try:
-                claimed = await self.engine.claim(requests, self.now(), token=write.token)
-            except Transient:
-                break  # The next claim tries again.
-            self._unconfirmed_claims.pop(0)
-            self._free_slots.append(write.token.slot)
-            jobs += chain.from_iterable(claimed)
-        return jobs
-
-    async def settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
-        """Settle claims. Those of an unconfirmed batch get the reply of that batch."""
-        if not self._unconfirmed and not self._late_replies:
-            return await self._settle(ops)
-        for batch in self._unconfirmed_batches(ops):
-            self._confirm(batch, await self._send(batch))
-        names = [_settlement(op) for op in ops]
-        late = {name: self._late_replies[name] for name in names if name in self._late_replies}
-        new = [op for op, name in zip(ops, names, strict=True) if name not in late]
-        states = iter(await self._settle(new) if new else ())
-        for name in late:
-            self._late_replies.pop(name, None)
-        return [late[name] if name in late else next(states) for name in names]
-
-    async def documents(self, kind: str) -> tuple[int, list[Document]]:
-        """Return the engine's time and the documents of the kind."""
-        return await self.read(lambda: self.engine.documents(kind, self.now()))
-
-    async def compare_and_set(
-        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
-    ) -> bool:
-        """Write the documents and insert the jobs, if all documents are as expected."""
-        return await self.write(
-            lambda token: self.engine.compare_and_set(writes, jobs, announce, self.now(), token=token)
-        )
-
-    # Tokens and unconfirmed batches.
-
-    def _new_token(self) -> Token:
+        The call gets the ``token``. ``keep`` gets the token of a call whose outcome is still unknown at the
+        end. It returns whether the token is kept, and with it the slot.
+        """
         if self._free_slots:
             slot = self._free_slots.pop()
         else:
             slot = self._slots
             self._slots += 1
         self._number += 1
-        key = self._key_prefix + self._number.to_bytes(8)
-        return Token(key, self._client, slot, self._number)
-
-    def _unconfirmed_batches(self, ops: Sequence[SettleOp]) -> list[UnconfirmedBatch]:
-        """Return the batches with any of these settlements, oldest first."""
-        if not self._unconfirmed:
-            return []
-        wanted = set(map(_settlement, ops))
-        return [batch for batch, sent in self._unconfirmed.items() if not sent.isdisjoint(wanted)]
-
-    async def _settle(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
-        batch = UnconfirmedBatch(self._new_token(), ops, self.now())
-        reserved = False
+        token = Token(self._key_prefix + self._number.to_bytes(8), self._client, slot, self._number)
+        started = self._clock.elapsed()
+        kept = False
         try:
-            return await self._send(batch)
-        except Contended:
-            raise  # Nothing was changed.
-        except EngineUnavailable:
-            reserved = batch.token.repeated
-            raise
+            try:
+                return await call(token=token)
+            except Transient as error:
+                failure = error
+            write = Write(token)
+            try:
+                return await self._retry(call, failure, started, write)
+            except Contended:
+                raise  # Nothing was changed.
+            except EngineUnavailable:
+                kept = keep is not None and write.token.repeated and keep(write.token)
+                raise
         finally:
-            if reserved:
-                self._unconfirmed[batch] = frozenset(map(_settlement, ops))
-                if len(self._unconfirmed) > _MAX_UNCONFIRMED:
-                    self._drop(next(iter(self._unconfirmed)))
-            else:
-                self._free_slots.append(batch.token.slot)
+            if not kept:
+                # A try that arrives late has a smaller number than the slot's next write and is refused.
+                self._free_slots.append(slot)
 
-    async def _send(self, batch: UnconfirmedBatch) -> list[JobState | None]:
-        def settle() -> Awaitable[list[JobState | None]]:
-            return self.engine.settle(batch.ops, batch.now, token=batch.token)
+    # Claims.
 
+    def claim(self, requests: Sequence[ClaimRequest]) -> Awaitable[list[list[Job]]]:
+        """Claim jobs for each request."""
+
+        def keep(token: Token) -> bool:
+            if len(self.unconfirmed_claims) == _MAX_UNCONFIRMED:
+                return False
+            plain = [ClaimRequest(each.queues, each.limit, each.worker) for each in requests]
+            self.unconfirmed_claims.append((plain, token))
+            return True
+
+        return self.write(partial(self.engine.claim, requests, self.now()), keep)
+
+    async def lost_claims(self) -> list[Job]:
+        """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
+        jobs: list[Job] = []
+        while self.unconfirmed_claims:
+            requests, token = self.unconfirmed_claims[0]
+            try:
+                claimed = await self.engine.claim(requests, self.now(), token=token)
+            except Transient:
+                break  # The next claim tries again.
+            self.unconfirmed_claims.pop(0)
+            self._free_slots.append(token.slot)
+            jobs += chain.from_iterable(claimed)
+        return jobs
+
+    # Settlements.
+
+    def settle(self, ops: Sequence[SettleOp], *, new: bool = False) -> Awaitable[list[JobState | None]]:
+        """Settle claims. Those of an unconfirmed batch get its reply, unless all are ``new``."""
+        if (self._unconfirmed or self._late_replies) and not new:
+            return self._settle_unconfirmed(ops)
+        now = self.now()
+
+        def keep(token: Token) -> bool:
+            self._unconfirmed[UnconfirmedBatch(token, ops, now)] = frozenset(map(_settlement, ops))
+            if len(self._unconfirmed) > _MAX_UNCONFIRMED:
+                self._drop(next(iter(self._unconfirmed)))
+            return True
+
+        return self.write(partial(self.engine.settle, ops, now), keep)
+
+    async def _settle_unconfirmed(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
+        names = [_settlement(op) for op in ops]
+        for batch in [batch for batch, sent in self._unconfirmed.items() if not sent.isdisjoint(names)]:
+            await self._confirm(batch)
+        late = {name: self._late_replies[name] for name in names if name in self._late_replies}
+        new = [op for op, name in zip(ops, names, strict=True) if name not in late]
+        states = iter(await self.settle(new, new=True) if new else ())
+        for name in late:
+            self._late_replies.pop(name, None)
+        return [late[name] if name in late else next(states) for name in names]
+
+    async def _confirm(self, batch: UnconfirmedBatch) -> None:
+        """Send the batch again and store its reply for each caller. A claim's first settlement counts."""
+        settle = partial(self.engine.settle, batch.ops, batch.now)
         started = self._clock.elapsed()
         try:
-            states = await settle()
+            states = await settle(token=batch.token)
         except Transient as error:
-            failure = error
+            states = await self._retry(settle, error, started, batch)
         else:
-            if batch.token.repeated:
-                self.engine.signals.publish_all()
-            return states
-        return await self._retry(settle, failure, started, batch)
-
-    def _confirm(self, batch: UnconfirmedBatch, states: Sequence[JobState | None]) -> None:
-        """Store the reply for each caller of the batch. Of two settlements of one claim, the first counts."""
+            self.engine.signals.publish_all()
         if self._drop(batch):
             for op, state in zip(batch.ops, states, strict=True):
                 self._late_replies.setdefault(_settlement(op), state)
@@ -247,11 +215,23 @@ class Storage:
         self._free_slots.append(batch.token.slot)
         return True
 
+    # Documents.
+
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
+        """Return the engine's time and the documents of the kind."""
+        return await self.read(partial(self.engine.documents, kind, self.now()))
+
+    async def compare_and_set(
+        self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
+    ) -> bool:
+        """Write the documents and insert the jobs, if all documents are as expected."""
+        return await self.write(partial(self.engine.compare_and_set, writes, jobs, announce, self.now()))
+
     # The loop.
 
     async def _retry(
         self,
-        call: Callable[[], Awaitable[Reply]],
+        call: Callable[..., Awaitable[Reply]],
         failure: Transient,
         started: float,
         write: Write | None = None,
@@ -272,7 +252,7 @@ class Storage:
             await backoff.wait(self._clock, at_most=left)
             try:
                 async with asyncio.timeout(max(deadline - self._clock.elapsed(), _SHORTEST_TRY)):
-                    reply = await call()
+                    reply = await (call() if write is None else call(token=write.token))
             except Transient as error:
                 commit_unknown = error.commit_unknown
                 if _is_timeout(cause) and not _is_timeout(error):

@@ -41,19 +41,26 @@ class Subscribers:
 
     def __init__(self) -> None:
         self._loops: dict[Signals, asyncio.AbstractEventLoop] = {}
+        self._only: Signals | None = None
         self._lock = Lock()
 
     def add(self, signals: Signals) -> None:
         with self._lock:
             self._loops[signals] = asyncio.get_running_loop()
+            self._only = signals if len(self._loops) == 1 else None
 
     def remove(self, signals: Signals) -> None:
         with self._lock:
             self._loops.pop(signals, None)
+            self._only = next(iter(self._loops)) if len(self._loops) == 1 else None
 
     def publish(self, topics: Iterable[Topic], caller: Signals | None = None) -> None:
         """Publish to all subscribers. ``caller`` is the one on the running event loop."""
-        if topics:
+        if not topics:
+            return
+        if caller is not None and caller is self._only:
+            caller.publish(topics)
+        else:
             self._call(lambda signals: signals.publish(topics), caller)
 
     def publish_all(self) -> None:
@@ -113,15 +120,17 @@ class LocalEngine(ABC, Generic[StoreType]):
     @abstractmethod
     async def diagnose(self) -> list[Diagnostic]: ...
 
-    async def insert(
-        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
-    ) -> list[Enqueued]:
-        return await self._write(lambda store: verbs.insert(store, self._now(now), jobs), token)
+    # Verbs of every job return the coroutine of ``_write``: another one around it would cost time.
 
-    async def claim(
+    def insert(
+        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+    ) -> Coroutine[Any, Any, list[Enqueued]]:
+        return self._write(lambda store: verbs.insert(store, self._now(now), jobs), token)
+
+    def claim(
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
-    ) -> list[list[Job]]:
-        return await self._write(
+    ) -> Coroutine[Any, Any, list[list[Job]]]:
+        return self._write(
             lambda store: verbs.claim(store, self._now(now), requests), token, lambda reply: reply
         )
 
@@ -138,10 +147,10 @@ class LocalEngine(ABC, Generic[StoreType]):
             lambda reply: reply[1],
         )
 
-    async def settle(
+    def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
-    ) -> list[JobState | None]:
-        return await self._write(lambda store: verbs.settle(store, self._now(now), ops), token)
+    ) -> Coroutine[Any, Any, list[JobState | None]]:
+        return self._write(lambda store: verbs.settle(store, self._now(now), ops), token)
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None

@@ -62,9 +62,6 @@ class _Changes:
         if state is not JobState.DONE:
             self._deltas[queue, state] -= 1
 
-    def add(self, queue: str, state: JobState, jobs: int = 1) -> None:
-        self._deltas[queue, state] += jobs
-
     def count(self) -> None:
         if self._deltas:
             self._store.count(self._deltas)
@@ -80,17 +77,21 @@ async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqu
 
 def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     times = [job.times(now) for job in jobs]
-    simple = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
-    if simple and store.add_all(jobs, times, now):
-        replies = [Enqueued(id_text(job.key), True) for job in jobs]
-    else:
-        replies = [_add(store, now, job, *at) for job, at in zip(jobs, times, strict=True)]
+    plain = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
+    added = plain and store.add_all(jobs, times, now)
+    replies: list[Enqueued] = []
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
-    for job, (run_at, expires_at), reply in zip(jobs, times, replies, strict=True):
-        if reply.created:
-            deltas[job.queue, records.waiting_state(run_at, now)] += 1
-            if expires_at is not None:
-                store.topics.add(DUE)
+    for job, (run_at, expires_at) in zip(jobs, times, strict=True):
+        other = None if added else store.add(job, run_at, expires_at, now)
+        if other is not None:
+            replies.append(Enqueued(id_text(other), False))
+            continue
+        replies.append(Enqueued(id_text(job.key), True))
+        deltas[job.queue, records.waiting_state(run_at, now)] += 1
+        if job.kv:
+            store.kv_write(job.kv.items())
+        if expires_at is not None:
+            store.topics.add(DUE)
     for queue, state in deltas:
         store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
     if deltas:
@@ -98,38 +99,32 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
     return replies
 
 
-def _add(store: Store, now: int, job: Insertion, run_at: int, expires_at: int | None) -> Enqueued:
-    other = store.add(job, run_at, expires_at, now)
-    if other is not None:
-        return Enqueued(id_text(other), False)
-    if job.kv:
-        store.kv_write(job.kv.items())
-    return Enqueued(id_text(job.key), True)
-
-
 async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
     """A request stops at ``BATCH_BYTES`` of payloads. The bound is per request, so that none ends empty.
 
     A request without a job waits for the next signal, although the queue has jobs.
     """
-    changes = _Changes(store)
+    deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     replies: list[list[Job]] = []
     for request in requests:
         claimed: list[Job] = []
         for queue, lease in request.queues:
-            limit = request.limit - len(claimed)
-            room = BATCH_BYTES - sum([len(job.payload) for job in claimed]) if limit > 0 else 0
-            if room <= 0:
+            limit, room = request.limit, BATCH_BYTES
+            if claimed:
+                limit -= len(claimed)
+                room -= sum([len(job.payload) for job in claimed])
+            if limit <= 0 or room <= 0:
                 break
             if store.is_paused(queue):
                 continue
             jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
             if jobs:
-                changes.add(queue, JobState.PENDING, -len(jobs))
-                changes.add(queue, JobState.RUNNING, len(jobs))
+                deltas[queue, JobState.PENDING] -= len(jobs)
+                deltas[queue, JobState.RUNNING] += len(jobs)
                 claimed += jobs
         replies.append(claimed)
-    changes.count()
+    if deltas:
+        store.count(deltas)
     return replies
 
 
@@ -168,17 +163,18 @@ async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobSta
 
 
 def _count_acks(store: Store, ops: Sequence[SettleOp], queues: Sequence[str | None]) -> list[JobState | None]:
-    changes = _Changes(store)
+    deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     states: list[JobState | None] = []
     for op, queue in zip(ops, queues, strict=True):
         if queue is None:
             states.append(None)
             continue
-        changes.add(queue, JobState.RUNNING, -1)
-        changes.add(queue, JobState.DONE)
+        deltas[queue, JobState.RUNNING] -= 1
+        deltas[queue, JobState.DONE] += 1
         store.topics.add(job_topic(op.key))
         states.append(JobState.DONE)
-    changes.count()
+    if deltas:
+        store.count(deltas)
     return states
 
 

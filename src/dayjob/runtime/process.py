@@ -17,6 +17,9 @@ from msgspec import Struct
 
 _PROC = Path("/proc")
 
+pid = os.getpid()
+"""The pid of this process, also after a fork. Reading it needs no system call."""
+
 
 class Process(Struct, frozen=True):
     host: str
@@ -55,6 +58,15 @@ def _status(pid: int) -> tuple[str, str]:
         return "R", ""
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], fields[19]
+
+
+def _forked() -> None:
+    global pid
+    pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _exists(pid: int) -> bool:

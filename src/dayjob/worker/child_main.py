@@ -45,8 +45,7 @@ from dayjob.worker.child_messages import (
     packed,
     unpacked_job,
 )  # fmt: skip
-from dayjob.worker.handler_call import handler_call
-from dayjob.worker.outcome import AnyTask, describe, failed, succeeded
+from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded
 
 STOP_TIMEOUT = 2.0
 """Seconds for an idle child to exit the app's lifespan."""

@@ -14,7 +14,7 @@ from dayjob.model.job import Job, JobState, NewJob
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import Reason
-from dayjob.worker.outcome import AnyTask
+from dayjob.worker.executor import AnyTask
 
 _HEAD = 4
 _NOT_CLAIMED = {"errors", "progress", "result"}

@@ -8,23 +8,89 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from dayjob.app import App
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
+from dayjob.instrumentation import RunMeter
+from dayjob.model.codec import encode
+from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import Job
 from dayjob.model.lifecycle import Transition
+from dayjob.model.names import clean_error, shown
+from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
-from dayjob.worker.handler_call import handler_call
-from dayjob.worker.outcome import AnyTask, failed, succeeded
-from dayjob.worker.run import Run
+from dayjob.runtime import entropy
+from dayjob.runtime.stop_signal import Reason
+from dayjob.task import Task
 from dayjob.worker.thread_pool import ThreadPool
+
+
+class Run(Struct, eq=False):
+    """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
+
+    job: Job
+    context: Context
+    task: Task[Any, Any, Any] | None
+    renew_at: float
+    """The time of half the lease, on the clock's ``elapsed``."""
+    worker_task: asyncio.Task[Any] | None = None
+    interrupted: Reason | None = None
+    """The reason why the worker cancelled the handler. None: a ``CancelledError`` is the handler's own."""
+    lost: bool = False
+    seconds: float = 0.0
+    """The duration, set at the end."""
+    meter: RunMeter | None = None
+    abandoned: bool = False
+    """Whether the run was settled though its handler did not end."""
+    _timer: asyncio.TimerHandle | None = None
+
+    def cancel_requested(self) -> None:
+        """Set the cancel flag and signal, and interrupt the handler if its task is configured so."""
+        self.job.cancel_requested = True
+        self.context.cancelled.set("cancel")
+        if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
+            self.interrupt("cancel")
+
+    def lose(self) -> None:
+        """Mark the claim as lost: the outcome of this run no longer counts."""
+        self.lost = True
+        self.context.cancelled.set("lost")
+        if not self._in_thread():
+            self.interrupt("lost")
+
+    def interrupt(self, reason: Reason) -> None:
+        """Stop the handler: cancel a coroutine, kill a process, abandon a thread."""
+        if self.interrupted is None:
+            self.interrupted = reason
+            self.context.cancelled.set(reason)
+            if self.worker_task is not None:
+                self.worker_task.cancel()
+
+    def start_timer(self, seconds: float | None) -> None:
+        """Interrupt the run after this many seconds from now."""
+        self.stop_timer()
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.interrupt, "timeout")
+
+    def stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _in_thread(self) -> bool:
+        task = self.task
+        return task is not None and not task.is_async and task.config.pool != "process"
+
 
 OnUnknown = Literal["release", "dead"]
 
@@ -175,3 +241,91 @@ class Executor:
         if tries >= UNKNOWN_TRIES:
             return Settlement.dead_letter(job, error)
         return Settlement.snooze(job, min(2.0 ** min(tries - 1, 6), 60.0), reason=error)
+
+
+def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], Any]:
+    """Return the task's function with the job's arguments, or with the job for a raw handler."""
+    args: Sequence[Any] = (context.job,)
+    kwargs: dict[str, Any] = {}
+    if task.arguments is not None:
+        args, kwargs = task.arguments.decode(context.job.payload)
+    if task.wants_context:
+        return partial(task.function, context, *args, **kwargs)
+    return partial(task.function, *args, **kwargs)
+
+
+UNENCODABLE = b""
+"""Marks a result that could not be stored. No JSON text is empty."""
+
+_NULL = b"null"
+
+AnyTask = Task[Any, Any, Any]
+
+
+def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> Settlement:
+    """Return the settlement of a handler that returned."""
+    return Settlement(
+        context.job,
+        Transition.ACK,
+        result=_NULL if result is None else _encoded(context, result, max_result),
+        enqueue=context.follow_ups,
+        kv=context.kv,
+        retention=task.config.retention,
+    )
+
+
+def _encoded(context: Context, result: Any, max_result: int) -> bytes:
+    """Return the result as JSON. A result that can't be stored is logged: the job is done, not retried."""
+    try:
+        encoded = encode(result)
+    except Exception as error:
+        context.log.warning("the result %s can't be stored: %s", shown(result), error)
+        return UNENCODABLE
+    if len(encoded) > max_result:
+        context.log.warning(
+            "the result has %d bytes and can't be stored: the limit is %d", len(encoded), max_result
+        )
+        return UNENCODABLE
+    return encoded
+
+
+def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Settlement:
+    """Return the settlement of a handler that raised, by its retry policy."""
+    retention = task.config.retention
+    if isinstance(error, DeadLetter):
+        return Settlement(job, Transition.DEAD_LETTER, error=str(error.reason), retention=retention)
+    if isinstance(error, RetryLater):
+        return Settlement(
+            job, Transition.NACK, error=str(error.reason), delay=error.delay, retention=retention
+        )
+    if isinstance(error, Snooze):
+        return Settlement(job, Transition.SNOOZE, delay=error.delay, retention=retention)
+    if isinstance(error, JobCancelled) and job.cancel_requested:
+        return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
+    text = describe(error)
+    try:
+        delay = policy.after(job.attempts, error, entropy.fraction())
+    except BaseException as fault:
+        text = f"{text}\n\nThe retry policy failed too: {describe(fault)}"
+        delay = Retry().delay(job.attempts)
+    if delay is None:
+        return Settlement(job, Transition.DEAD_LETTER, error=text, retention=retention)
+    return Settlement(job, Transition.NACK, error=text, delay=delay, retention=retention)
+
+
+def describe(error: BaseException) -> str:
+    """Return the error in one line, then its traceback: bounded, and storable by every engine."""
+    first = "".join(traceback.format_exception_only(error)).strip()
+    trace = _without_dayjob(error.__traceback__)
+    if trace is None and error.__cause__ is None:
+        return clean_error(first)
+    return clean_error(
+        f"{first}\n\n{''.join(traceback.format_exception(type(error), error, trace)).rstrip()}"
+    )
+
+
+def _without_dayjob(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first frame of the handler's own code."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("dayjob."):
+        trace = trace.tb_next
+    return trace

@@ -40,7 +40,7 @@ class Fetcher:
 
         Without a wait, jobs that are due are promoted before the reply is empty.
         """
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        backoff: Backoff | None = None
         while True:
             try:
                 jobs = await self._claim(limit, wait)
@@ -49,6 +49,7 @@ class Fetcher:
                     return await self._claim(limit, wait)
                 return jobs
             except EngineUnavailable as error:
+                backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                 _log.warning("no jobs can be claimed; next try in %.1f s: %s", backoff.pause, error)
                 await backoff.wait(self._clock)
 

@@ -22,8 +22,8 @@ from dayjob.broker import Broker
 from dayjob.errors import DayjobError
 from dayjob.model.durations import Duration
 from dayjob.runtime.clock import SYSTEM
+from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
-from dayjob.worker.run import Run
 
 _log = logging.getLogger("dayjob.worker")
 

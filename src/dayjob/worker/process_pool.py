@@ -19,7 +19,7 @@ from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_main import STOP_TIMEOUT
 from dayjob.worker.child_messages import ShuttingDown, Start, packed_job, unpacked
 from dayjob.worker.child_process import MAIN_GUARD, ChildProcess, NotStarted, ProcessDied, call_on
-from dayjob.worker.outcome import AnyTask, failed
+from dayjob.worker.executor import AnyTask, failed
 
 
 class ProcessPool:

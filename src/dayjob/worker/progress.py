@@ -31,6 +31,8 @@ class ProgressReports:
         """By claim: a lost job may run here again while its earlier run has not ended."""
         self._being_stored: dict[tuple[bytes, int], Progress] = {}
         self._stored_at = -INTERVAL
+        self.pending = False
+        """Whether there are reports that may not be stored yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[None] | None = None
 
@@ -46,6 +48,7 @@ class ProgressReports:
 
     def _add(self, report: Progress) -> None:
         self._latest[report.key, report.epoch] = report
+        self.pending = True
         if self._timer is None and self._storing is None:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
             self._timer = self._loop.call_later(delay, self._flush)
@@ -75,6 +78,7 @@ class ProgressReports:
         finally:
             self._being_stored = {}
             self._storing = None
+            self.pending = bool(self._latest)
         for report in list(self._latest.values())[:1]:
             self._add(report)
 

@@ -10,15 +10,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dayjob.broker import Broker
-from dayjob.broker.batch_bytes import settlement_weight
-from dayjob.broker.batcher import Batcher
+from dayjob.broker.batcher import Batcher, settlement_weight
 from dayjob.engines.base import Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import Clock
-from dayjob.worker.outcome import describe
-from dayjob.worker.run import Run
+from dayjob.worker.executor import Run, describe
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -51,7 +49,7 @@ class Settler:
             self._batcher.put((run, settlement))
 
     async def _store(self, batch: Batch) -> list[SettleResult]:
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        backoff: Backoff | None = None
         while True:
             try:
                 return await self._broker.settle_many([settlement for _, settlement in batch])
@@ -61,6 +59,7 @@ class Settler:
                 raise
             except EngineUnavailable as error:
                 _log.warning("%d outcomes wait for the storage: %s", len(batch), error)
+                backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                 await backoff.wait(self._clock)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:

@@ -2,22 +2,53 @@
 
 A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
 short runs therefore cost no task of their own.
+
+Every run starts with the context variables that the worker was started with. If a run changed them, its task
+ends, and no other run sees the change.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Task
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context as Variables
+from contextvars import copy_context
 from typing import Any
 
+from dayjob.context import CURRENT, enter
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
-from dayjob.worker.executor import Executor
-from dayjob.worker.isolation import Isolation
-from dayjob.worker.outcome import describe
-from dayjob.worker.run import Run
+from dayjob.worker.executor import Executor, Run, describe
+
+
+class Isolation:
+    """The context variables of one worker."""
+
+    def __init__(self) -> None:
+        self._variables = copy_context()
+        self._variables.run(enter, None)
+        self._values = [item for item in self._variables.items() if item[0] is not CURRENT]
+        self._count = len(self._variables)
+
+    def fresh(self) -> Variables:
+        """Return the context of a new task."""
+        return self._variables.copy()
+
+    def unchanged_by(self, run: Run, task: Task[Any]) -> bool:
+        """Return whether the current task, which performed the run, may perform another."""
+        if run.interrupted is not None or run.lost or task.cancelling():
+            return False  # A cancellation of the task may not be delivered yet.
+        variables = copy_context()
+        if len(variables) != self._count:
+            return False
+        for name, value in self._values:  # noqa: SIM110 - a generator is slower
+            if variables[name] is not value:
+                return False
+        return True
+
 
 _log = logging.getLogger("dayjob.worker")
 

@@ -17,25 +17,24 @@ from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.broker import Broker
+from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import Job
+from dayjob.model.job import Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
-from dayjob.worker.executor import Executor, OnUnknown
+from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import Heartbeat
 from dayjob.worker.os_signals import on_stop_signals
-from dayjob.worker.outcome_events import emit_outcome
 from dayjob.worker.process_pool import ProcessPool
 from dayjob.worker.progress import ProgressReports
 from dayjob.worker.registration import Registration
-from dayjob.worker.run import Run
 from dayjob.worker.settler import Batch, Settler
 from dayjob.worker.shared_broker import shared_broker
 from dayjob.worker.slots import Slots
@@ -251,7 +250,7 @@ class Worker:
             self._stopping.set()
 
     def _emit(self, name: str) -> None:
-        if self.app.events.wants(name):
+        if name in self.app.events.wanted:
             self.app.events.emit(Event(name, self.name))
 
     # Claim.
@@ -335,14 +334,14 @@ class Worker:
 
     def _run_started(self, run: Run) -> None:
         job = run.job
-        if self.app.events.wants("job.started"):
+        if "job.started" in self.app.events.wanted:
             self.app.events.emit(Event("job.started", job.id, job.queue, job.task, job))
         meter = self.app.meter
         if meter is not None:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
 
     def _run_ended(self, run: Run, settlement: Settlement | None) -> None:
-        progress = self._progress.take(run.job)
+        progress = self._progress.take(run.job) if self._progress.pending else None
         if settlement is not None:
             if progress is not None:
                 settlement = replace(settlement, progress=progress)
@@ -363,14 +362,21 @@ class Worker:
         self._unsettled -= len(batch)
         self.done += len(batch)
         self._forget([run for run, _ in batch])
-        observed = self.app.events.observed
+        observed = self.app.events.wanted
         for (run, settlement), result in zip(batch, results, strict=True):
             if run.meter is not None:
                 run.meter.ended("lost" if result.state is None else result.state, run.seconds)
             if not result.applied:
                 self._claim_lost(run.job)
             elif observed:
-                emit_outcome(self.app.events, run.job, settlement, result)
+                self._emit_outcome(run.job, settlement, result.state)
+
+    def _emit_outcome(self, job: Job, settlement: Settlement, state: JobState | None) -> None:
+        events = self.app.events
+        for name in _outcome_events(settlement, state):
+            if name in events.wanted:
+                error = None if settlement.error is None else error_text(settlement.error)
+                events.emit(Event(name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error))
 
     def _forget(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -382,7 +388,7 @@ class Worker:
 
     def _claim_lost(self, job: Job) -> None:
         _log.warning("Job %s lost its claim (epoch %d): the outcome is dropped", job.id, job.epoch)
-        if self.app.events.wants("job.lost"):
+        if "job.lost" in self.app.events.wanted:
             self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job))
 
     # Drain.
@@ -415,3 +421,13 @@ class Worker:
             self._settler.abort()
         stopping_now.cancel()
         slots.close()
+
+
+def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
+    if state is JobState.DONE:
+        return ("job.succeeded",)
+    if state is JobState.CANCELLED:
+        return ("job.cancelled",)
+    if state is JobState.DEAD:
+        return ("job.failed", "job.dead")
+    return ("job.failed", "job.retrying") if settlement.transition is Transition.NACK else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from dayjob.engines.postgres import pool
+from dayjob.engines.postgres import database
 from dayjob.engines.postgres.statements import Statements
 from tests.support.servers.postgres import server_url
 
@@ -66,7 +66,7 @@ def open_session(*, as_the_engine: bool) -> Session:
     """A session with the engine's settings, or with the server's defaults, as a caller's connection has."""
     session = psycopg.connect(server_url(), autocommit=True, prepare_threshold=None)
     if as_the_engine:
-        for name, value in pool.SESSION_SETTINGS.items():
+        for name, value in database.SESSION_SETTINGS.items():
             session.execute(f"SET {name} = '{value}'")
     return session
 

@@ -12,7 +12,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Job, NewJob
 from dayjob.engines.postgres import claim as claim_module
-from dayjob.engines.postgres.pool import Connection, connect
+from dayjob.engines.postgres.database import Connection, connect
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text

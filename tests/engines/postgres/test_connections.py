@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from dayjob.engines.postgres.pool import Pool, connect
+from dayjob.engines.postgres.database import Pool, connect
 from dayjob.engines.postgres.settings import PostgresSettings
 from tests.support.servers.postgres import server_url
 from tests.support.workers import with_timeout

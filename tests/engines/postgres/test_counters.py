@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, QueueStats
-from dayjob.engines.postgres import counters
+from dayjob.engines.postgres import database
 from tests.support.arrange import claim_one
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import server_url
@@ -26,7 +26,7 @@ Console = psycopg.Connection[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "FEW", FEW)
+    monkeypatch.setattr(database, "FEW", FEW)
 
 
 @pytest.fixture

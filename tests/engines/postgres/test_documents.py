@@ -14,7 +14,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, NewJob
 from dayjob.broker.storage import Storage
 from dayjob.engines.base import Contended, DocumentWrite
-from dayjob.engines.postgres import errors, pool
+from dayjob.engines.postgres import database, errors
 from dayjob.runtime.signals import documents_topic
 from tests.engines.postgres.roles import count_up
 from tests.support.processes import Spawn, receive_from_all, start_together
@@ -131,7 +131,7 @@ async def test_documents_with_a_job_whose_dedup_key_is_held_are_not_written(
 @pytest.fixture
 async def storages(url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Storage]]:
     """Storages with a long lock timeout, so that a deadlock is detected as one."""
-    monkeypatch.setitem(pool.SESSION_SETTINGS, "lock_timeout", "30s")
+    monkeypatch.setitem(database.SESSION_SETTINGS, "lock_timeout", "30s")
     brokers = [Broker(url, config=BrokerConfig(duties=False)) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     yield [broker._session.storage for broker in brokers]

@@ -14,6 +14,7 @@ from importlib.resources import files
 import pytest
 
 from dayjob import Broker, BrokerConfig
+from dayjob.engines.postgres.listing import newest_first_sql
 from dayjob.engines.postgres.statements import Statements
 from dayjob.runtime import ids
 from tests.engines.postgres.query_plans import (
@@ -187,11 +188,20 @@ Plan = tuple[set[Step], bool]
 """The ways in which it reads the jobs, and whether it sorts them."""
 
 
+REVERSED = "_newest_first"
+
+
+def sql_of(statements: Statements, name: str) -> str:
+    """Return the statement of this name, in the other direction if the name ends so."""
+    sql = statements[name.removesuffix(REVERSED)]
+    return newest_first_sql(sql) if name.endswith(REVERSED) else sql
+
+
 def prepared(statements: Statements, *, as_the_engine: bool) -> Session:
     """A session with every statement prepared under its name."""
     session = open_session(as_the_engine=as_the_engine)
     for name in EXPECTED:
-        session.execute(f"PREPARE {name} AS {statements[name]}")
+        session.execute(f"PREPARE {name} AS {sql_of(statements, name)}")
     for name, conditions in LISTINGS.items():
         session.execute(f"PREPARE {name} AS {statements['find']} {conditions}")
     return session
@@ -249,14 +259,14 @@ def many_jobs() -> Iterator[ManyJobs]:
 def test_every_statement_has_its_plan() -> None:
     folder = files("dayjob.engines.postgres") / "sql"
     found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
-    assert found == {*EXPECTED, *COMPOSED}
+    assert found == {name.removesuffix(REVERSED) for name in {*EXPECTED, *COMPOSED}}
     assert PARAMETERS.keys() == {*EXPECTED, *LISTINGS}
 
 
 @pytest.mark.parametrize("name", sorted({*EXPECTED, *COMPOSED}))
 def test_the_first_line_of_a_statement_describes_it(name: str) -> None:
     """A server shows the first 1,024 bytes of a running statement."""
-    words, statement = Statements("dayjob")[name].split("\n", 1)
+    words, statement = sql_of(Statements("dayjob"), name).split("\n", 1)
     assert words.startswith("-- ")
     assert not statement.startswith("--")
 

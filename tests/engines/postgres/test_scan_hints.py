@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, Job, JobState, NewJob
-from dayjob.engines.postgres import scan_hints
-from dayjob.engines.postgres.scan_hints import START, Position, ScanHints
+from dayjob.engines.postgres import claim as claim_module
+from dayjob.engines.postgres.claim import START, Position, ScanHints
 from dayjob.testing import ManualClock
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import with_options
@@ -20,7 +20,7 @@ from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 HOUR = 3600.0
-DEFAULT = scan_hints.WASTED_BLOCKS
+DEFAULT = claim_module.WASTED_BLOCKS
 
 BATCH = 100
 WASTEFUL = 6
@@ -62,8 +62,8 @@ watched: list[Watched] = []
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hint is set early, and never expires."""
-    monkeypatch.setattr(scan_hints, "WASTED_BLOCKS", WASTEFUL)
-    monkeypatch.setattr(scan_hints, "SHORTEST", HOUR)
+    monkeypatch.setattr(claim_module, "WASTED_BLOCKS", WASTEFUL)
+    monkeypatch.setattr(claim_module, "SHORTEST", HOUR)
     monkeypatch.setattr("dayjob.engines.postgres.engine.ScanHints", Watched)
     watched.clear()
 
@@ -120,7 +120,7 @@ async def test_dead_entries_are_skipped_once(broker: Broker, hints: Watched, sna
 async def test_with_few_dead_entries_there_is_no_hint(
     broker: Broker, hints: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan_hints, "WASTED_BLOCKS", DEFAULT)
+    monkeypatch.setattr(claim_module, "WASTED_BLOCKS", DEFAULT)
     enqueued = await fill(broker)
     jobs = await drain(broker, JOBS)
     assert [job.id for job in jobs] == enqueued
@@ -131,7 +131,7 @@ async def test_without_hints_every_claim_reads_the_dead_entries(
     broker: Broker, hints: Watched, snapshot: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The baseline of the other tests."""
-    monkeypatch.setattr(scan_hints, "WASTED_BLOCKS", JOBS)
+    monkeypatch.setattr(claim_module, "WASTED_BLOCKS", JOBS)
     await fill(broker)
     await drain(broker, JOBS - BATCH)
     assert set(hints.starts) == {START}
@@ -252,8 +252,8 @@ def row(queue: str, priority: int, id: int, read: int) -> tuple[Any, ...]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     clock = ManualClock()
-    monkeypatch.setattr(scan_hints, "SYSTEM", clock)
-    monkeypatch.setattr(scan_hints, "SHORTEST", 1.0)
+    monkeypatch.setattr(claim_module, "SYSTEM", clock)
+    monkeypatch.setattr(claim_module, "SHORTEST", 1.0)
     return clock
 
 

@@ -7,9 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from dayjob.engines.postgres import messages, throttle
-from dayjob.engines.postgres.messages import EVERYTHING, RETURNED, Item
-from dayjob.engines.postgres.throttle import Throttle
+from dayjob.engines.postgres import notifier
+from dayjob.engines.postgres.notifier import (
+    EVERYTHING,
+    RETURNED,
+    Item,
+    Throttle,
+    decode_message,
+    encode_message,
+    topic_item,
+)
 from dayjob.runtime.signals import DUE, job_topic, queue_topic
 from dayjob.testing import ManualClock
 from tests.support.workers import with_timeout
@@ -23,14 +30,14 @@ NEVER = 3600.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     clock = ManualClock()
-    monkeypatch.setattr(throttle, "SYSTEM", clock)
+    monkeypatch.setattr(notifier, "SYSTEM", clock)
     return clock
 
 
 @pytest.fixture
 def window(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def choose(seconds: float) -> None:
-        monkeypatch.setattr(throttle, "WINDOW", seconds)
+        monkeypatch.setattr(notifier, "WINDOW", seconds)
 
     choose(NEVER)
     return choose
@@ -51,7 +58,7 @@ async def throttled(
 
 def items(message: str | None) -> list[Item]:
     assert message is not None
-    return messages.decode(message)[1]
+    return decode_message(message)[1]
 
 
 def commit(throttled: Throttle, items: list[Item]) -> str | None:
@@ -66,7 +73,7 @@ def commit(throttled: Throttle, items: list[Item]) -> str | None:
 async def test_the_first_notification_of_a_topic_goes_with_its_commit(throttled: Throttle) -> None:
     message = commit(throttled, [Q, R])
     assert items(message) == [Q, R]
-    assert messages.decode(message or "")[0] == throttled.sender
+    assert decode_message(message or "")[0] == throttled.sender
 
 
 async def test_a_second_notification_in_the_window_is_held(
@@ -172,7 +179,7 @@ async def test_a_closed_throttle_sends_nothing(
 
 
 async def test_the_number_of_remembered_topics_is_bounded(throttled: Throttle) -> None:
-    for number in range(throttle._MAX_TOPICS + 1):
+    for number in range(notifier._MAX_TOPICS + 1):
         commit(throttled, [("queue", f"q{number}", 0)])
     assert items(commit(throttled, [("queue", "q0", 0)])) == [("queue", "q0", 0)]
 
@@ -182,19 +189,19 @@ async def test_the_number_of_remembered_topics_is_bounded(throttled: Throttle) -
 
 def test_a_message_has_its_sender_and_topics() -> None:
     topics = [queue_topic('ü "q"\n\''), job_topic(b"\x00\xff" * 8), DUE]
-    items = [messages.topic_item(topic) for topic in topics]
+    items = [topic_item(topic) for topic in topics]
     assert items == [("queue", 'ü "q"\n\'', RETURNED), ("job", "00ff" * 8, RETURNED), ("due", "", RETURNED)]
-    assert messages.decode(messages.encode("me", items)) == ("me", items)
-    assert messages.topic_item(queue_topic("q"), 7) == ("queue", "q", 7)
+    assert decode_message(encode_message("me", items)) == ("me", items)
+    assert topic_item(queue_topic("q"), 7) == ("queue", "q", 7)
 
 
 def test_a_message_that_would_be_too_long_stands_for_everything() -> None:
     few = [("queue", "🐘" * 50, number) for number in range(30)]
     many = [("queue", "🐘" * 50, number) for number in range(40)]
-    assert messages.decode(messages.encode("me", few)) == ("me", few)
-    message = messages.encode("me", many)
-    assert messages.decode(message) == ("me", [EVERYTHING])
-    for text in (messages.encode("me", few), message):
+    assert decode_message(encode_message("me", few)) == ("me", few)
+    message = encode_message("me", many)
+    assert decode_message(message) == ("me", [EVERYTHING])
+    for text in (encode_message("me", few), message):
         assert len(text.encode()) < 8000, "the limit of the server"
 
 
@@ -202,4 +209,4 @@ def test_a_message_that_would_be_too_long_stands_for_everything() -> None:
     "text", ["", "text", "{}", "[]", '["me"]', '["me", [["queue", "q"]]]', '["me", [["queue", 1, 2]]]']
 )
 def test_a_message_that_can_not_be_decoded_stands_for_everything(text: str) -> None:
-    assert messages.decode(text) == ("", [EVERYTHING])
+    assert decode_message(text) == ("", [EVERYTHING])

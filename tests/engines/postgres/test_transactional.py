@@ -46,7 +46,7 @@ async def caller(driver: Driver, broker: Broker) -> AsyncIterator[Caller]:
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only notifications wake waiting callers."""
-    monkeypatch.setattr("dayjob.engines.postgres.listener.CHECK", HOUR)
+    monkeypatch.setattr("dayjob.engines.postgres.notifier.CHECK", HOUR)
 
 
 @asynccontextmanager

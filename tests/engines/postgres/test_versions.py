@@ -9,7 +9,7 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, JobState, Retry, Worker
 from dayjob.engines.postgres.statements import Statements
-from tests.engines.postgres.test_plans import EXPECTED
+from tests.engines.postgres.test_plans import EXPECTED, sql_of
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL
 from tests.support.servers.postgres_cluster import PROGRAMS
@@ -31,7 +31,7 @@ async def test_every_statement_runs(server: PrivateServer) -> None:
     statements = Statements("dayjob")
     with psycopg.connect(server.url) as console:
         for name in EXPECTED:
-            console.execute(f"PREPARE {name} AS {statements[name]}".encode())
+            console.execute(f"PREPARE {name} AS {sql_of(statements, name)}".encode())
 
 
 async def test_a_worker_runs_jobs_of_committed_transactions(server: PrivateServer) -> None:

@@ -85,7 +85,7 @@ async def test_a_waiting_claim_is_registered_once_however_often_it_polls(
         before = script_calls(server)
         engine_of(broker).signals.publish_all()
         async with asyncio.timeout(20):
-            while script_calls(server) == before or "q" not in broker._session.waiting_claims._by_queue:
+            while script_calls(server) == before or "q" not in broker._session.waiting_claims.by_queue:
                 await pause(0.01)
         assert sizes(server, "waiting_claims") == [1]
     await cancel(waiting)

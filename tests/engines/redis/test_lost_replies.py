@@ -78,7 +78,7 @@ async def test_a_claim_is_made_once(through: Broker, proxy: Proxy) -> None:
 
 async def test_a_job_stored_for_a_waiting_claim_is_claimed_once(through: Broker, proxy: Proxy) -> None:
     waiting = asyncio.create_task(through.claim("q", wait=20))
-    while not through._session.waiting_claims._by_queue:
+    while not through._session.waiting_claims.by_queue:
         await asyncio.wait({waiting}, timeout=0.01)
     proxy.losing = 1
     assert (await with_timeout(through.enqueue("q"))).created

@@ -19,7 +19,7 @@ from tests.support.workers import pause
 async def waiting_claim(broker: Broker, queue: str) -> asyncio.Task[list[Job]]:
     """Return a claim that is registered as waiting."""
     task = asyncio.create_task(broker.claim(queue, wait=60))
-    while queue not in broker._session.waiting_claims._by_queue:
+    while queue not in broker._session.waiting_claims.by_queue:
         await asyncio.wait({task}, timeout=0.01)
     return task
 

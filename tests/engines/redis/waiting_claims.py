@@ -18,7 +18,7 @@ async def waiting_claim(broker: Broker, **options: Any) -> asyncio.Task[list[Job
     """Return a claim that is registered as waiting."""
     options = {"limit": 10, "lease": 30, "wait": 60, "worker": "w", **options}
     task = asyncio.create_task(broker.claim("q", **options))
-    while "q" not in broker._session.waiting_claims._by_queue:
+    while "q" not in broker._session.waiting_claims.by_queue:
         await asyncio.wait({task}, timeout=0.01)
     return task
 

@@ -27,7 +27,7 @@ HOUR = 3600.0
 @pytest.fixture(autouse=True)
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only notifications wake waiting callers."""
-    monkeypatch.setattr("dayjob.engines.postgres.listener.CHECK", HOUR)
+    monkeypatch.setattr("dayjob.engines.postgres.notifier.CHECK", HOUR)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ async def test_a_busy_queue_does_not_send_a_notification_per_insert(
     direct_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = 0.5
-    monkeypatch.setattr("dayjob.engines.postgres.throttle.WINDOW", window)
+    monkeypatch.setattr("dayjob.engines.postgres.notifier.WINDOW", window)
     inserts = 300
     async with Broker(direct_url, config=QUIET) as broker, received(schema_of(tmp_path)) as notifications:
         begun = SYSTEM.elapsed()

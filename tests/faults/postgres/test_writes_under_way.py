@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 
 from dayjob import Broker, BrokerConfig, JobState, NewJob
 from dayjob.engines.base import DocumentWrite
-from dayjob.engines.postgres import pool
+from dayjob.engines.postgres import database
 from tests.support.arrange import KEEP_ALL, running
 from tests.support.observe import check_counters, every_job
 from tests.support.servers.postgres import schema_of, server_url
@@ -66,7 +66,7 @@ async def interrupted(
     wire: Proxy, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Interrupted]:
     """The second try waits for the first inside its statement, as its lock timeout is long."""
-    monkeypatch.setitem(pool.SESSION_SETTINGS, "lock_timeout", "30s")
+    monkeypatch.setitem(database.SESSION_SETTINGS, "lock_timeout", "30s")
     async with (
         Broker(url, config=QUIET) as broker,
         await AsyncConnection.connect(server_url(), autocommit=True) as console,

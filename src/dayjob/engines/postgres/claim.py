@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest
+from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transient
 from dayjob.engines.postgres import rows
-from dayjob.engines.postgres.database import Database
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.scan_hints import ScanHints
+from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.model.job import Job
 from dayjob.runtime.clock import SYSTEM
 
@@ -41,7 +39,25 @@ class Claimer:
         """The most rows that a statement locks. Few while payloads are large, as most would not fit."""
 
     async def claim(
-        self, request: ClaimRequest, now: int | None, key: bytes, *, repeated: bool = False
+        self, requests: Sequence[ClaimRequest], now: int | None, token: Token | None, part: int = 0
+    ) -> list[list[Job]]:
+        """Claim for each request, in a commit each. ``part`` is the number of the first commit in its write.
+
+        A repetition looks for the jobs of all requests.
+        """
+        repeated = token is not None and token.repeated
+        claimed: list[list[Job]] = []
+        try:
+            for number, request in enumerate(requests, part):
+                key = token_key(token, number)
+                claimed.append(await self._claim(request, now, key, repeated=repeated))
+        except Transient as error:
+            raise after_commit(error) from error.__cause__
+        self._database.count_row()
+        return claimed
+
+    async def _claim(
+        self, request: ClaimRequest, now: int | None, key: bytes, *, repeated: bool
     ) -> list[Job]:
         """Return jobs up to the limit or ``BATCH_BYTES``, unless there are no more.
 
@@ -106,3 +122,80 @@ class Claimer:
             keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
             await self._database.fetch("quarantine", now, keys, epochs, errors)
         return jobs
+
+
+Position = tuple[int, bytes]
+"""Priority and id."""
+
+START: Position = (-1, bytes(16))
+LAST_ID = b"\xff" * 16
+
+WASTED_BLOCKS = 100
+"""Blocks read in vain by one claim, above which a hint pays; one holds about a hundred entries."""
+
+_JOBS_PER_BLOCK = 20
+"""The fewest jobs in a block of the index, if the name of their queue is long."""
+
+SHORTEST = 1.0
+"""Seconds that a hint lasts; longer if the scan without one took long."""
+
+SHARE = 20
+"""Scans without a hint may take this part of the time."""
+
+
+class ScanHints:
+    """Where a claim starts its scan of a queue while the index of pending jobs is full of dead entries.
+
+    The entry of a claimed job stays in the index until the next vacuum, or for as long as any transaction
+    holds an old snapshot, and every claim would step over all of them again. A claim reports how many index
+    blocks it read. When those are many more than it needed, the next claims of the queue start after the last
+    claimed job.
+
+    A hint would hide jobs that return to the queue or precede the others. It is therefore dropped when this
+    process learns of such a job, by itself or by a notification, when a claim finds fewer jobs than it
+    wanted, and after a second in any case. That is the longest that a job waits which another process puts
+    first. While few jobs were claimed since the last vacuum, there are no hints.
+    """
+
+    def __init__(self) -> None:
+        self._hints: dict[str, tuple[Position, float]] = {}
+
+    def positions(self, queues: Sequence[str]) -> list[Position]:
+        """Return the position after which to scan each queue."""
+        if not self._hints:
+            return [START] * len(queues)
+        now = SYSTEM.elapsed()
+        for queue in queues:
+            if queue in self._hints and self._hints[queue][1] <= now:
+                del self._hints[queue]
+        return [self._hints[queue][0] if queue in self._hints else START for queue in queues]
+
+    def update(self, claimed: Sequence[Any], seconds: float) -> None:
+        """Set or move hints by the rows of a claim, which took that long."""
+        if not claimed:
+            return
+        wasteful = claimed[-1][-1] - len(claimed) // _JOBS_PER_BLOCK > WASTED_BLOCKS
+        if not wasteful and not self._hints:
+            return
+        until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)
+        last = {row[rows.QUEUE]: row for row in claimed}
+        for queue, row in last.items():
+            position = (row[rows.PRIORITY], row[rows.KEY])
+            if queue in self._hints:
+                self._hints[queue] = (position, self._hints[queue][1])
+            elif wasteful:
+                self._hints[queue] = (position, until)
+
+    def job_pending(self, queue: str, position: Position) -> None:
+        """Drop the hint of the queue if a job became pending before it."""
+        hint = self._hints.get(queue)
+        if hint is not None and position < hint[0]:
+            del self._hints[queue]
+
+    def drop(self, queues: Sequence[str]) -> bool:
+        """Drop the hints of the queues. Return whether there was one."""
+        dropped = [queue for queue in queues if self._hints.pop(queue, None) is not None]
+        return bool(dropped)
+
+    def drop_all(self) -> None:
+        self._hints.clear()

@@ -1,39 +1,217 @@
-"""An open database: pool, statements, notifier and counters, and the ways to run a statement."""
+"""The database: a pool of connections, and the ways to run a statement on one of them.
+
+Connections are opened on demand and reused. One that failed in an unknown state is closed and never reused.
+Each call tries once, unless its docstring differs: the broker repeats a call that fails with ``Transient``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
-from msgspec import Struct
 
 from dayjob.engines.base import Token, Transient
-from dayjob.engines.postgres.counters import Counters
-from dayjob.engines.postgres.errors import token_is_stored
-from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.pool import Connection, Pool, Reply, Work
+from dayjob.engines.postgres.errors import public_error, token_is_stored
+from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
+from dayjob.errors import Closed, DayjobError, EngineUnavailable
+from dayjob.model.durations import SECOND
 from dayjob.runtime import ids
+from dayjob.runtime.backoff import Backoff
+from dayjob.runtime.clock import SYSTEM
 
 
-class Database(Struct, frozen=True):
-    """The parts that every verb uses."""
+class Connection(Protocol):
+    """The part of the driver's connection that this engine uses. The driver has no types of its own."""
 
-    pool: Pool
-    statements: Statements
-    notifier: Notifier
-    counters: Counters
+    async def fetch(self, sql: str, *parameters: Any) -> list[Any]: ...
+    async def fetchrow(self, sql: str, *parameters: Any) -> Any: ...
+    async def fetchval(self, sql: str, *parameters: Any, timeout: float | None = None) -> Any: ...
+    async def execute(self, sql: str, *parameters: Any) -> str: ...
+    def transaction(self) -> AbstractAsyncContextManager[None]: ...
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[..., None]) -> None: ...
+    async def set_type_codec(self, name: str, **codec: Any) -> None: ...
+    def is_closed(self) -> bool: ...
+    async def close(self, *, timeout: float) -> None: ...
+    def terminate(self) -> None: ...
+
+
+Reply = TypeVar("Reply")
+Work = Callable[[Connection], Awaitable[Reply]]
+
+StoredReply = list[str] | None
+"""The reply of a write in the form in which it is stored. For some statements NULL is short for all."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_SHORTEST_TRY = 0.1
+
+FEW = 2000
+"""Rows of counters that are left alone."""
+
+_BATCH = 20_000
+_REPLY_RETENTION = 600 * SECOND
+
+SESSION_SETTINGS = {
+    "enable_seqscan": "off",
+    "jit": "off",
+    "lock_timeout": "250ms",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""The settings of each session.
+
+A statement may be planned while its table is empty, and must not scan the table once it is large. No
+statement has a better plan for some parameters than for others. Planning a claim takes as long as claiming a
+hundred jobs, so each statement is planned once.
+"""
+
+SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
+"""The settings for one transaction, behind a pooler without sessions."""
+
+_CACHED_STATEMENTS = 200
+
+
+async def connect(settings: PostgresSettings, timeout: float) -> Connection:
+    """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
+    connection: Connection = await asyncpg.connect(
+        settings.dsn,
+        timeout=timeout,
+        statement_cache_size=0 if settings.pgbouncer else _CACHED_STATEMENTS,
+        max_cached_statement_lifetime=0,
+        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **SESSION_SETTINGS},
+    )
+    try:
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+        )
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+class Pool:
+    """At most ``settings.connections`` connections, used by one event loop."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self._idle: deque[Connection] = deque()
+        self._free = asyncio.Semaphore(settings.connections)
+        self._closed = False
+
+    async def run(
+        self, work: Work[Reply], *, timeout: float | None = None, wait_for_locks: bool = True
+    ) -> Reply:
+        """Run work once. Raise ``Transient`` if the next try may succeed.
+
+        Work fails after the timeout, or that of the settings. A locked row raises ``Transient`` after the
+        lock timeout; without ``wait_for_locks``, ``Contended``.
+        """
+        if self._closed:
+            raise Closed(f"{self._settings.url}: the engine is closed")
+        deadline = SYSTEM.elapsed() + (self._settings.timeout if timeout is None else timeout)
+        connection: Connection | None = None
+        sound = False
+        try:
+            connection = await self.acquire(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY))
+            async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY)):
+                if self._settings.pgbouncer:
+                    async with connection.transaction():
+                        await connection.execute(SET_LOCAL)
+                        reply = await work(connection)
+                else:
+                    reply = await work(connection)
+            sound = True
+            return reply
+        except DayjobError:
+            raise
+        except Exception as error:
+            public = public_error(
+                self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
+            )
+            raise public from (None if public is error else error)
+        finally:
+            if connection is not None:
+                self.release(connection, sound=sound)
+
+    async def run_retrying(self, work: Work[Reply]) -> Reply:
+        """Run work outside of the broker's calls, again after transient errors, until the timeout.
+
+        The repetition of the work must be harmless.
+        """
+        deadline = SYSTEM.elapsed() + self._settings.timeout
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)
+        cause: Transient | None = None
+        while True:
+            try:
+                return await self.run(work, timeout=deadline - SYSTEM.elapsed())
+            except Transient as error:
+                if cause is None or not isinstance(error.__cause__, TimeoutError):
+                    cause = error  # A timeout explains less than any other error.
+            if SYSTEM.elapsed() + backoff.pause >= deadline:
+                raise cause
+            await backoff.wait(SYSTEM)
+
+    async def acquire(self, timeout: float) -> Connection:
+        """Return a connection for exclusive use until ``release``, or raise ``TimeoutError``."""
+        async with asyncio.timeout(timeout):
+            await self._free.acquire()
+        try:
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+            return await connect(self._settings, timeout)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def release(self, connection: Connection, *, sound: bool) -> None:
+        """Return a connection to the pool, or close it if it is not sound."""
+        self._free.release()
+        if sound and not self._closed and not connection.is_closed():
+            self._idle.append(connection)
+        else:
+            connection.terminate()
 
     async def close(self) -> None:
-        await self.counters.close()
-        await self.notifier.close()
+        """Close the idle connections. Those in use are closed when they are released."""
+        self._closed = True
+        while self._idle:
+            connection = self._idle.pop()
+            with suppress(Exception):
+                await connection.close(timeout=1)
+
+
+class Database:
+    """A pool, the statements of its schema, and the ways to run them.
+
+    Two tables only grow, and are kept small: the rows of counters are folded in the background when this
+    process has written or read many, and stored replies are removed by ``fold_and_prune``.
+    """
+
+    def __init__(self, pool: Pool, statements: Statements) -> None:
+        self.pool = pool
+        self.statements = statements
+        self.listening = asyncio.Event()
+        """Cleared while the listener starts. A read before it listens might miss a change right after it."""
+        self.listening.set()
+        self._rows_written = 0
+        self._folding: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._folding is not None:
+            await asyncio.wait({self._folding})
         await self.pool.close()
 
     async def read(self, work: Work[Reply]) -> Reply:
         """Run work that changes nothing, or whose repetition is harmless."""
-        await self.notifier.ready()
+        if not self.listening.is_set():
+            await self.listening.wait()
         return await self.pool.run(work)
 
     async def fetch(self, name: str, *parameters: Any) -> list[Any]:
@@ -44,24 +222,32 @@ class Database(Struct, frozen=True):
 
         return await self.read(fetch)
 
+    async def execute(self, name: str, token: Token | None, *parameters: Any, part: int = 0) -> list[str]:
+        """Run a statement that stores its reply under the token. Return that reply."""
+        return await self.write_statement(name, token, *parameters, part=part) or []
+
+    async def write_statement(
+        self, name: str, token: Token | None, *parameters: Any, part: int = 0
+    ) -> StoredReply:
+        """``execute``, where a reply of NULL has a meaning of its own."""
+        key = token_key(token, part)
+
+        async def run(connection: Connection) -> StoredReply:
+            reply: StoredReply = await connection.fetchval(self.statements[name], key, *parameters)
+            return reply
+
+        return await self.write(token, key, run)
+
     async def write(
-        self,
-        token: Token | None,
-        key: bytes,
-        work: Work[Reply],
-        decode: Callable[[Any], Reply],
-        *,
-        wait_for_locks: bool = True,
-    ) -> Reply:
-        """Run work that stores its reply under the key. A repeated write looks for the stored reply first.
+        self, token: Token | None, key: bytes, work: Work[StoredReply], *, wait_for_locks: bool = True
+    ) -> StoredReply:
+        """Run work that stores its reply under the key. A repeated write looks for the stored reply first."""
+        self.count_row()
 
-        ``decode`` makes the result from a stored reply.
-        """
-        self.counters.row_written()
-
-        async def repeat(connection: Connection) -> Reply:
+        async def repeat(connection: Connection) -> StoredReply:
             stored = await connection.fetchrow(self.statements["stored_reply"], key)
-            return await work(connection) if stored is None else decode(stored[0])
+            reply: StoredReply = await work(connection) if stored is None else stored[0]
+            return reply
 
         repeated = token is not None and token.repeated
         try:
@@ -71,15 +257,32 @@ class Database(Struct, frozen=True):
                 raise
         return await self.pool.run(repeat)  # The first try was still under way, and has committed.
 
-    async def execute(self, name: str, token: Token | None, *parameters: Any, part: int = 0) -> list[str]:
-        """Run a statement that stores its reply under the token. Return that reply."""
-        key = token_key(token, part)
+    def count_row(self) -> None:
+        """Count a commit that added a row of counters."""
+        self._rows_written += 1
+        self.fold_if_many(self._rows_written)
 
-        async def run(connection: Connection) -> list[str]:
-            reply: list[str] | None = await connection.fetchval(self.statements[name], key, *parameters)
-            return reply or []
+    def fold_if_many(self, rows: int) -> None:
+        """Start to fold the counters if they have many rows."""
+        if rows > FEW and self._folding is None:
+            self._rows_written = 0
+            self._folding = asyncio.get_running_loop().create_task(self._fold())
 
-        return await self.write(token, key, run, list)
+    async def _fold(self) -> None:
+        try:
+            await self._maintain("fold_counters", _BATCH)
+        except EngineUnavailable:
+            pass  # The next fold covers these rows.
+        finally:
+            self._folding = None
+
+    async def fold_and_prune(self) -> None:
+        """Fold the counters, and remove old replies."""
+        await self._maintain("fold_counters", _BATCH)
+        await self._maintain("prune_replies", _REPLY_RETENTION, _BATCH)
+
+    async def _maintain(self, name: str, *parameters: Any) -> None:
+        await self.pool.run(lambda connection: connection.execute(self.statements[name], *parameters))
 
 
 def token_key(token: Token | None, part: int = 0) -> bytes:
@@ -93,10 +296,6 @@ def token_key(token: Token | None, part: int = 0) -> bytes:
     )
 
 
-@contextmanager
-def later_commit() -> Iterator[None]:
-    """Around a commit of a write that has made another before: the repetition must look for both."""
-    try:
-        yield
-    except Transient as error:
-        raise Transient(str(error), commit_unknown=True) from error.__cause__
+def after_commit(error: Transient) -> Transient:
+    """Return the error of a write that has made a commit before: the repetition must look for both."""
+    return Transient(str(error), commit_unknown=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dayjob.engines.base import Diagnostic
+from dayjob.engines.postgres.database import Connection
 from dayjob.engines.postgres.migrate import layout_version
-from dayjob.engines.postgres.pool import Connection
 from dayjob.engines.postgres.settings import PostgresSettings
 
 OLDEST_VERSION = 140_000

@@ -8,12 +8,12 @@ its own first try, still under way when it began, then meets the token of that t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from dayjob.engines.base import Document, DocumentWrite, Insertion, Token
-from dayjob.engines.postgres.database import Database, token_key
+from dayjob.engines.base import DocumentWrite, Insertion, Token
+from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.rows import Row
+from dayjob.engines.postgres.notifier import Notifier
 from dayjob.runtime.signals import documents_topic
 
 _WRITTEN, _NOT_WRITTEN = ["true"], ["false"]
@@ -25,6 +25,7 @@ class _Unexpected(Exception):
 
 async def compare_and_set(
     database: Database,
+    notifier: Notifier,
     writes: Sequence[DocumentWrite],
     jobs: Sequence[Insertion],
     announce: bool,
@@ -32,52 +33,44 @@ async def compare_and_set(
     token: Token | None,
 ) -> bool:
     """Write documents and jobs in one commit, if all documents are as expected. Return whether they were."""
-    statements, notifier, key = database.statements, database.notifier, token_key(token)
-    kinds = dict.fromkeys(write.kind for write in writes)
-    announcement = notifier.message([documents_topic(kind) for kind in kinds]) if announce and kinds else None
+    channel, key = notifier.channel, token_key(token)
+    topics = {documents_topic(write.kind): None for write in writes} if announce else {}
+    announcement = notifier.message(list(topics)) if topics else None
     new = [write for write in writes if write.expected is None]
     temporary = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
 
-    async def write_some(
-        connection: Connection, some: Sequence[DocumentWrite], name: bytes | None, message: str | None
-    ) -> bool:
-        reply = await connection.fetchval(
-            statements["compare_and_set"], name, now, notifier.channel, message,
-            [write.kind for write in some],
-            [write.name for write in some],
-            [write.expected for write in some],
-            [write.value for write in some],
-        )  # fmt: skip
-        return _decode(reply)
-
-    async def documents_only(connection: Connection) -> bool:
-        return await write_some(connection, writes, key, announcement)
-
-    async def in_transaction(connection: Connection) -> bool:
+    async def in_transaction(connection: Connection) -> StoredReply:
+        sql = database.statements["compare_and_set"]
         try:
             async with connection.transaction():
-                if not await write_some(connection, writes, key, announcement):
+                reply = await connection.fetchval(sql, key, now, channel, announcement, *_columns(writes))
+                if reply != _WRITTEN:
                     raise _Unexpected
                 if temporary:
-                    await write_some(connection, temporary, None, None)
+                    await connection.fetchval(sql, None, now, channel, None, *_columns(temporary))
                 if jobs:
-                    transaction = Transaction(connection.fetch, statements, now, notifier.channel, message)
+                    transaction = Transaction(connection.fetch, database.statements, now, channel, message)
                     await insert_all(transaction, jobs)
         except _Unexpected:
-            await connection.execute(statements["store_reply"], key, _NOT_WRITTEN)
-            return False
-        return True
+            await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
+            return _NOT_WRITTEN
+        return _WRITTEN
 
-    work = in_transaction if jobs or temporary or len(new) > 1 else documents_only
-    with notifier.with_commit(jobs) as message:
-        return await database.write(token, key, work, _decode, wait_for_locks=is_plain(jobs))
-
-
-def _decode(reply: Sequence[str]) -> bool:
+    if jobs or temporary or len(new) > 1:
+        with notifier.with_commit(jobs) as message:
+            reply = await database.write(token, key, in_transaction, wait_for_locks=is_plain(jobs))
+    else:
+        reply = await database.write_statement(
+            "compare_and_set", token, now, channel, announcement, *_columns(writes)
+        )
     return reply == _WRITTEN
 
 
-def decode_documents(rows: Sequence[Row]) -> tuple[int, list[Document]]:
-    """Decode the rows of ``documents.sql``."""
-    documents = [Document(name, value, written) for _, name, value, written in rows if name is not None]
-    return rows[0][0], documents
+def _columns(writes: Sequence[DocumentWrite]) -> list[list[Any]]:
+    """Return the parameters of ``compare_and_set.sql`` from the fifth on."""
+    return [
+        [write.kind for write in writes],
+        [write.name for write in writes],
+        [write.expected for write in writes],
+        [write.value for write in writes],
+    ]

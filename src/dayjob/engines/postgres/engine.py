@@ -20,22 +20,20 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
+    Transient,
 )
 from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
-from dayjob.engines.postgres.claim import Claimer
-from dayjob.engines.postgres.counters import Counters
-from dayjob.engines.postgres.database import Database, later_commit, token_key
-from dayjob.engines.postgres.insert import Fetch, Transaction, insert, insert_all
+from dayjob.engines.postgres.claim import Claimer, ScanHints
+from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
+from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.pool import Connection, Pool
-from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
-from dayjob.engines.postgres.settle import settle, states
+from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import Closed, ConfigError
-from dayjob.model.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
@@ -70,14 +68,14 @@ class PostgresEngine:
         except BaseException:
             await pool.close()
             raise
-        notifier = Notifier(self._settings, self.signals, pool, statements, self._hints)
-        database = Database(pool, statements, notifier, Counters(pool, statements))
-        self._claimer = Claimer(database, self._hints)
-        self._opened = database
+        self._opened = Database(pool, statements)
+        self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
+        self._claimer = Claimer(self._opened, self._hints)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
         if database is not None:
+            await self._notifier.close()
             await database.close()
 
     @property
@@ -86,42 +84,35 @@ class PostgresEngine:
             raise Closed(f"{self._settings.url}: the engine is not open")
         return self._opened
 
-    @property
-    def _notifier(self) -> Notifier:
-        return self._database.notifier
-
     # Insert.
 
     async def insert(
         self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
     ) -> list[Enqueued]:
-        enqueued = await insert(self._database, jobs, now, token)
+        enqueued = await insert(self._database, self._notifier, jobs, now, token)
         self._notifier.jobs_inserted(jobs)
         return enqueued
 
     async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
+        statements = self._database.statements
         topics: set[Topic] = {queue_topic(job.queue) for job in jobs} | {DUE}
-        message = self._notifier.message(list(topics))
         fetch = await caller_fetch(connection)
-        if await self._find_installation(fetch) != self._installation:
+        try:
+            found = await fetch(statements["installation"])
+        except Exception as error:
+            if type(error).__name__ not in ("UndefinedTable", "UndefinedTableError"):
+                raise
+            found = []
+        if not found or found[0][0] != self._installation:
             raise ConfigError(
                 f"connection={connection!r} leads to another database than {self._settings.url}: "
                 "pass a connection to the database of the queue"
             )
-        transaction = Transaction(fetch, self._statements, now, self._notifier.channel, message)
+        message = self._notifier.message(list(topics))
+        transaction = Transaction(fetch, statements, now, self._notifier.channel, message)
         return await insert_all(transaction, jobs)
-
-    async def _find_installation(self, fetch: Fetch) -> str | None:
-        """Return the id of the installation behind a caller's connection, or None."""
-        try:
-            found = await fetch(self._statements["installation"])
-        except Exception as error:
-            if type(error).__name__ in ("UndefinedTable", "UndefinedTableError"):
-                return None
-            raise
-        return found[0][0] if found else None
 
     # Claim and settle.
 
@@ -129,19 +120,7 @@ class PostgresEngine:
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> list[list[Job]]:
         """Claim for each request, in a commit each. A repetition looks for the jobs of all of them."""
-        return await self._claim(requests, now, token, 0)
-
-    async def _claim(
-        self, requests: Sequence[ClaimRequest], now: int | None, token: Token | None, part: int
-    ) -> list[list[Job]]:
-        repeated = token is not None and token.repeated
-        claimed: list[list[Job]] = []
-        with later_commit():
-            for number, request in enumerate(requests, part):
-                key = token_key(token, number)
-                claimed.append(await self._claimer.claim(request, now, key, repeated=repeated))
-        self._database.counters.row_written()
-        return claimed
+        return await self._claimer.claim(requests, now, token)
 
     async def insert_and_claim(
         self,
@@ -151,31 +130,17 @@ class PostgresEngine:
         token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
-        enqueued = await insert(self._database, jobs, now, token)
+        enqueued = await insert(self._database, self._notifier, jobs, now, token)
         self._hints.drop([job.queue for job in jobs])
-        notifier = self._notifier
         try:
-            return enqueued, await self._claim(requests, now, token, 1)
+            return enqueued, await self._claimer.claim(requests, now, token, part=1)
         finally:
-            notifier.jobs_inserted(jobs)
+            self._notifier.jobs_inserted(jobs)
 
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> list[JobState | None]:
-        settled = await settle(self._database, ops, now, token)
-        notifier = self._notifier
-        if settled is None:
-            notifier.jobs_finished([op.key for op in ops])
-            return [JobState.DONE] * len(ops)
-        notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
-        if any(state not in FINISHED for state, _ in settled.values()):
-            notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
-            if any(state is JobState.SCHEDULED for state, _ in settled.values()):
-                notifier.publish([DUE])
-        for op in ops:
-            if op.insert:
-                notifier.jobs_inserted(op.insert)
-        return states(ops, settled)
+        return await settle(self._database, self._notifier, ops, now, token)
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
@@ -208,8 +173,8 @@ class PostgresEngine:
         now: int | None = None,
         token: Token | None = None,
     ) -> list[CancelOutcome]:
-        notifier = self._notifier
-        reply = await self._database.execute(
+        database, notifier = self._database, self._notifier
+        reply = await database.execute(
             "cancel", token, now, notifier.channel, notifier.message([CANCEL]), list(dict.fromkeys(keys)),
             *rows.retention_columns(retention, JobState.CANCELLED),
         )  # fmt: skip
@@ -234,31 +199,25 @@ class PostgresEngine:
         return [(row[0], row[1]) for row in await self._database.fetch("cancel_requests")]
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        async def get(connection: Connection) -> dict[bytes, Job]:
-            return await listing.get(connection, self._statements, keys)
-
-        found = await self._database.read(get)
-        return [found.get(key) for key in keys]
+        found = await self._database.fetch("get", list(dict.fromkeys(keys)))
+        jobs = {job.key: job for job in map(rows.full_job, found)}
+        return [jobs.get(key) for key in keys]
 
     async def find(self, query: JobQuery) -> list[Job]:
-        async def find(connection: Connection) -> list[Job]:
-            return await listing.find(connection, self._statements, query)
-
-        return await self._database.read(find)
+        keys = await listing.find_keys(self._database, query)
+        if keys is None:
+            return list(map(rows.full_job, await listing.find_rows(self._database, query)))
+        return [job for job in await self.get(keys) if job is not None]
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        async def find(connection: Connection) -> list[Job]:
-            return await listing.find_dead(connection, self._statements, queue, before, limit)
-
-        return await self._database.read(find)
+        keys = await listing.dead_keys(self._database, queue, before, limit)
+        return [job for job in await self.get(keys) if job is not None]
 
     async def requeue(
         self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
     ) -> list[bool]:
-        return self._returned(keys, await self._requeue(keys, now, token))
-
-    async def _requeue(self, keys: Sequence[bytes], now: int | None, token: Token | None) -> list[str]:
-        return await self._database.execute("requeue", token, now, list(dict.fromkeys(keys)))
+        reply = await self._database.execute("requeue", token, now, list(dict.fromkeys(keys)))
+        return self._returned(keys, reply)
 
     def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
         """Return for each job whether it returned to its queue, from a reply of "id queue"."""
@@ -269,25 +228,17 @@ class PostgresEngine:
     async def requeue_dead(
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
     ) -> int:
-        keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
-        reply = await self._requeue(keys, now, token)
+        keys = await listing.finished_keys(self._database, JobState.DEAD, queue, None, limit)
+        reply = await self._database.execute("requeue", token, now, keys)
         self._returned([], reply)
         return len(reply)
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
-        keys = await self._finished_keys(JobState.DEAD, queue, None, limit)
+        keys = await listing.finished_keys(self._database, JobState.DEAD, queue, None, limit)
         return await self.purge(keys, token)
 
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return int((await self._database.execute("purge_dead", token, list(keys)))[0])
-
-    async def _finished_keys(
-        self, state: JobState, queue: str | None, after: bytes | None, limit: int
-    ) -> list[bytes]:
-        async def find(connection: Connection) -> list[bytes]:
-            return await listing.finished_keys(connection, self._statements, state, queue, after, limit)
-
-        return await self._database.read(find)
 
     async def reschedule(
         self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
@@ -306,7 +257,7 @@ class PostgresEngine:
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = await self._database.fetch("stats")
-        self._database.counters.rows_read(sum(row[7] for row in found) - len(found))
+        self._database.fold_if_many(sum(row[7] for row in found) - len(found))
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
     async def position(self, key: bytes, limit: int) -> int:
@@ -345,8 +296,10 @@ class PostgresEngine:
         columns = rows.retention_columns(retention, JobState.CANCELLED)
         expired = await database.execute("expire", token, now, limit, *columns, EXPIRED)
         notifier.jobs_finished([id_key(id) for id in expired])
-        with later_commit():
+        try:
             due, *queues = await database.execute("promote", token, now, limit, part=1)
+        except Transient as error:
+            raise after_commit(error) from error.__cause__
         notifier.jobs_returned(queues)
         return int(due), len(expired)
 
@@ -386,7 +339,7 @@ class PostgresEngine:
         return len(ended)
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        await self._database.counters.fold_and_prune()
+        await self._database.fold_and_prune()
         return int((await self._database.execute("sweep", token, now, limit))[0])
 
     async def sweep_finished(
@@ -398,7 +351,7 @@ class PostgresEngine:
         now: int | None = None,
         token: Token | None = None,
     ) -> tuple[int, bytes | None]:
-        keys = await self._finished_keys(state, None, after, limit)
+        keys = await listing.finished_keys(self._database, state, None, after, limit)
         cursor = keys[-1].hex() if len(keys) == limit else ""
         reply = await self._database.execute("sweep_finished", token, now, keys, state.value, age, cursor)
         return int(reply[0]), bytes.fromhex(reply[1]) or None
@@ -406,7 +359,9 @@ class PostgresEngine:
     # Documents.
 
     async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
-        return documents.decode_documents(await self._database.fetch("documents", now, kind))
+        found = await self._database.fetch("documents", now, kind)
+        present = [Document(name, value, written) for _, name, value, written in found if name is not None]
+        return found[0][0], present
 
     async def compare_and_set(
         self,
@@ -416,15 +371,13 @@ class PostgresEngine:
         now: int | None = None,
         token: Token | None = None,
     ) -> bool:
-        written = await documents.compare_and_set(self._database, writes, jobs, announce, now, token)
+        database, notifier = self._database, self._notifier
+        written = await documents.compare_and_set(database, notifier, writes, jobs, announce, now, token)
         if written:
-            self._notifier.jobs_inserted(jobs)
+            notifier.jobs_inserted(jobs)
             if announce:
                 self.signals.publish({documents_topic(write.kind) for write in writes})
         return written
 
     async def diagnose(self) -> list[Diagnostic]:
-        async def diagnose(connection: Connection) -> list[Diagnostic]:
-            return await diagnosis.diagnose(connection, self._settings)
-
-        return await self._database.read(diagnose)
+        return await self._database.read(lambda connection: diagnosis.diagnose(connection, self._settings))

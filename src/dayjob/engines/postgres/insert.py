@@ -7,14 +7,14 @@ connection's ``lock_timeout``.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from dayjob.engines.base import Insertion, Token
-from dayjob.engines.postgres.database import Database, token_key
-from dayjob.engines.postgres.pool import Connection
+from dayjob.engines.postgres.database import Connection, Database, token_key
+from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import insertion_columns
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import Enqueued, id_text
@@ -39,40 +39,36 @@ class Transaction(Struct, frozen=True):
 
 
 async def insert(
-    database: Database, jobs: Sequence[Insertion], now: int | None, token: Token | None
+    database: Database, notifier: Notifier, jobs: Sequence[Insertion], now: int | None, token: Token | None
 ) -> list[Enqueued]:
     """Store jobs, with their kv writes, in one commit."""
-    statements, channel, key = database.statements, database.notifier.channel, token_key(token)
-
-    async def plain(connection: Connection) -> list[Enqueued]:
+    if is_plain(jobs):
         columns = insertion_columns(jobs)
-        reply = await connection.fetchval(statements["insert"], key, now, channel, message, *columns)
-        return _plain_replies(jobs, reply)
+        with notifier.with_commit(jobs) as message:
+            reply = await database.write_statement("insert", token, now, notifier.channel, message, *columns)
+        enqueued = _plain_replies(jobs, reply)
+    else:
+        several = len(jobs) > 1 or bool(jobs[0].kv)
+        key = token_key(token)
 
-    async def one(connection: Connection) -> list[Enqueued]:
-        transaction = Transaction(connection.fetch, statements, now, channel, message)
-        return [(await _store(transaction, [(0, jobs[0])], key))[0]]
+        async def store(connection: Connection) -> list[str]:
+            transaction = Transaction(connection.fetch, database.statements, now, notifier.channel, message)
+            if not several:
+                return _encode((await _store(transaction, [(0, jobs[0])], key)).values())
+            async with connection.transaction():
+                reply = _encode(await insert_all(transaction, jobs))
+                await transaction.run("store_reply", key, reply)
+            return reply
 
-    async def several(connection: Connection) -> list[Enqueued]:
-        async with connection.transaction():
-            transaction = Transaction(connection.fetch, statements, now, channel, message)
-            enqueued = await insert_all(transaction, jobs)
-            reply = [f"{each.id} {each.created:d}" for each in enqueued]
-            await transaction.run("store_reply", key, reply)
-        return enqueued
-
-    with database.notifier.with_commit(jobs) as message:
-        if is_plain(jobs):
-            enqueued = await database.write(token, key, plain, lambda reply: _plain_replies(jobs, reply))
-        elif len(jobs) == 1 and not jobs[0].kv:
-            stored = [Enqueued(id_text(jobs[0].key), True)]
-            enqueued = await database.write(token, key, one, lambda _: stored, wait_for_locks=False)
-        else:
-            return await database.write(token, key, several, _decoded, wait_for_locks=False)
+        with notifier.with_commit(jobs) as message:
+            reply = await database.write(token, key, store, wait_for_locks=False)
+        enqueued = _plain_replies(jobs, None) if reply is None else _decode(reply)
+        if several:
+            return enqueued
     if token is not None and token.repeated and not any(each.created for each in enqueued):
         # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
-        reply = await database.fetch("stored_reply", key)
-        return _plain_replies(jobs, reply[0][0]) if reply else enqueued
+        stored = await database.fetch("stored_reply", token.key)
+        return _plain_replies(jobs, stored[0][0]) if stored else enqueued
     return enqueued
 
 
@@ -94,7 +90,11 @@ def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> l
     return replies
 
 
-def _decoded(reply: Sequence[str]) -> list[Enqueued]:
+def _encode(replies: Iterable[Enqueued]) -> list[str]:
+    return [f"{each.id} {each.created:d}" for each in replies]
+
+
+def _decode(reply: Sequence[str]) -> list[Enqueued]:
     return [Enqueued(text[:36], text[37:] == "1") for text in reply]
 
 
@@ -134,36 +134,23 @@ async def _store(
         rows = await transaction.run(
             "insert", token, transaction.now, transaction.channel, transaction.message, *columns
         )
-        stored = rows[0][0]
-        if stored is None:
-            return replies | {number: Enqueued(id_text(job.key), True) for number, job in left}
-        new = set(stored)
-        refused = [(number, job) for number, job in left if id_text(job.key) not in new]
-        replies |= {
-            number: Enqueued(id_text(job.key), True) for number, job in left if id_text(job.key) in new
-        }
-        holders = await _holders(transaction, [job for _, job in refused])
-        replies |= {
-            number: Enqueued(holders[job.key], False) for number, job in refused if job.key in holders
-        }
-        left = [(number, job) for number, job in refused if job.key not in holders]
+        enqueued = _plain_replies([job for _, job in left], rows[0][0])
+        replies |= {number: each for (number, _), each in zip(left, enqueued, strict=True) if each.created}
+        left = [(number, job) for number, job in left if number not in replies]
+        if not left:
+            return replies
+        conflicts = await transaction.run(
+            "conflicts",
+            [id_text(job.key) for _, job in left],
+            [job.queue for _, job in left],
+            [job.dedup_key for _, job in left],
+        )
+        for (number, _), (id, exists, holder) in zip(left, conflicts, strict=True):
+            if exists or holder is not None:
+                replies[number] = Enqueued(id if exists else holder, False)
+        left = [(number, job) for number, job in left if number not in replies]
         if not left:
             return replies
     raise RuntimeError(
         f"the dedup key {left[0][1].dedup_key!r} is taken and released too fast to find its holder"
     )
-
-
-async def _holders(transaction: Transaction, jobs: Sequence[Insertion]) -> dict[bytes, str]:
-    """Return for each job in conflict the id to reply with: its own if it exists, or the holder's."""
-    found = await transaction.run(
-        "conflicts",
-        [id_text(job.key) for job in jobs],
-        [job.queue for job in jobs],
-        [job.dedup_key for job in jobs],
-    )
-    return {
-        job.key: id if exists else holder
-        for job, (id, exists, holder) in zip(jobs, found, strict=True)
-        if exists or holder is not None
-    }

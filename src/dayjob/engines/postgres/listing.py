@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from dayjob.engines.base import JobQuery
-from dayjob.engines.postgres.pool import Connection
-from dayjob.engines.postgres.rows import full_job
-from dayjob.engines.postgres.statements import LAST_TIME, Statements
-from dayjob.model.job import FINISHED, Job, JobState
+from dayjob.engines.postgres.database import Connection, Database
+from dayjob.engines.postgres.statements import LAST_TIME
+from dayjob.model.job import FINISHED, JobState
 
 _FIRST, _LAST = bytes(16), b"\xff" * 16
 
@@ -20,85 +19,91 @@ _FEW = 50_000
 """Up to this many scheduled or running jobs, a listing reads and sorts all of them."""
 
 
-async def get(connection: Connection, statements: Statements, keys: Sequence[bytes]) -> dict[bytes, Job]:
-    found = await connection.fetch(statements["get"], list(dict.fromkeys(keys)))
-    return {job.key: job for job in map(full_job, found)}
-
-
-async def find(connection: Connection, statements: Statements, query: JobQuery) -> list[Job]:
-    if query.state is not None and query.task is None:
-        keys = await _keys(connection, statements, query, query.state)
-        if keys is not None:
-            jobs = await get(connection, statements, keys)
-            return [jobs[key] for key in keys if key in jobs]
+async def find_rows(database: Database, query: JobQuery) -> list[Any]:
+    """Return the rows of jobs by the primary key, with the conditions of the query."""
     parameters: list[Any] = []
     conditions: list[str] = []
 
     def add(condition: str, value: Any) -> None:
         if value is not None:
             parameters.append(value)
-            conditions.append(condition.format(f"${len(parameters)}"))
+            conditions.append(f"    AND {condition} ${len(parameters)}\n")
 
-    add("state = {}", None if query.state is None else query.state.value)
-    add("queue = {}", query.queue)
-    add("task = {}", query.task)
-    add("id < {}" if query.newest_first else "id > {}", query.after)
+    add("state =", None if query.state is None else query.state.value)
+    add("queue =", query.queue)
+    add("task =", query.task)
+    add("id <" if query.newest_first else "id >", query.after)
     parameters.append(query.limit)
     order = f"ORDER BY id{' DESC' if query.newest_first else ''} LIMIT ${len(parameters)}"
-    select = "".join([statements["find"], *(f"    AND {condition}\n" for condition in conditions), order])
-    return [full_job(row) for row in await connection.fetch(select, *parameters)]
+    select = "".join([database.statements["find"], *conditions, order])
+    return await database.read(lambda connection: connection.fetch(select, *parameters))
 
 
-async def _keys(
-    connection: Connection, statements: Statements, query: JobQuery, state: JobState
-) -> list[bytes] | None:
+async def find_keys(database: Database, query: JobQuery) -> list[bytes] | None:
     """Return ids of the jobs in a state, by its own index; None if walking the primary key is faster."""
-    queue, after, limit = query.queue, query.after, query.limit
-    if state in FINISHED:
-        return await finished_keys(
-            connection, statements, state, queue, after, limit, newest_first=query.newest_first
-        )
-    queues = None if queue is None else [queue]
-    if state is JobState.PENDING:
-        ranges = await connection.fetch(statements["priorities"], queues, _RANGES + 1)
-        if len(ranges) > _RANGES:
-            return None
-        name, start = ("pending_keys_newest_first", _LAST) if query.newest_first else ("pending_keys", _FIRST)
-        found = await connection.fetch(
-            statements[name], [row[0] for row in ranges], [row[1] for row in ranges],
-            start if after is None else after, after, limit,
-        )  # fmt: skip
-        return [row[0] for row in found]
-    column = 2 if state is JobState.SCHEDULED else 3
-    counts = await connection.fetch(statements["stats"])
-    if sum(row[column] for row in counts) > _FEW:
+    state, queue, after, limit = query.state, query.queue, query.after, query.limit
+    if state is None or query.task is not None:
         return None
-    found = await connection.fetch(statements[f"{state.value}_keys"], queue, after, query.newest_first, limit)
-    return [row[0] for row in found]
+    if state in FINISHED:
+        return await finished_keys(database, state, queue, after, limit, newest_first=query.newest_first)
+
+    async def find(connection: Connection) -> list[bytes] | None:
+        statements = database.statements
+        if state is JobState.PENDING:
+            queues = None if queue is None else [queue]
+            ranges = await connection.fetch(statements["priorities"], queues, _RANGES + 1)
+            if len(ranges) > _RANGES:
+                return None
+            sql, start = _directed(statements["pending_keys"], query.newest_first)
+            found = await connection.fetch(
+                sql, [row[0] for row in ranges], [row[1] for row in ranges],
+                start if after is None else after, after, limit,
+            )  # fmt: skip
+            return [row[0] for row in found]
+        column = 2 if state is JobState.SCHEDULED else 3
+        counts = await connection.fetch(statements["stats"])
+        if sum(row[column] for row in counts) > _FEW:
+            return None
+        sql = statements[f"{state.value}_keys"]
+        return [row[0] for row in await connection.fetch(sql, queue, after, query.newest_first, limit)]
+
+    return await database.read(find)
 
 
-async def find_dead(
-    connection: Connection, statements: Statements, queue: str | None, before: tuple[int, bytes] | None,
-    limit: int,
-) -> list[Job]:  # fmt: skip
+async def dead_keys(
+    database: Database, queue: str | None, before: tuple[int, bytes] | None, limit: int
+) -> list[bytes]:
+    """Return ids of dead jobs, the latest failure first."""
     time, key = before or (LAST_TIME, _LAST)
     if queue is None:
-        found = await connection.fetch(statements["latest_dead"], time, key, limit)
+        found = await database.fetch("latest_dead", time, key, limit)
     else:
-        found = await connection.fetch(statements["latest_dead_of_queue"], time, key, limit, queue)
-    keys = [row[0] for row in found]
-    jobs = await get(connection, statements, keys)
-    return [jobs[key] for key in keys if key in jobs]
+        found = await database.fetch("latest_dead_of_queue", time, key, limit, queue)
+    return [row[0] for row in found]
 
 
 async def finished_keys(
-    connection: Connection, statements: Statements, state: JobState, queue: str | None, after: bytes | None,
-    limit: int, *, newest_first: bool = False,
+    database: Database, state: JobState, queue: str | None, after: bytes | None, limit: int, *,
+    newest_first: bool = False,
 ) -> list[bytes]:  # fmt: skip
     """Return ids of finished jobs in id order, of one queue or of all, by the same index."""
-    name, start = ("finished_keys_newest_first", _LAST) if newest_first else ("finished_keys", _FIRST)
+    sql, start = _directed(database.statements["finished_keys"], newest_first)
     queues = None if queue is None else [queue]
-    found = await connection.fetch(
-        statements[name], state.value, queues, start if after is None else after, after, limit
+    first = start if after is None else after
+    found = await database.read(
+        lambda connection: connection.fetch(sql, state.value, queues, first, after, limit)
     )
     return [row[0] for row in found]
+
+
+def _directed(sql: str, newest_first: bool) -> tuple[str, bytes]:
+    """Return a statement in the direction of travel, and the id at which it starts without a cursor."""
+    return (newest_first_sql(sql), _LAST) if newest_first else (sql, _FIRST)
+
+
+@cache
+def newest_first_sql(sql: str) -> str:
+    """Return the statement in the other direction: comparisons and orders are reversed."""
+    header, body = sql.split("\n", 1)
+    reversed = body.translate(str.maketrans("<>", "><")).replace(" ASC", " DESC")
+    return f"{header} The newest first.\n{reversed}"

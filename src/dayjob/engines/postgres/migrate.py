@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 from msgspec import Struct
 
-from dayjob.engines.postgres.pool import Connection, Pool
+from dayjob.engines.postgres.database import Connection, Pool
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements, migrations, quoted
 from dayjob.errors import ConfigError

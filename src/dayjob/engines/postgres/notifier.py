@@ -3,25 +3,32 @@
 The end of a job is sent only if another process waits for it. A process that starts to wait announces the
 job, and the others remember that for a while. Its own checks soon after cover the time until the announcement
 has arrived.
+
+Notifications are throttled, because each takes a lock that all commits of the server share. The first
+notification of a topic is sent with the commit that causes it. Those that follow within ``WINDOW`` seconds
+are held and sent at its end, in one message for all topics.
+
+They are received on one connection. The listener starts with the first wait. When its connection breaks,
+waiting callers are woken at short intervals until it listens again, and once more then, for changes made in
+between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.postgres import messages
-from dayjob.engines.postgres.listener import Listener
-from dayjob.engines.postgres.messages import RETURNED, WAIT, Item, topic_item
-from dayjob.engines.postgres.pool import Connection, Pool
-from dayjob.engines.postgres.scan_hints import LAST_ID, START, ScanHints
+from dayjob.engines.postgres.claim import LAST_ID, START, ScanHints
+from dayjob.engines.postgres.database import Connection, Database, connect
 from dayjob.engines.postgres.settings import PostgresSettings
-from dayjob.engines.postgres.statements import Statements
-from dayjob.engines.postgres.throttle import Throttle
 from dayjob.errors import DayjobError
+from dayjob.runtime import ids
+from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import DUE, Signals, Topic, job_topic, queue_topic
 
@@ -33,33 +40,72 @@ WAIT_EXPIRY = 60.0
 WAIT_CHECKS = (0.03, 0.2, 1.0)
 """Seconds after which a new wait checks its job again."""
 
+WINDOW = 0.005
+_MAX_TOPICS = 1000
+
+CHECK = 5.0
+"""Seconds between checks of the connection. Each also wakes all waits, for missed notifications."""
+
+_LONGEST_PAUSE = 5.0
+
+_MAX_BYTES = 7_500
+"""The longest message; the server takes just under 8,000 bytes."""
+
+Item = tuple[str, str, int]
+"""The kind and the name of a topic, and for a queue the lowest priority of its new jobs."""
+
+WAIT = "wait"
+"""The kind of an item that announces: the sender waits for the end of this job."""
+
+_JOB_KINDS = ("job", WAIT)
+
+EVERYTHING: Item = ("*", "", 0)
+RETURNED = -1
+"""In place of a priority: jobs came back to the queue, anywhere in its order."""
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(tuple[str, list[Item]]).decode
+
+
+def encode_message(sender: str, items: list[Item]) -> str:
+    """Return the text of a message. One that would be too long announces that anything may have changed."""
+    text = _encode((sender, items))
+    return (text if len(text) <= _MAX_BYTES else _encode((sender, [EVERYTHING]))).decode()
+
+
+def decode_message(message: str) -> tuple[str, list[Item]]:
+    """Return the sender and the items. A message that can't be decoded stands for everything."""
+    try:
+        sender, items = _decode(message)
+        for kind, name, _ in items:
+            if kind in _JOB_KINDS:
+                bytes.fromhex(name)
+    except (msgspec.MsgspecError, ValueError):
+        return "", [EVERYTHING]
+    return sender, items
+
+
+def topic_item(topic: Topic, priority: int = RETURNED) -> Item:
+    kind, name = topic
+    return (kind, name.hex() if isinstance(name, bytes) else name, priority)
+
 
 class Notifier:
     """The notifications of one engine, sent and received. Used on one event loop."""
 
     def __init__(
-        self,
-        settings: PostgresSettings,
-        signals: Signals,
-        pool: Pool,
-        statements: Statements,
-        hints: ScanHints,
+        self, settings: PostgresSettings, signals: Signals, database: Database, hints: ScanHints
     ) -> None:
         self.channel = settings.channel
         self._signals = signals
-        self._pool = pool
-        self._notify = statements["notify"]
+        self._database = database
         self._hints = hints
         self._throttle = Throttle(self._send)
-        self._listener = Listener(settings, signals, self._receive)
+        self._listener = Listener(settings, signals, database.listening, self._receive)
         self._sending: set[asyncio.Task[None]] = set()
         self._awaited: dict[bytes, float] = {}
         self._wait_timer: asyncio.TimerHandle | None = None
         signals.on_listen = self._on_listen
-
-    async def ready(self) -> None:
-        """Wait until this process listens. Call it before a read after which a caller may wait."""
-        await self._listener.ready()
 
     async def close(self) -> None:
         self._signals.on_listen = None
@@ -80,7 +126,7 @@ class Notifier:
 
     def message(self, topics: Sequence[Topic]) -> str:
         """Return a message that every process receives, this one included."""
-        return messages.encode("", [topic_item(topic) for topic in topics])
+        return encode_message("", [topic_item(topic) for topic in topics])
 
     def jobs_inserted(self, jobs: Sequence[Insertion]) -> None:
         """Publish new jobs here. Other processes are notified by the commit."""
@@ -123,17 +169,17 @@ class Notifier:
 
     async def _run_notify(self, message: str) -> None:
         async def notify(connection: Connection) -> None:
-            await connection.fetch(self._notify, self.channel, message)
+            await connection.fetch(self._database.statements["notify"], self.channel, message)
 
         try:
-            await self._pool.run_retrying(notify)
+            await self._database.pool.run_retrying(notify)
         except DayjobError as error:
             _log.debug("a notification was not sent; other processes find the change by polling: %s", error)
 
     # Receiving.
 
-    def _receive(self, message: str) -> None:
-        sender, items = messages.decode(message)
+    def _receive(self, connection: Connection, pid: int, channel: str, message: object) -> None:
+        sender, items = decode_message(str(message))
         if sender == self._throttle.sender:
             return
         topics: list[Topic] = []
@@ -189,3 +235,149 @@ def _has_due_time(job: Insertion) -> bool:
     """Whether the job may be due or expire at a later time."""
     times = (job.run_at, job.expires_at, job.expires_in)
     return bool(job.delay) or any(time is not None for time in times)
+
+
+class Throttle:
+    """Decides which topics are sent now and which at the end of the window.
+
+    ``send`` sends a message outside of any commit. ``sender`` names this process in its messages.
+    """
+
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self.sender = ids.new_key().hex()
+        self._send = send
+        self._sent_at: dict[tuple[str, str], float] = {}
+        self._held: dict[tuple[str, str], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def with_commit(self, items: Iterable[Item]) -> Iterator[str | None]:
+        """Yield the message that the commit inside the block is to send, or None.
+
+        Throttled topics are held from the end of the block. A notification before the commit would wake
+        listeners that cannot see the rows yet.
+        """
+        now = SYSTEM.elapsed()
+        sent, held = [], []
+        for item in items:
+            if now - self._sent_at.get(item[:2], -WINDOW) >= WINDOW:
+                sent.append(item)
+                self._sent_at[item[:2]] = now
+            else:
+                held.append(item)
+        if len(self._sent_at) > _MAX_TOPICS:
+            self._sent_at.clear()
+        try:
+            yield encode_message(self.sender, sent) if sent else None
+        finally:
+            if held:
+                self._hold(held)
+
+    def announce(self, items: Iterable[Item]) -> None:
+        """Notify of changes that are committed already."""
+        with self.with_commit(items) as message:
+            if message is not None:
+                self._send(message)
+
+    def _hold(self, items: Iterable[Item]) -> None:
+        for kind, name, priority in items:
+            topic = (kind, name)
+            self._held[topic] = min(priority, self._held.get(topic, priority))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._sent_at.update(dict.fromkeys(self._held, SYSTEM.elapsed()))
+        self._send(self._take_held())
+
+    def _take_held(self) -> str:
+        held, self._held = self._held, {}
+        return encode_message(self.sender, [(*topic, priority) for topic, priority in held.items()])
+
+    def close(self) -> str | None:
+        """Stop the timer. Return the message that is still to be sent, or None."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return self._take_held() if self._held else None
+
+
+class Listener:
+    """Listens on the event loop on which it was started. ``on_message`` is called for each message.
+
+    ``listening`` is cleared from the start until it listens or polls. Reads wait for it, as a read before
+    that might miss a change right after it.
+    """
+
+    def __init__(
+        self,
+        settings: PostgresSettings,
+        signals: Signals,
+        listening: asyncio.Event,
+        on_message: Callable[[Connection, int, str, object], None],
+    ) -> None:
+        self._settings = settings
+        self._signals = signals
+        self._listening = listening
+        self._on_message = on_message
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start, unless it is started already."""
+        if self._task is None:
+            self._listening.clear()
+            loop = self._poll if self._settings.pgbouncer else self._listen
+            self._task = asyncio.get_running_loop().create_task(loop(), name="dayjob listener")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        self._listening.set()
+
+    async def _poll(self) -> None:
+        self._listening.set()
+        while True:
+            await SYSTEM.wait(asyncio.Event(), self._settings.poll)
+            self._signals.publish_all()
+
+    async def _listen(self) -> None:
+        poll = self._settings.poll
+        longest = min(poll, _LONGEST_PAUSE)
+        backoff = Backoff(min(poll / 4, longest), longest)
+        logged = False
+        while True:
+            try:
+                await self._listen_once()
+                backoff.reset()
+                logged = False
+            except Exception as error:
+                if not logged:
+                    logged = True
+                    _log.warning(
+                        "%s: polling until notifications arrive again: %r", self._settings.url, error
+                    )
+            self._listening.set()
+            self._signals.publish_all()
+            await backoff.wait(SYSTEM)
+            self._signals.publish_all()
+
+    async def _listen_once(self) -> None:
+        """Listen until the connection breaks."""
+        connection = await connect(self._settings, self._settings.timeout)
+        broken = asyncio.Event()
+        connection.add_termination_listener(lambda *_: broken.set())
+        try:
+            await connection.add_listener(self._settings.channel, self._on_message)
+            if self._listening.is_set():  # Callers that read in the meantime got no notification.
+                self._signals.publish_all()
+            self._listening.set()
+            _log.debug("%s: listening for notifications", self._settings.url)
+            while not await SYSTEM.wait(broken, CHECK):
+                await connection.fetchval("SELECT 1", timeout=CHECK)
+                self._signals.publish_all()
+        finally:
+            with suppress(Exception):
+                connection.terminate()

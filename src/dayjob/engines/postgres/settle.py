@@ -7,14 +7,14 @@ were applied, and the whole batch commits at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
-from dayjob.engines.base import Insertion, SettleOp, Token
-from dayjob.engines.postgres.database import Database, token_key
+from dayjob.engines.base import SettleOp, Token
+from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.insert import Transaction, insert_all
-from dayjob.engines.postgres.pool import Connection
+from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import ack_columns, settle_columns
-from dayjob.model.job import JobState, id_key
+from dayjob.model.job import FINISHED, JobState, id_key
+from dayjob.runtime.signals import DUE
 
 Claim = tuple[bytes, int]
 Settled = dict[Claim, tuple[JobState, str]]
@@ -26,69 +26,38 @@ _DONE = (JobState.DONE, "")
 
 
 async def settle(
-    database: Database, ops: Sequence[SettleOp], now: int | None, token: Token | None
-) -> Settled | None:
-    """Apply the settlements whose claims are current, in one commit, and return these.
-
-    None is short for: all are done, and not kept.
-    """
-    statements, notifier, key = database.statements, database.notifier, token_key(token)
-    sent = _first_of_each(ops)
+    database: Database, notifier: Notifier, ops: Sequence[SettleOp], now: int | None, token: Token | None
+) -> list[JobState | None]:
+    """Apply the settlements whose claims are current, in one commit. A second one of a claim is lost."""
+    sent = ops
+    if len({op.key for op in ops}) < len(ops):
+        first: dict[Claim, SettleOp] = {}
+        for op in ops:
+            first.setdefault((op.key, op.epoch), op)
+        sent = list(first.values())
     if all(op.plain for op in sent):
-        columns = ack_columns(sent)
-
-        async def ack(connection: Connection) -> Settled | None:
-            return decode(await connection.fetchval(statements["ack"], key, *columns))
-
-        def decode(reply: Sequence[str] | None) -> Settled | None:
-            if reply is None and sent is not ops:
-                return {(op.key, op.epoch): _DONE for op in sent}
-            return _decode(reply)
-
-        return await database.write(token, key, ack, decode)
-
-    follow_ups = [job for op in sent for job in op.insert]
-    if not follow_ups and not any(op.kv for op in sent):
-
-        async def settle(connection: Connection) -> Settled | None:
-            return _decode(await connection.fetchval(statements["settle"], key, now, *settle_columns(sent)))
-
-        return await database.write(token, key, settle, _decode)
-
-    with notifier.with_commit(follow_ups) as message:
-
-        async def settle_with_effects(connection: Connection) -> Settled | None:
-            async with connection.transaction():
-                transaction = Transaction(connection.fetch, statements, now, notifier.channel, message)
-                reply = await _settle_with_effects(transaction, sent)
-                await transaction.run("store_reply", key, reply)
-            return _decode(reply)
-
-        return await database.write(token, key, settle_with_effects, _decode, wait_for_locks=False)
-
-
-def _first_of_each(ops: Sequence[SettleOp]) -> Sequence[SettleOp]:
-    """Return the first settlement of each claim; a claim is settled once."""
-    if len({op.key for op in ops}) == len(ops):
-        return ops
-    first: dict[tuple[bytes, int], SettleOp] = {}
+        reply = await database.write_statement("ack", token, *ack_columns(sent))
+        if reply is None and sent is ops:
+            notifier.jobs_finished([op.key for op in ops])
+            return [JobState.DONE] * len(ops)
+    elif not any(op.insert or op.kv for op in sent):
+        reply = await database.write_statement("settle", token, now, *settle_columns(sent))
+    else:
+        reply = await _settle_with_effects(database, notifier, sent, now, token)
+    settled = {(op.key, op.epoch): _DONE for op in sent} if reply is None else _decode(reply)
+    notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
+    if any(state not in FINISHED for state, _ in settled.values()):
+        notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
+        if any(state is JobState.SCHEDULED for state, _ in settled.values()):
+            notifier.publish([DUE])
     for op in ops:
-        first.setdefault((op.key, op.epoch), op)
-    return list(first.values())
+        if op.insert:
+            notifier.jobs_inserted(op.insert)
+    return [settled.pop((op.key, op.epoch), _LOST)[0] for op in ops]
 
 
-def states(ops: Sequence[SettleOp], settled: Settled) -> list[JobState | None]:
-    """Return the new states in the order of the settlements. A second settlement of a claim is lost."""
-    left = dict(settled)
-    return [left.pop((op.key, op.epoch), _LOST)[0] for op in ops]
-
-
-def _decode(reply: Sequence[str] | None) -> Settled | None:
+def _decode(reply: Sequence[str]) -> Settled:
     """Decode the reply of ``settle.sql`` or ``ack.sql``."""
-    return None if reply is None else _decode_settled(reply)
-
-
-def _decode_settled(reply: Sequence[str]) -> Settled:
     settled = {}
     for text in reply:
         id, epoch, state, queue = text.split(" ", 3)
@@ -96,36 +65,40 @@ def _decode_settled(reply: Sequence[str]) -> Settled:
     return settled
 
 
-async def _settle_with_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> list[str]:
-    """Apply settlements and their effects in an open transaction."""
-    reply: list[str] = []
-    for step in _in_steps(ops):
-        rows = await transaction.run("settle", None, transaction.now, *settle_columns(step))
-        reply += rows[0][0]
-        settled = _decode_settled(rows[0][0])
-        await _write_effects(transaction, [op for op in step if (op.key, op.epoch) in settled])
-    return reply
+async def _settle_with_effects(
+    database: Database, notifier: Notifier, ops: Sequence[SettleOp], now: int | None, token: Token | None
+) -> StoredReply:
+    """Apply settlements and their effects in one transaction."""
+    key = token_key(token)
+
+    async def run(connection: Connection) -> StoredReply:
+        reply: list[str] = []
+        async with connection.transaction():
+            transaction = Transaction(connection.fetch, database.statements, now, notifier.channel, message)
+            for step in _in_steps(ops):
+                found = await transaction.run("settle", None, now, *settle_columns(step))
+                reply += found[0][0]
+                settled = _decode(found[0][0])
+                await _write_effects(transaction, [op for op in step if (op.key, op.epoch) in settled])
+            await transaction.run("store_reply", key, reply)
+        return reply
+
+    with notifier.with_commit([job for op in ops for job in op.insert]) as message:
+        return await database.write(token, key, run, wait_for_locks=False)
 
 
 async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:
-    jobs = list(chain.from_iterable(op.insert for op in ops))
-    if any(job.kv for job in jobs):
-        for op in ops:
-            await _write_jobs_and_values(transaction, op.insert, [op])
-    else:
-        await _write_jobs_and_values(transaction, jobs, ops)
-
-
-async def _write_jobs_and_values(
-    transaction: Transaction, jobs: Sequence[Insertion], ops: Sequence[SettleOp]
-) -> None:
-    if jobs:
-        await insert_all(transaction, jobs)
-    values: dict[bytes, bytes] = {}
-    for op in ops:
-        values |= op.kv or {}
-    if values:
-        await transaction.run("kv_write", None, list(values), list(values.values()))
+    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own."""
+    one_by_one = any(job.kv for op in ops for job in op.insert)
+    for group in [[op] for op in ops] if one_by_one else [ops]:
+        jobs = [job for op in group for job in op.insert]
+        if jobs:
+            await insert_all(transaction, jobs)
+        values: dict[bytes, bytes] = {}
+        for op in group:
+            values |= op.kv or {}
+        if values:
+            await transaction.run("kv_write", None, list(values), list(values.values()))
 
 
 def _in_steps(ops: Sequence[SettleOp]) -> list[list[SettleOp]]:

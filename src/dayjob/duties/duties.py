@@ -1,0 +1,288 @@
+"""The duties: background work in commits so short that claims and settlements get their turn in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dayjob.duties.service import Duty
+from dayjob.engines.base import RetentionByQueue
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import CANCEL, DUE, LEAD, Signals, Topic, documents_topic
+
+if TYPE_CHECKING:
+    from dayjob.broker.held_claims import HeldClaims
+    from dayjob.broker.history import History
+    from dayjob.broker.leader_election import LeaderElection
+    from dayjob.broker.schedules import Schedules
+    from dayjob.broker.storage import Storage
+    from dayjob.broker.worker_registry import WorkerRegistry
+
+MAX_BATCH = 1000
+"""The largest number of jobs that a duty or an operator's command changes in one commit."""
+
+MIN_BATCH = 100
+
+COMMIT_TIME = 0.004
+"""Seconds that a commit should take. The batch size follows from it."""
+
+_SHORTEST_PAUSE = 0.001
+
+
+async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1) -> int:
+    """Call the work with a limit until it changes fewer jobs than that. Return the number of all.
+
+    After each commit, pause for ``pause`` times as long as it took.
+    """
+    total, limit = 0, MIN_BATCH
+    while True:
+        started = SYSTEM.elapsed()
+        changed = await work(limit)
+        took = SYSTEM.elapsed() - started
+        total += changed
+        if changed < limit:
+            return total
+        fitting = round(limit * COMMIT_TIME / max(took, COMMIT_TIME / 2))  # At most twice the last.
+        limit = min(max(fitting, MIN_BATCH), MAX_BATCH)
+        await SYSTEM.wait(asyncio.Event(), max(pause * took, _SHORTEST_PAUSE))
+
+
+class Promote:
+    """Makes scheduled jobs pending when they are due, and cancels expired ones.
+
+    It sleeps until the next due time. An earlier arrival wakes it.
+    """
+
+    name = "promote"
+    topics: tuple[Topic, ...] = (DUE,)
+
+    def __init__(self, storage: Storage, retention: RetentionByQueue, interval: float) -> None:
+        self._storage = storage
+        self._retention = retention
+        self._interval = interval
+
+    async def run_once(self) -> float:
+        due = await self.next_due()
+        if due == 0:
+            await self.promote()
+            due = await self.next_due()
+        return self._interval if due is None else min(due / SECOND, self._interval)
+
+    async def next_due(self) -> int | None:
+        """Return microseconds until the next job is due or expires; None if there is none."""
+        storage = self._storage
+        return await storage.read(partial(storage.engine.next_due, storage.now()))
+
+    async def promote(self) -> int:
+        """Make due jobs pending and cancel expired ones. Return how many became pending."""
+        storage, total = self._storage, 0
+
+        async def some(limit: int) -> int:
+            nonlocal total
+            due, expired = await storage.write(
+                partial(storage.engine.promote, limit, self._retention, storage.now())
+            )
+            total += due
+            return max(due, expired)
+
+        await in_short_commits(some)
+        return total
+
+
+ORPHAN_INTERVAL = 1.0
+"""Seconds between checks for claims of dead processes, where the engine knows them."""
+
+
+class Reap:
+    """Ends claims whose lease has expired or whose process is gone, so that their jobs run again."""
+
+    name = "reap"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, storage: Storage, retention: RetentionByQueue, interval: float) -> None:
+        orphans = storage.engine.capabilities.knows_orphans
+        self._storage = storage
+        self._retention = retention
+        self._interval = min(interval, ORPHAN_INTERVAL) if orphans else interval
+
+    async def run_once(self) -> float:
+        await self.reap()
+        return self._interval
+
+    async def reap(self) -> int:
+        """End expired and orphaned claims. Return their number."""
+        storage = self._storage
+        return await in_short_commits(
+            lambda limit: storage.write(partial(storage.engine.reap, limit, self._retention, storage.now()))
+        )
+
+
+BEATS = 3
+"""Heartbeats that a worker sends within the time after which it counts as dead."""
+
+RECLAIM_INTERVAL = 1.0
+
+
+class Reclaim:
+    """Ends the claims of dead workers, so that their jobs run again.
+
+    A worker is dead when its process is known to be gone, or after a silence of ``dead_after``. After an
+    outage every worker was silent, so silence does not count until each had the time for a new heartbeat.
+    """
+
+    name = "reclaim"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(
+        self,
+        storage: Storage,
+        registry: WorkerRegistry,
+        retention: RetentionByQueue,
+        dead_after: float,
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
+        self._registry = registry
+        self._retention = retention
+        self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
+        self._grace = dead_after / BEATS + self._interval
+        self._outage = min(5 * self._interval, dead_after * (BEATS - 1) / BEATS)
+        self._clock = clock
+        self._steady_since: float | None = None
+        self._checked = float("-inf")
+
+    async def run_once(self) -> float:
+        now = self._clock.elapsed()
+        if now - self._checked > self._outage:
+            self._steady_since = now
+        self._checked = float("-inf")
+        steady = self._steady_since is not None and now - self._steady_since >= self._grace
+        await self.reclaim(trust_silence=steady)
+        self._checked = now
+        return self._interval
+
+    async def reclaim(self, *, trust_silence: bool) -> int:
+        """End the claims of dead workers and remove them from the registry. Return the number of claims."""
+        dead = await self._registry.mark_dead(trust_silence)
+        total = await self.reclaim_from([seen.member.id for seen in dead])
+        for seen in dead:
+            await self._registry.remove(seen)
+        return total
+
+    async def reclaim_from(self, workers: Sequence[str]) -> int:
+        """End the claims of these workers. Return their number."""
+        storage = self._storage
+        if not workers:
+            return 0
+        return await in_short_commits(
+            lambda limit: storage.write(
+                partial(storage.engine.reclaim, workers, limit, self._retention, storage.now())
+            )
+        )
+
+
+SWEEP_PAUSE = 3
+"""A sweep pauses for so many times as long as it works: nothing waits for it."""
+
+
+class Sweep:
+    """Removes finished jobs when their retention is over."""
+
+    name = "sweep"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, storage: Storage, interval: float) -> None:
+        self._storage = storage
+        self._interval = interval
+
+    async def run_once(self) -> float:
+        await self.sweep()
+        return self._interval
+
+    async def sweep(self) -> int:
+        """Remove the jobs whose retention is over. Return their number."""
+        storage = self._storage
+        return await in_short_commits(
+            lambda limit: storage.write(partial(storage.engine.sweep, limit, storage.now())),
+            SWEEP_PAUSE,
+        )
+
+
+class Recur:
+    """Enqueues recurring jobs at their due times. A changed schedule wakes it."""
+
+    name = "recur"
+    topics: tuple[Topic, ...] = (documents_topic("schedule"),)
+
+    def __init__(self, schedules: Schedules) -> None:
+        self._schedules = schedules
+
+    async def run_once(self) -> float:
+        return await self._schedules.fire() / SECOND
+
+
+class Sample:
+    """Stores a sample of the counters at the start of each minute, for charts of the throughput."""
+
+    name = "sample"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    async def run_once(self) -> float:
+        return await self._history.sample() / SECOND
+
+
+class WatchCancels:
+    """Reads all cancel requests after each ``CANCEL`` signal, and fires the tokens of the held claims."""
+
+    name = "watch-cancels"
+    topics: tuple[Topic, ...] = (CANCEL,)
+
+    def __init__(self, storage: Storage, claims: HeldClaims) -> None:
+        self._storage = storage
+        self._claims = claims
+
+    async def run_once(self) -> None:
+        storage = self._storage
+        requests = await storage.read(storage.engine.cancel_requests) if self._claims else ()
+        self._claims.checked(requests)
+
+
+FOLLOWER_INTERVAL = 5.0
+"""Seconds between the checks of a follower. A lead that is renewed late is not published again."""
+
+
+class Lead:
+    """Renews the lead of this process, or takes it over when the leader is gone."""
+
+    name = "lead"
+    topics: tuple[Topic, ...] = (documents_topic("duty"),)
+
+    def __init__(self, election: LeaderElection, signals: Signals) -> None:
+        self._election = election
+        self._signals = signals
+
+    async def run_once(self) -> float:
+        led = self._election.leads
+        delay = await self._election.seek()
+        if self._election.leads and not led:
+            self._signals.publish([LEAD])
+        return delay
+
+
+class Led:
+    """A duty that runs only in the process that leads."""
+
+    def __init__(self, duty: Duty, election: LeaderElection) -> None:
+        self.name = duty.name
+        self.topics = (*duty.topics, LEAD)
+        self._duty = duty
+        self._election = election
+
+    async def run_once(self) -> float | None:
+        return await self._duty.run_once() if self._election.leads else FOLLOWER_INTERVAL
