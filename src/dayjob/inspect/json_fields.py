@@ -18,6 +18,8 @@ from dayjob.model.worker_info import WorkerInfo
 _TIME_NAMES = {"lease_us": "lease_expires_at"}
 """The names of times that are not the field's with ``_at``."""
 
+_LEFT_OUT = ("key", "dedup_until")
+
 
 def iso(micros: int | None) -> str | None:
     return None if micros is None else to_datetime(micros).isoformat()
@@ -57,7 +59,7 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
     for name in Job.__struct_fields__:
         if name.endswith("_us"):
             fields[_TIME_NAMES.get(name, f"{name[:-3]}_at")] = iso(getattr(job, name))
-        elif name != "key" and name[0] != "_" and name not in special:
+        elif name[0] != "_" and name not in _LEFT_OUT and name not in special:
             fields[name] = getattr(job, name)
     return fields | special
 
