@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob, Retention, Settlement
+from dayjob import Broker, BrokerConfig, EngineUnavailable, JobState, NewJob, Retention, Settlement
 from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weight
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
@@ -237,6 +237,42 @@ async def test_a_huge_settlement_goes_alone_and_its_neighbours_keep_their_order(
         assert settle.sizes == [1, 2, 1, 3]
         sent = [op.key for arguments in settle.calls for op in arguments[0]]
         assert sent == [job.key for job in (first, *jobs)]
+
+
+async def test_settlements_above_the_byte_limit_are_split_into_several_commits() -> None:
+    async with Broker("memory://", config=BrokerConfig(duties=False, retention=Retention(done=60))) as broker:
+        await broker.enqueue_many([NewJob("q")] * 20)
+        jobs = await broker.claim("q", limit=20)
+        settle = Stage(broker, "settle")
+        acks = [Settlement.ack(job, result=bytes(MEGABYTE)) for job in jobs]
+        results = await broker.settle_many(acks)
+        assert [result.state for result in results] == [JobState.DONE] * 20
+        assert settle.sizes == [8, 8, 4]
+
+
+async def test_a_split_settlement_that_fails_midway_gets_its_replies_when_it_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Broker("memory://", config=BrokerConfig(duties=False, retention=Retention(done=60))) as broker:
+        await broker.enqueue_many([NewJob("q")] * 20)
+        jobs = await broker.claim("q", limit=20)
+        engine: Any = broker._engine
+        settle, sent = engine.settle, []
+
+        async def fail_second(ops: Sequence[SettleOp], *rest: Any, **named: Any) -> Any:
+            sent.append(len(ops))
+            if len(sent) == 2:
+                raise EngineUnavailable("no room")
+            return await settle(ops, *rest, **named)
+
+        monkeypatch.setattr(engine, "settle", fail_second)
+        acks = [Settlement.ack(job, result=bytes(MEGABYTE)) for job in jobs]
+        with pytest.raises(EngineUnavailable, match="no room"):
+            await broker.settle_many(acks)
+        results = await broker.settle_many(acks)
+        assert [result.applied for result in results] == [True] * 20
+        assert (await broker.stats("q")).done == 20
+        assert sent == [8, 8, 8, 4], "the first part is not sent again"
 
 
 async def test_a_huge_item_that_fails_fails_no_neighbour() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Generic, TypeVar
 
@@ -227,6 +227,18 @@ def ops_weight(ops: Sequence[SettleOp]) -> Weight:
         if op.kv:
             size += _bytes(op.kv)
     return jobs, size
+
+
+def split_ops(ops: Sequence[SettleOp]) -> Iterator[tuple[SettleOp, ...]]:
+    """Yield the settlements in parts of up to ``BATCH_BYTES``. One above the limit is a part of its own."""
+    start = size = 0
+    for at, op in enumerate(ops):
+        more = ops_weight((op,))[1]
+        if at > start and size + more > BATCH_BYTES:
+            yield tuple(ops[start:at])
+            start, size = at, 0
+        size += more
+    yield tuple(ops[start:])
 
 
 def settlement_weight(settlement: Settlement) -> Weight:

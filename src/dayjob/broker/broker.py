@@ -283,12 +283,15 @@ class Broker:
         await self._settle(Settlement.mark_cancelled(job))
 
     async def settle_many(self, settlements: Sequence[Settlement]) -> list[SettleResult]:
-        """Settle many claims in one commit. A lost claim is reported and affects no other."""
+        """Settle many claims: in one commit, or in several if they are larger than 8 MiB.
+
+        A lost claim is reported and affects no other.
+        """
         session = self._session
         if len(settlements) > BATCH:
             raise ValueError(f"{len(settlements):,} settlements in one batch: pass at most {BATCH:,}")
         ops = tuple([self._validator.settle_op(settlement) for settlement in settlements])
-        states = await session.settle(ops) if ops else []
+        states = await session.settle_many(ops) if ops else []
         self._claims.drop([settlement.job for settlement in settlements])
         return [SettleResult(op.key, state is not None, state) for op, state in zip(ops, states, strict=True)]
 

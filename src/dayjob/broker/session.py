@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from dayjob.broker.batcher import CallBatcher, insertions_weight, ops_weight
+from dayjob.broker.batcher import CallBatcher, insertions_weight, ops_weight, split_ops
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import History
 from dayjob.broker.leader_election import LeaderElection
@@ -37,6 +37,7 @@ from dayjob.duties import (
     WatchCancels,
 )
 from dayjob.engines.base import (
+    BATCH_BYTES,
     ClaimRequest,
     Engine,
     Insertion,
@@ -45,7 +46,7 @@ from dayjob.engines.base import (
     SettleOp,
     WaitingClaim,
 )
-from dayjob.errors import Closed, DayjobError
+from dayjob.errors import Closed, DayjobError, EngineUnavailable
 from dayjob.model.config import BrokerConfig
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
@@ -203,6 +204,22 @@ class Session:
                 if job.dedup_key is not None:
                     return self._keyed_settlements.submit(ops)
         return self._settlements.submit(ops)
+
+    async def settle_many(self, ops: Ops) -> list[JobState | None]:
+        """Settle the claims in one commit, or in several if they are larger than ``BATCH_BYTES``.
+
+        If one of these fails, the replies of the earlier ones are kept for the caller's retry.
+        """
+        if ops_weight(ops)[1] <= BATCH_BYTES:
+            return await self.settle(ops)
+        states: list[JobState | None] = []
+        try:
+            for part in split_ops(ops):
+                states += await self.settle(part)
+        except EngineUnavailable:
+            self.storage.keep_replies(ops[: len(states)], states)
+            raise
+        return states
 
     async def claim_waiting(
         self,

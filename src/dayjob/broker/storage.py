@@ -204,10 +204,14 @@ class Storage:
         else:
             self.engine.signals.publish_all()
         if self._drop(batch):
-            for op, state in zip(batch.ops, states, strict=True):
-                self._late_replies.setdefault(_settlement(op), state)
-            while len(self._late_replies) > _MAX_LATE_REPLIES:
-                del self._late_replies[next(iter(self._late_replies))]
+            self.keep_replies(batch.ops, states)
+
+    def keep_replies(self, ops: Sequence[SettleOp], states: Sequence[JobState | None]) -> None:
+        """Keep the replies of settlements for callers that will repeat them."""
+        for op, state in zip(ops, states, strict=True):
+            self._late_replies.setdefault(_settlement(op), state)
+        while len(self._late_replies) > _MAX_LATE_REPLIES:
+            del self._late_replies[next(iter(self._late_replies))]
 
     def _drop(self, batch: UnconfirmedBatch) -> bool:
         if self._unconfirmed.pop(batch, None) is None:
