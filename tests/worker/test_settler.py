@@ -87,7 +87,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
+async def scene() -> Scene:
     return Scene()
 
 
