@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import Promote, Reap, Service, Sweep
 from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
@@ -169,9 +169,9 @@ class IdleEngine:
         return 0
 
 
-def idle_storage(*, knows_orphans: bool = False) -> Storage:
+def idle_storage(*, knows_orphans: bool = False) -> RetryingStorage:
     engine: Any = IdleEngine(knows_orphans=knows_orphans)
-    return Storage(engine)
+    return RetryingStorage(engine)
 
 
 async def test_reap_runs_more_often_where_the_engine_knows_orphans() -> None:

@@ -163,7 +163,7 @@ async def test_the_job_has_finished(staffed: Broker, clock: WatchedClock) -> Non
     job = await running(staffed, max_attempts=1)
     await staffed.nack(job, "ValueError: bad")
     data = {**finished, "error": "ValueError: bad", "attempts": 1, "max_attempts": 1}
-    text = f"It died at {at} after 1 of 1 attempts: ValueError: bad"
+    text = f"It failed permanently at {at} after 1 of 1 attempts: ValueError: bad"
     assert await why(staffed, job.id) == [("dead", text, data)]
 
 

@@ -362,7 +362,7 @@ async def test_an_unknown_task_is_logged_once_and_retried(
             clock.advance(1)
     assert caplog.text.count("is due and does not fire") == 1
     stuck, well = await broker.schedules()
-    assert stuck.problem == "no live worker knows the task 't'"
+    assert stuck.problem == "no live worker has the task 't'"
     assert (stuck.next_at, stuck.last_at) == (begun + timedelta(seconds=60), None)
     assert (well.problem, await due_times(broker, "well")) == (None, [begun + timedelta(seconds=60)])
     await broker.register(elsewhere("w-2", tasks=("t",), dead_after=10**12))

@@ -108,7 +108,7 @@ def test_durations_are_shown_in_readable_units(micros: int, shown: str) -> None:
 def test_an_error_is_shown_by_its_message_line(error: str | None, shown: str) -> None:
     dead = job(JobState.DEAD, attempts=3, last_error=error, finished_us=NOW)
     [reason] = why(dead).reasons
-    assert reason.text == f"It died at 2026-01-01 00:00:00 UTC after 3 of 3 attempts: {shown}"
+    assert reason.text == f"It failed permanently at 2026-01-01 00:00:00 UTC after 3 of 3 attempts: {shown}"
     assert reason.data["error"] == error
 
 

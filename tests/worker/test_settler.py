@@ -155,7 +155,7 @@ async def test_a_failure_that_is_refused_too_is_left_to_the_lease(
     scene.put(1)
     await scene.flush()
     assert scene.settled == [(1, Transition.NACK, False)]
-    assert "is left to its lease" in caplog.text
+    assert "its claim ends with its lease" in caplog.text
 
 
 async def test_an_outcome_with_a_locked_follow_up_waits_and_delays_no_other(scene: Scene) -> None:

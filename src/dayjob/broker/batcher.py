@@ -1,8 +1,9 @@
 """Group commit: concurrent items share one round trip to the storage.
 
 While one batch is under way, the items that arrive form the next, in their order. A batch is bounded by
-the number of jobs and by their bytes; an item above the limit goes alone. An item that is refused fails
-alone. An item that another client's open transaction locks is tried alone, so that it delays no other.
+the number of jobs and by their bytes. An item above the limit forms its own batch. A refused item does not
+fail the rest of its batch. If another client's open transaction locks an item, each item of its batch is
+committed separately, so that the locked item does not delay the others.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Batcher(Generic[Item, Reply]):
 
     ``deliver`` gets a batch and its replies, ``fail`` a batch and its error. ``weigh`` returns the weight of
     an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. With
-    ``drop_abandoned``, an item that is abandoned before its batch leaves is dropped.
+    ``drop_abandoned``, an item that is abandoned before its batch is sent is dropped.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Batcher(Generic[Item, Reply]):
             self._runner = self._loop.create_task(self._run())
 
     def put_alone(self, item: Item) -> None:
-        """Commit the item by itself, now. It may have to wait for locks; no other item waits with it."""
+        """Commit the item separately, now. It may wait for locks without delaying other items."""
         task = self._loop.create_task(self._commit_alone(item))
         self._alone.add(task)
         task.add_done_callback(self._alone.discard)
@@ -150,8 +151,8 @@ class Batcher(Generic[Item, Reply]):
 class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
     """Batches the concurrent calls of one verb. Each call returns or raises for its own item.
 
-    A caller that is cancelled cancels no other call of the batch. ``undelivered`` gets the replies to
-    callers that are gone; with it, a call that is cancelled before its batch leaves is dropped.
+    Cancelling one caller does not cancel the other calls of the batch. ``undelivered`` is called with each
+    reply to a cancelled caller; with it, a call that is cancelled before its batch is sent is dropped.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The broker: a durable job queue on one storage URL.
 
-It validates the arguments, and leaves the work to its open ``Session``: shared round trips, retries, waits on
+It validates the arguments, and delegates to its open ``Session``: shared round trips, retries, waits on
 signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 """
 
@@ -100,7 +100,7 @@ class Broker:
         return self
 
     async def close(self) -> None:
-        """Stop the duties, store what was submitted, release the storage. Claims stay as they are."""
+        """Stop the duties, commit the pending writes, release the storage. Claims stay as they are."""
         async with self._opening:
             session = self._opened
             if session is None:
@@ -267,15 +267,15 @@ class Broker:
         return await self._settle(Settlement.nack(job, error, delay=delay))
 
     async def dead_letter(self, job: Job, reason: str | BaseException) -> None:
-        """Settle as a final failure, whatever the attempts."""
+        """Settle as dead, regardless of the remaining attempts."""
         await self._settle(Settlement.dead_letter(job, reason))
 
     async def release(self, job: Job) -> None:
-        """Give the job back at once. This run does not count as an attempt."""
+        """Return the job to its queue immediately. This run does not count as an attempt."""
         await self._settle(Settlement.release(job))
 
     async def snooze(self, job: Job, delay: Duration) -> None:
-        """Give the job back for later. This run does not count as an attempt."""
+        """Return the job to its queue after the delay. This run does not count as an attempt."""
         await self._settle(Settlement.snooze(job, delay))
 
     async def mark_cancelled(self, job: Job) -> None:
@@ -347,13 +347,13 @@ class Broker:
         return CancelOutcome.NOT_FOUND if key is None else await session.cancel(key)
 
     async def wait(self, id: str, timeout: Duration | None = None) -> Waited:
-        """Wait until the job has finished, in whichever process. ``timeout=None`` waits without end."""
+        """Wait until the job has finished in any process. ``timeout=None`` waits indefinitely."""
         session, key = self._session, known_key(id)
         seconds = None if timeout is None else to_micros(timeout, "timeout") / SECOND
         return Waited("not_found") if key is None else await session.wait(key, seconds)
 
     async def get(self, id: str) -> Job | None:
-        """Return the full record of a job, or None if there is none (any more)."""
+        """Return the full record of a job, or None if it does not exist or was removed."""
         session, key = self._session, known_key(id)
         return None if key is None else await session.get(key)
 
@@ -411,7 +411,7 @@ class Broker:
         return list(await self.all_stats())
 
     async def explain(self, id: str) -> Explanation:
-        """Return why a job is not running, or where it is."""
+        """Return the reasons for a job's state: why it is not running, or which worker runs it."""
         session, key = self._session, known_key(id)
         job = None if key is None else await session.get(key)
         now, live = await session.worker_registry.live()
@@ -496,21 +496,21 @@ class Broker:
         return (await storage.write(partial(self._engine.reschedule, [change], self._now())))[0]
 
     async def rerun(self, id: str) -> Enqueued:
-        """Enqueue a new job like a finished one that is still kept."""
+        """Enqueue a copy of a finished job, which must still be kept."""
         job = await self.get(id)
         if job is None or not job.state.finished:
-            found = "there is no such job (any more)" if job is None else f"it is {job.state.value}"
+            found = "it does not exist or was removed" if job is None else f"it is {job.state.value}"
             raise InvalidState(
                 f"job {id!r} can't be rerun, because {found}: pass the id of a kept finished job"
             )
         return await self.enqueue_job(new_job_like(job))
 
     async def sweep_done(self, retention: Duration) -> int:
-        """Remove kept successes that finished that long ago or earlier, whatever their retention."""
+        """Remove done jobs that finished that long ago or earlier, regardless of their own retention."""
         return await self._sweep_finished(JobState.DONE, retention)
 
     async def sweep_dead(self, retention: Duration) -> int:
-        """Remove dead jobs that finished that long ago or earlier, whatever their retention."""
+        """Remove dead jobs that finished that long ago or earlier, regardless of their own retention."""
         return await self._sweep_finished(JobState.DEAD, retention)
 
     async def _sweep_finished(self, state: JobState, retention: Duration) -> int:
@@ -582,7 +582,7 @@ class Broker:
         for schedule in await self.schedules():
             if schedule.id == id:
                 return await self.enqueue_job(schedule.new_job(None))
-        raise InvalidState(f"there is no schedule {id!r} to trigger: schedules() lists those there are")
+        raise InvalidState(f"there is no schedule {id!r} to trigger: schedules() returns the existing ones")
 
     async def pause_schedule(self, id: str) -> bool:
         """Stop a recurring job until it is resumed. False if there is none."""
@@ -614,7 +614,7 @@ class Broker:
     # Duties.
 
     def start_duties(self) -> None:
-        """Run the duties in this process, whatever the configuration, until ``close``."""
+        """Run the duties in this process until ``close``, regardless of the configuration."""
         self._session.start_duties()
 
     async def stop_duties(self) -> None:
@@ -653,7 +653,7 @@ class Broker:
         return await self._session.history.sample()
 
     async def lead(self) -> float:
-        """Renew or seek the lead of the fleet. Return seconds until the next call is due."""
+        """Renew the lead of the fleet, or try to get it. Return seconds until the next call is due."""
         return await self._session.lead.run_once()
 
     @property
@@ -711,9 +711,9 @@ async def _in_chunks(
 
 
 async def _up_to(left: int, change: Callable[[int], Awaitable[int]], on_progress: OnProgress | None) -> int:
-    """Change up to so many jobs, while there are any. Return how many were changed.
+    """Change up to ``left`` jobs. Return how many were changed.
 
-    Jobs that arrive meanwhile don't prolong it.
+    The limit ends the loop even if new jobs are added meanwhile.
     """
     total = 0
     while left > 0:

@@ -3,7 +3,7 @@
 A claim is held from the moment the broker has the reply until its ``Job`` is settled or no longer
 referenced. The ``WatchCancels`` duty reads the cancel requests after each ``CANCEL`` signal, so a request
 made in any process fires the token. A request that arrives while the claim's reply is under way is found
-by a second read, which ``checks`` calls for.
+by a second read. ``checks`` shows whether one is needed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 from msgspec import Struct
 
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite, JobQuery
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState, QueueStats
@@ -63,7 +63,7 @@ _decode = msgspec.msgpack.Decoder(list[Sample]).decode
 class History:
     """Stores samples and reads them."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: RetryingStorage) -> None:
         self._storage = storage
 
     async def sample(self) -> int:

@@ -1,8 +1,8 @@
 """The election of the process that does the duties of the fleet.
 
-The leader holds a document and renews it within its term. Another process takes it over when the term is
-over, when it is given up, or, on the leader's own machine, as soon as its process is gone. Two leaders for a
-moment do no harm: every duty may run twice at the same time.
+The leader holds a document and renews it within its term. Another process takes the lead when the term has
+expired, when the leader has released it, or, on the leader's own machine, as soon as its process is gone. Two
+concurrent leaders are safe: every duty may run twice at the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.errors import DayjobError
 from dayjob.model.durations import SECOND
@@ -27,7 +27,7 @@ KIND = "duty"
 _NAME = "leader"
 
 TERM = 5.0
-"""Seconds for which the lead holds after it was taken or renewed."""
+"""Seconds for which the lead is valid after it was acquired or renewed."""
 
 RENEWAL = 1.5
 _LOOK = 1.0
@@ -51,7 +51,7 @@ _decode = msgspec.msgpack.Decoder(Holder).decode
 class LeaderElection:
     """One broker's part in the election."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: RetryingStorage, clock: Clock) -> None:
         here = this_process()
         self._me = Holder(new_key().hex(), here.host, here.pid, here.started)
         self._storage = storage
@@ -92,12 +92,12 @@ class LeaderElection:
             self._step_down()
             return 0.0
         if not self.leads:
-            _log.info("this process leads: it does the duties of the fleet")
+            _log.info("this process is the leader and runs the duties of the fleet")
         self._me, self._until = mine, started + TERM
         return RENEWAL
 
     async def give_up(self) -> None:
-        """Let another process lead at once."""
+        """Release the lead, so that another process can acquire it immediately."""
         self._step_down()
         if self._sought:
             self._sought = False
@@ -105,10 +105,10 @@ class LeaderElection:
                 while not await self._remove():
                     pass
             except DayjobError as error:
-                _log.info("the lead can't be given up and ends with its term: %s", error)
+                _log.info("the lead could not be released and expires with its term: %s", error)
 
     async def _remove(self) -> bool:
-        """Remove the document of this process. False if a renewal under way came in between."""
+        """Remove the document of this process. Return False if a concurrent renewal changed it."""
         _, documents = await self._storage.documents(KIND)
         for document in documents:
             holder = _read(document)

@@ -1,7 +1,7 @@
 """The recurring jobs of a storage. Each is a document; firing writes it and its jobs in one commit.
 
-The document is compared and set, so each due time fires exactly once, in whichever process, and a crash
-leaves neither half behind. A schedule that can't fire stays due and stores the reason.
+The document is compared and set, so each due time fires exactly once, in one process, and a crash leaves no
+partial write. A schedule that can't fire stays due and stores the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dayjob.broker.batcher import insertions_weight
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.engines.base import BATCH_BYTES, DocumentWrite, Insertion
@@ -31,10 +31,10 @@ _log = logging.getLogger("dayjob.schedules")
 KIND = "schedule"
 
 IN_A_COMMIT = 1000
-"""Jobs that are enqueued in one commit, about."""
+"""Approximate number of jobs enqueued in one commit."""
 
 LONGEST_WAIT = 5 * SECOND
-"""How soon to read the schedules again though none is due, in case a signal was lost."""
+"""The longest time until the schedules are read without a signal, in case one was lost."""
 
 _TRY_AGAIN = SECOND
 
@@ -56,7 +56,7 @@ class LiveWorkers(Struct, frozen=True):
     declared: set[tuple[str | None, str]]
 
     def have_declared(self, schedule: Schedule) -> bool:
-        """Whether the code still declares it. True while no worker of its app is alive to show it."""
+        """Whether the code still declares it. True if no worker of its app is alive: it is unknown then."""
         return (
             schedule.app is None
             or schedule.app not in self.apps
@@ -64,7 +64,7 @@ class LiveWorkers(Struct, frozen=True):
         )
 
     def can_run(self, schedule: Schedule) -> bool:
-        """Whether a worker can run its jobs. True without workers: claims are then made by hand."""
+        """Whether a worker can run its jobs. True without workers: other code may claim them then."""
         return not schedule.task or not self.apps or schedule.task in self.tasks
 
 
@@ -79,7 +79,7 @@ class Schedules:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: RetryingStorage,
         validator: Validator,
         worker_registry: WorkerRegistry,
         clock: Clock,
@@ -167,7 +167,7 @@ class Schedules:
                 writes, jobs = self._plan(due, workers, now)
                 if writes:
                     await self._storage.compare_and_set(writes, jobs)
-                    continue  # Another process may have been first: read again.
+                    continue  # Another process may have changed a document: read again.
             return self._wait(stored, now)
 
     def _plan(
@@ -205,7 +205,7 @@ class Schedules:
     def _fired(self, schedule: Schedule, workers: LiveWorkers, now: int) -> tuple[Schedule, list[Insertion]]:
         """Return the schedule as it is after firing, with its jobs; or with the reason why it can't fire."""
         if not workers.can_run(schedule):
-            return self._failed(schedule, f"no live worker knows the task {schedule.task!r}"), []
+            return self._failed(schedule, f"no live worker has the task {schedule.task!r}"), []
         try:
             due = schedule.due(now)
             jobs = [self._job(schedule, time) for time in due.times]

@@ -19,8 +19,8 @@ from dayjob.broker.batcher import CallBatcher, insertions_weight, ops_weight, sp
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import History
 from dayjob.broker.leader_election import LeaderElection
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
-from dayjob.broker.storage import Storage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
@@ -83,7 +83,7 @@ class Session:
         self.closing = False
         self.engine = engine
         self.clock = clock or SYSTEM
-        self.storage = Storage(engine, clock)
+        self.storage = RetryingStorage(engine, clock)
         self._validator = validator
         self._retention = validator.policies.retention
         self.claims = claims
@@ -97,7 +97,8 @@ class Session:
         self._prepare_duties(config)
 
     def _prepare_batchers(self) -> None:
-        # A job with a dedup key may have to wait for another client's lock. Others do not wait with it.
+        # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
+        # so that other jobs do not wait.
         self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(self._insert, weigh=insertions_weight)
         self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
             self._insert, weigh=insertions_weight
@@ -176,7 +177,7 @@ class Session:
             )
 
     async def flush(self) -> None:
-        """Refuse new calls, end the waits, stop the duties, and commit what was submitted."""
+        """Refuse new calls, end the waits, stop the duties, and commit the pending writes."""
         self.closing = True
         for service in (self._watch, *self._services):
             service.cancel()  # Before the wake-up below, which would run each duty once more.
@@ -188,7 +189,7 @@ class Session:
         while self._background:
             await asyncio.wait(self._background)
 
-    # Jobs in and out.
+    # Enqueue, claim and settle.
 
     def enqueue(self, unit: Unit) -> Awaitable[list[Enqueued]]:
         """Store the jobs, all or none."""
@@ -347,7 +348,9 @@ class Session:
         try:
             await self.settle(ops)
         except DayjobError as error:
-            _log.warning("%d claims without a caller wait for their leases: %s", len(ops), error)
+            _log.warning(
+                "%d undelivered claims could not be released and end with their leases: %s", len(ops), error
+            )
 
 
 class WaitingClaims:
@@ -374,7 +377,7 @@ class WaitingClaims:
             self._remove(claim)
 
     def begin_handoff(self, jobs: Iterable[Insertion]) -> list[WaitingClaim]:
-        """Return the claims that these jobs may serve. ``end_handoff`` must follow for each."""
+        """Return the waiting claims that can claim these jobs. ``end_handoff`` must follow for each."""
         queues = {job.queue for job in jobs if job.delay is None and job.run_at is None}
         claims = list(dict.fromkeys(claim for queue in queues for claim in self.by_queue.get(queue, ())))
         for claim in claims:

@@ -1,4 +1,4 @@
-"""Validation of all that a caller passes, before anything is written. Queue settings fill the gaps."""
+"""Validates all arguments of a caller before any write. Missing values are set from the queue settings."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def _set_times(insertion: Insertion, job: NewJob) -> None:
 
 
 def _set_backoff(op: SettleOp, settlement: Settlement, policy: Policy) -> None:
-    """Set the error and the delay before the next run. A policy that gives up makes it a dead letter."""
+    """Set the error and the delay before the next run. Without a delay, the job becomes a dead letter."""
     op.error = error_text(settlement.error)
     if settlement.delay is not None:
         op.delay = to_micros(settlement.delay, "delay")

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.worker_info import WorkerInfo
@@ -82,7 +82,7 @@ _decode = msgspec.msgpack.Decoder(Member).decode
 class WorkerRegistry:
     """Reads and writes the documents of the workers."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: RetryingStorage) -> None:
         self._storage = storage
 
     async def join(self, member: Member) -> Member:
@@ -98,7 +98,7 @@ class WorkerRegistry:
         if await self._write(member.id, _encode(member), fresh):
             return fresh
         _, members = await self._read()
-        for seen in members:  # An earlier heartbeat may have been written though it seemed to fail.
+        for seen in members:  # An earlier heartbeat may have been committed although it failed.
             stored = seen.member
             if stored.id == member.id and not stored.gone:
                 fresh = replace(stored, running=running, beat=stored.beat + 1)
@@ -119,7 +119,7 @@ class WorkerRegistry:
     async def mark_dead(self, trust_silence: bool) -> list[Seen]:
         """Mark the workers that are dead. Return all that are marked.
 
-        Without ``trust_silence`` a silent worker is not dead: an outage may have cut it off as well.
+        Without ``trust_silence`` a silent worker is not dead: an outage may have stopped its heartbeats.
         """
         started = SYSTEM.elapsed()
         now, members = await self._read()
@@ -146,7 +146,7 @@ class WorkerRegistry:
     def _ended(self, member: Member) -> bool:
         """Whether the worker's process is known to have ended."""
         here = this_process()
-        if not self._storage.engine.capabilities.multi_process:  # No other process can have it open.
+        if not self._storage.engine.capabilities.multi_process:  # Only one process can open it.
             return (member.machine, member.pid, member.process_started) != (here.host, here.pid, here.started)
         return member.machine == here.host and is_gone(member.pid, member.process_started)
 

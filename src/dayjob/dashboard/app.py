@@ -18,14 +18,14 @@ from starlette.types import Receive, Scope, Send
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.dashboard import actions, api, live
+from dayjob.dashboard import actions, api, live_updates
 from dayjob.dashboard.credentials import Credentials
 from dayjob.dashboard.events import TooManySubscribers
+from dayjob.dashboard.lazy_broker import LazyBroker
 from dayjob.dashboard.pages import dead, job, jobs, login, overview, schedules, workers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
 from dayjob.dashboard.security import Guard, Refused, context_of, route_path
 from dayjob.dashboard.sessions import Sessions
-from dayjob.dashboard.source import Source
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import ConfigError, DayjobError
 from dayjob.inspect.redaction import DEFAULT, Redaction
@@ -67,7 +67,7 @@ class Dashboard:
     ) -> None:
         if isinstance(hosts, str):
             raise ConfigError(f"hosts={hosts!r} is a string: pass a list of host names")
-        opened = Source(source)
+        opened = LazyBroker(source)
         credentials = Credentials(token, basic)
         redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
         self._state = DashboardState(opened, redaction, read_only=read_only)
@@ -128,7 +128,7 @@ def routes() -> list[BaseRoute]:
         Route("/login", login.log_in, methods=["POST"]),
         Route("/logout", login.log_out, methods=["POST"]),
         Route("/healthz", healthz, methods=["GET"]),
-        *live.routes(),
+        *live_updates.routes(),
         *api.routes(),
         *actions.routes(),
         Mount("/static", _Static(directory=STATIC)),

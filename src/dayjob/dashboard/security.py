@@ -161,7 +161,7 @@ class Guard:
         return None if text is None else self._sessions.from_text(text)
 
     async def _identify(self, request: Request, session: Session, client: str) -> tuple[str | None, bool]:
-        """Return the user, and whether a header proved it that browsers never send by themselves."""
+        """Return the user, and whether a header that browsers do not send automatically proved it."""
         if not self._credentials.required:
             return "local", False
         scheme, _, given = request.headers.get("authorization", "").partition(" ")

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from dayjob.broker import Broker
 from dayjob.dashboard.bulk import BulkOperations
 from dayjob.dashboard.events import Feeds
-from dayjob.dashboard.source import Source
+from dayjob.dashboard.lazy_broker import LazyBroker
 from dayjob.inspect import Inspector, Redaction
 
 READ_BUDGET = 0.1
@@ -18,7 +18,7 @@ HISTORY_MAX_AGE = 10.0
 
 
 class DashboardState:
-    def __init__(self, source: Source, redaction: Redaction, *, read_only: bool) -> None:
+    def __init__(self, source: LazyBroker, redaction: Redaction, *, read_only: bool) -> None:
         self.source = source
         self.redaction = redaction
         self.read_only = read_only

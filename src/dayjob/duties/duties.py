@@ -1,4 +1,4 @@
-"""The duties: background work in commits so short that claims and settlements get their turn in between."""
+"""The duties: background work in short commits, so that it does not delay claims and settlements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from dayjob.broker.held_claims import HeldClaims
     from dayjob.broker.history import History
     from dayjob.broker.leader_election import LeaderElection
+    from dayjob.broker.retrying_storage import RetryingStorage
     from dayjob.broker.schedules import Schedules
-    from dayjob.broker.storage import Storage
     from dayjob.broker.worker_registry import WorkerRegistry
 
 MAX_BATCH = 1000
@@ -45,7 +45,7 @@ async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1
         total += changed
         if changed < limit:
             return total
-        fitting = round(limit * COMMIT_TIME / max(took, COMMIT_TIME / 2))  # At most twice the last.
+        fitting = round(limit * COMMIT_TIME / max(took, COMMIT_TIME / 2))  # At most twice the previous limit.
         limit = min(max(fitting, MIN_BATCH), MAX_BATCH)
         await SYSTEM.wait(asyncio.Event(), max(pause * took, _SHORTEST_PAUSE))
 
@@ -59,7 +59,7 @@ class Promote:
     name = "promote"
     topics: tuple[Topic, ...] = (DUE,)
 
-    def __init__(self, storage: Storage, retention: RetentionByQueue, interval: float) -> None:
+    def __init__(self, storage: RetryingStorage, retention: RetentionByQueue, interval: float) -> None:
         self._storage = storage
         self._retention = retention
         self._interval = interval
@@ -102,7 +102,7 @@ class Reap:
     name = "reap"
     topics: tuple[Topic, ...] = ()
 
-    def __init__(self, storage: Storage, retention: RetentionByQueue, interval: float) -> None:
+    def __init__(self, storage: RetryingStorage, retention: RetentionByQueue, interval: float) -> None:
         orphans = storage.engine.capabilities.knows_orphans
         self._storage = storage
         self._retention = retention
@@ -130,7 +130,7 @@ class Reclaim:
     """Ends the claims of dead workers, so that their jobs run again.
 
     A worker is dead when its process is known to be gone, or after a silence of ``dead_after``. After an
-    outage every worker was silent, so silence does not count until each had the time for a new heartbeat.
+    outage every worker was silent, so silence is ignored until each had the time for a new heartbeat.
     """
 
     name = "reclaim"
@@ -138,7 +138,7 @@ class Reclaim:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: RetryingStorage,
         registry: WorkerRegistry,
         retention: RetentionByQueue,
         dead_after: float,
@@ -185,7 +185,7 @@ class Reclaim:
 
 
 SWEEP_PAUSE = 3
-"""A sweep pauses for so many times as long as it works: nothing waits for it."""
+"""The pause after each commit of a sweep, as a multiple of its duration. A sweep is not urgent."""
 
 
 class Sweep:
@@ -194,7 +194,7 @@ class Sweep:
     name = "sweep"
     topics: tuple[Topic, ...] = ()
 
-    def __init__(self, storage: Storage, interval: float) -> None:
+    def __init__(self, storage: RetryingStorage, interval: float) -> None:
         self._storage = storage
         self._interval = interval
 
@@ -243,7 +243,7 @@ class WatchCancels:
     name = "watch-cancels"
     topics: tuple[Topic, ...] = (CANCEL,)
 
-    def __init__(self, storage: Storage, claims: HeldClaims) -> None:
+    def __init__(self, storage: RetryingStorage, claims: HeldClaims) -> None:
         self._storage = storage
         self._claims = claims
 

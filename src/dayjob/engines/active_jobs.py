@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 
 from dayjob.engines.base import JobQuery
-from dayjob.engines.order import LazyHeap, SortedKeys, matching
+from dayjob.engines.ordered_collections import LazyHeap, SortedKeys, matching
 from dayjob.engines.record import Record
 from dayjob.model.job import JobState
 

@@ -6,8 +6,8 @@ whole and only because of the storage: with ``Transient`` (the broker repeats th
 ``EngineUnavailable`` (final for this call), ``EngineFenced`` or ``Closed``. Replies come in the order of the
 arguments.
 
-``now`` is the time to act at, in microseconds since 1970. None means the engine's own clock, which decides
-about leases, due times and retention. Delays and leases are therefore relative.
+``now`` is the time to act at, in microseconds since 1970. None means the engine's own clock, which
+determines lease, due and retention times. Delays and leases are therefore relative.
 
 ``token`` names a write. An engine across a network stores the reply with the token in the same commit. A
 repeated call with that token gets the stored reply and changes nothing, so a lost reply never applies a
@@ -16,7 +16,7 @@ write twice. Engines without a network ignore it.
 An engine publishes to its ``signals`` after the commit, on the loop that opened it: ``queue_topic`` when a
 job may have become claimable, ``job_topic`` when one may have finished, ``CANCEL`` when a cancel was
 requested for a running job, ``DUE`` when the next due time may have become earlier, ``documents_topic`` when
-announced documents were written. It calls ``publish_all`` when it only knows that something changed.
+announced documents were written. It calls ``publish_all`` if the changed topics are unknown.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ BATCH_BYTES = 8 * 1024 * 1024
 class Transient(EngineUnavailable):
     """A try failed, and the next may succeed. The broker repeats the call with the same token.
 
-    ``commit_unknown``: the write may have been applied before the failure, so the repetition must ask
-    for the stored reply first.
+    ``commit_unknown``: the write may have been applied before the failure, so the repetition must read
+    the stored reply first.
     """
 
     def __init__(self, message: str, *, commit_unknown: bool = False) -> None:
@@ -61,7 +61,7 @@ class Token(Struct, frozen=True, gc=False):
 
     ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
     has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
-    is enough. ``repeated`` says that an earlier try may have been applied.
+    is enough. ``repeated`` is true if an earlier try may have been applied.
     """
 
     key: bytes
@@ -72,7 +72,7 @@ class Token(Struct, frozen=True, gc=False):
 
 
 class Capabilities(Struct, frozen=True):
-    """What an engine can do beyond the verbs. A missing one gives a clear error or a documented fallback."""
+    """Optional features of an engine. A missing one raises an error or has a documented fallback."""
 
     persistent: bool
     """Jobs outlive the process: they can be reopened, and are stored in encoded form."""
@@ -88,7 +88,7 @@ class Capabilities(Struct, frozen=True):
 
 
 class RetentionTimes(Struct, frozen=True):
-    """How long a finished job is kept, in microseconds: 0 is not at all, None is for ever."""
+    """How long a finished job is kept, in microseconds: 0 removes it at once, None keeps it indefinitely."""
 
     done: int | None = 0
     dead: int | None = None
@@ -334,11 +334,12 @@ class Engine(Protocol):
     async def claim(
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> list[list[Job]]:
-        """Claim pending jobs in ``(priority, id)`` order: running, attempts and epoch one up, lease set.
+        """Claim pending jobs in ``(priority, id)`` order.
 
-        Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
-        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
-        request ends when its payloads reach ``BATCH_BYTES``, so that a reply never outgrows its link.
+        Sets the state to running, increments attempts and epoch, and sets the lease. Skips paused
+        queues, and jobs whose ``expires_at`` passed before their first counted run. Releases dedup keys held
+        until the claim. Quarantines a record that can't be decoded and claims another. A request ends when
+        its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
         """
         ...
 

@@ -58,7 +58,7 @@ class _Changes:
         self._store.remove(record)
 
     def drop(self, queue: str, state: JobState) -> None:
-        """Count one job less. ``done`` counts all successes so far, so it never goes down."""
+        """Decrement the counter of the state. ``done`` counts all successes so far, so it never goes down."""
         if state is not JobState.DONE:
             self._deltas[queue, state] -= 1
 

@@ -1,7 +1,8 @@
 """The read model: the command line, the dashboard and the metrics read the store through it.
 
-Answers are plain values with stable fields, ready for JSON. Nothing here changes a job. No answer costs more
-with a million jobs than with a thousand: a search examines a bounded number of records and returns a cursor.
+Answers are plain values with stable fields, ready for JSON. Nothing here changes a job. The cost of an
+answer does not grow with the number of jobs: a search examines a bounded number of records and returns a
+cursor.
 """
 
 from dayjob.inspect.dead import DeadGroup, DeadGroups, error_pattern

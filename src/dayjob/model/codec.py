@@ -211,7 +211,7 @@ class Arguments:
         except _ERRORS as error:
             raise BadPayload(
                 f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
-                "was it enqueued by other code?"
+                "it may have been enqueued by another version of the code"
             ) from error
 
     def _plain_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
@@ -343,7 +343,7 @@ def _loose(annotation: Any) -> bool:
 
 
 def _kept(given: Any, rebuilt: Any) -> bool:
-    """Return whether a value survived JSON. A tuple may have become a list."""
+    """Return whether JSON preserved the value. A tuple may have become a list."""
     if isinstance(given, list | tuple) and isinstance(rebuilt, list | tuple):
         return len(given) == len(rebuilt) and all(map(_kept, given, rebuilt))
     if isinstance(given, dict) and isinstance(rebuilt, dict):
@@ -365,7 +365,7 @@ def _ordered(value: Any) -> Any:
 
 
 def _unencodable(bound: dict[str, Any], error: Exception) -> str:
-    """Return which of the arguments can't be encoded."""
+    """Return the error text, with the name of the argument that can't be encoded."""
     for name, value in bound.items():
         try:
             _encoder.encode(value)

@@ -24,7 +24,7 @@ class Reason(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """Why a job is not running, or that it is, the main reason first."""
+    """The reasons why a job is not running, or that it is running. The main reason is first."""
 
     id: str
     state: JobState | None
@@ -154,7 +154,7 @@ def _finished(job: Job) -> Reason:
         return Reason("cancelled", f"It was cancelled{at}{reason}.", data)
     data |= {"attempts": job.attempts, "max_attempts": job.max_attempts}
     after = f"after {job.attempts} of {job.max_attempts} attempts"
-    return Reason("dead", f"It died{at} {after}: {_short(job.last_error)}", data)
+    return Reason("dead", f"It failed permanently{at} {after}: {_short(job.last_error)}", data)
 
 
 def _short(error: str | None) -> str:

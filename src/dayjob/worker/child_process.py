@@ -1,4 +1,4 @@
-"""One child process, as its worker sees it: start, messages, kill, exit."""
+"""The worker's handle of one child process: start, messages, kill, exit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProcessDied(DayjobError):
 
 
 class NotStarted(Exception):
-    """The process ended before it started the job: nothing of the job has run."""
+    """The process ended before it started the job. No code of the job has run."""
 
 
 class ChildProcess(asyncio.Protocol):
@@ -122,7 +122,7 @@ class ChildProcess(asyncio.Protocol):
         if self._alive:
             try:
                 os.killpg(self._popen.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # It has not formed its group yet.
+            except (ProcessLookupError, PermissionError):  # The child has not created its group yet.
                 with suppress(ProcessLookupError):
                     os.kill(self._popen.pid, signal.SIGKILL)
 
@@ -190,7 +190,7 @@ class ChildProcess(asyncio.Protocol):
             self.ended.set_result(None)
 
     def _receive_rest(self) -> None:
-        """Receive what was sent before the end. A process that it started may keep the connection open."""
+        """Read the messages sent before the exit. A descendant process may keep the connection open."""
         with suppress(BlockingIOError, ConnectionError):
             while self._connected and (data := self._socket.recv(1 << 18)):
                 self.data_received(data)

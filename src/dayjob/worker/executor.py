@@ -77,7 +77,7 @@ class Run(Struct, eq=False):
                 self.worker_task.cancel()
 
     def start_timer(self, seconds: float | None) -> None:
-        """Interrupt the run after this many seconds from now."""
+        """Interrupt the run after this many seconds."""
         self.stop_timer()
         if seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.interrupt, "timeout")
@@ -98,7 +98,7 @@ UNKNOWN_TRIES = 100
 """How often in a row a job with an unknown task is released before it is dead: about an hour and a half."""
 
 _TRIES = re.compile(r"UnknownTask: try (\d+) of ")
-"""The last error of such a job holds the number of tries, for people and for the next worker."""
+"""The last error of such a job contains the number of tries. The next worker parses it."""
 
 
 class ProcessRunner(Protocol):
@@ -231,7 +231,7 @@ class Executor:
         return failed(task, job, error, policy)
 
     def _unknown(self, job: Job) -> Settlement:
-        """Snooze a job with an unknown task: another worker may have it. Dead after ``UNKNOWN_TRIES``."""
+        """Snooze a job with an unknown task, which another worker may have. Dead after ``UNKNOWN_TRIES``."""
         missing = f"task {job.task!r}" if job.task else f"handler for queue {job.queue!r}"
         if self._on_unknown == "dead":
             return Settlement.dead_letter(job, f"UnknownTask: no {missing} is registered in this worker")

@@ -69,8 +69,10 @@ class Fetcher:
         return self._claimed_as != self.worker
 
     async def give_back(self, jobs: Sequence[Job]) -> None:
-        """Release jobs that are not to be run here."""
+        """Release jobs that this worker will not run."""
         try:
             await self._broker.settle_many([Settlement(job, Transition.RELEASE) for job in jobs])
         except EngineUnavailable as error:
-            _log.warning("%d jobs can't be released and wait for their leases: %s", len(jobs), error)
+            _log.warning(
+                "%d jobs could not be released and wait until their leases expire: %s", len(jobs), error
+            )

@@ -27,7 +27,7 @@ Settled = Callable[[Batch, Sequence[SettleResult]], None]
 
 
 class Settler:
-    """``settled`` gets each stored batch. ``shut_out`` is called when the storage is lost for good."""
+    """``settled`` gets each stored batch. ``shut_out`` is called when the engine is fenced or closed."""
 
     def __init__(
         self, broker: Broker, clock: Clock, settled: Settled, shut_out: Callable[[Exception], None]
@@ -55,7 +55,7 @@ class Settler:
                 return await self._broker.settle_many([settlement for _, settlement in batch])
             except Contended as error:
                 if len(batch) == 1:
-                    _log.info("the outcome of job %s waits: %s", batch[0][0].job.id, error)
+                    _log.info("the outcome of job %s is not stored yet: %s", batch[0][0].job.id, error)
                 raise
             except EngineUnavailable as error:
                 _log.warning("%d outcomes wait for the storage: %s", len(batch), error)
@@ -70,9 +70,11 @@ class Settler:
                 self._refused(run, settlement, error)
 
     def _refused(self, run: Run, settlement: Settlement, error: Exception) -> None:
-        """Store a failure instead. If that is refused too, leave the job to its lease."""
+        """Store a failure instead. If that is refused too, let the lease of the job expire."""
         if isinstance(settlement.error, _Refused):
-            _log.error("job %s can't be settled and is left to its lease", run.job.id, exc_info=error)
+            _log.error(
+                "job %s could not be settled: its claim ends with its lease", run.job.id, exc_info=error
+            )
             self._settled([(run, settlement)], [SettleResult(run.job.key, applied=False)])
         else:
             reason = _Refused(f"the outcome can't be stored: {describe(error)}")

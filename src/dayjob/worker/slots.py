@@ -1,7 +1,7 @@
 """The slots of a worker: up to ``size`` asyncio tasks, each of which performs waiting runs in turn.
 
 A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
-short runs therefore cost no task of their own.
+short runs therefore need no separate task.
 
 Every run starts with the context variables that the worker was started with. If a run changed them, its task
 ends, and no other run sees the change.
@@ -131,7 +131,7 @@ class Slots:
         self._on_free()
 
     def close(self) -> None:
-        """Let exceptions of abandoned tasks pass: nothing settles their runs any more."""
+        """Raise exceptions in abandoned tasks from now on: their runs are no longer settled."""
         self._closed = True
 
     async def wait(self, seconds: float, or_until: asyncio.Event | None = None) -> None:

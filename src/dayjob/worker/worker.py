@@ -49,7 +49,7 @@ MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the slots."""
 
 _IDLE_INTERVAL = 0.1
-"""Seconds until ``run_until_idle`` looks again for jobs that the running ones enqueued."""
+"""Seconds between the checks of ``run_until_idle`` for jobs that running jobs enqueued."""
 
 _INTERRUPT_TIMEOUT = 2.0
 """Seconds for interrupted handlers to end, and for observers to process their events."""
@@ -289,7 +289,7 @@ class Worker:
                 return
 
     def _claim_limit(self) -> int:
-        """Return how many jobs to claim now. 0: no slot is free, or a larger batch is worth the wait."""
+        """Return how many jobs to claim now. 0: no slot is free, or waiting for a larger batch is better."""
         waiting = self._slots.waiting
         if self._max_jobs is not None and self._accepted >= self._max_jobs:
             if not waiting:
@@ -381,7 +381,7 @@ class Worker:
     def _forget(self, runs: Sequence[Run]) -> None:
         for run in runs:
             job = run.job
-            job._watcher = None  # It refers to the run: a cycle that only the garbage collector would free.
+            job._watcher = None  # It refers to the run. Only the garbage collector would free this cycle.
             if self._runs.get(job.key) is run:
                 del self._runs[job.key]
         self._changed.set()

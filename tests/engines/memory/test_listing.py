@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from dayjob import Broker, BrokerConfig, JobState, NewJob, Retention
-from dayjob.engines import order
+from dayjob.engines import ordered_collections
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ async def test_a_short_scan_finds_the_same_as_a_long_one(
 ) -> None:
     everything = await broker.jobs(limit=1000)
     assert {job.state for job in everything} == set(JobState)
-    monkeypatch.setattr(order, "_WALK", 2)
-    monkeypatch.setattr(order, "_FEW", few)
+    monkeypatch.setattr(ordered_collections, "_WALK", 2)
+    monkeypatch.setattr(ordered_collections, "_FEW", few)
     cursors = [None, everything[0].id, everything[len(everything) // 2].id]
     for queue, state, after, newest_first in product(
         (None, "a", "b"), (None, *JobState), cursors, (False, True)

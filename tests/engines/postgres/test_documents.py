@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig, NewJob
-from dayjob.broker.storage import Storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Contended, DocumentWrite
 from dayjob.engines.postgres import database, errors
 from dayjob.runtime.signals import documents_topic
@@ -25,11 +25,11 @@ Console = psycopg.Connection[tuple[Any, ...]]
 
 
 @pytest.fixture
-async def storage(broker: Broker) -> Storage:
+async def storage(broker: Broker) -> RetryingStorage:
     return broker._session.storage
 
 
-async def values(storage: Storage) -> dict[str, bytes]:
+async def values(storage: RetryingStorage) -> dict[str, bytes]:
     return {document.name: document.value for document in (await storage.documents("k"))[1]}
 
 
@@ -51,7 +51,7 @@ async def waits_for_a_lock(console: Console, schema: str) -> None:
 @pytest.mark.parametrize("expected", [None, b"?"], ids=["absent", "another"])
 @pytest.mark.parametrize("others", [["a"], ["a", "c"]], ids=["one", "several"])
 async def test_inserted_documents_are_rolled_back_when_another_is_not_as_expected(
-    storage: Storage, others: list[str], expected: bytes | None
+    storage: RetryingStorage, others: list[str], expected: bytes | None
 ) -> None:
     await storage.compare_and_set([DocumentWrite("k", "b", None, b"1")])
     writes = [DocumentWrite("k", name, None, b"2") for name in others]
@@ -64,7 +64,7 @@ async def test_inserted_documents_are_rolled_back_when_another_is_not_as_expecte
 
 @pytest.mark.parametrize(("by_then", "written"), [(b"1", True), (b"2", False)], ids=["the same", "another"])
 async def test_a_locked_document_is_compared_after_its_writer_ends(
-    storage: Storage, console: Console, schema: str, by_then: bytes, written: bool
+    storage: RetryingStorage, console: Console, schema: str, by_then: bytes, written: bool
 ) -> None:
     await storage.compare_and_set([DocumentWrite("k", "a", None, b"1")])
     with psycopg.connect(server_url()) as other:
@@ -81,7 +81,7 @@ async def test_a_locked_document_is_compared_after_its_writer_ends(
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_document_that_another_writer_inserts_is_waited_for(
-    storage: Storage, console: Console, schema: str, committed: bool
+    storage: RetryingStorage, console: Console, schema: str, committed: bool
 ) -> None:
     with psycopg.connect(server_url()) as other:
         other.execute(f"INSERT INTO {schema}.documents VALUES ('k', 'a', 1, '1')")
@@ -95,7 +95,9 @@ async def test_a_document_that_another_writer_inserts_is_waited_for(
     assert await values(storage) == {"a": b"1" if committed else b"2"}
 
 
-async def test_a_document_expected_to_be_absent_stays_absent_until_the_commit(storage: Storage) -> None:
+async def test_a_document_expected_to_be_absent_stays_absent_until_the_commit(
+    storage: RetryingStorage,
+) -> None:
     """Each of two writers expects the other's document to be absent and inserts its own: one succeeds."""
     for number in range(20):
         one, other = f"{number} one", f"{number} other"
@@ -112,7 +114,7 @@ async def test_a_document_expected_to_be_absent_stays_absent_until_the_commit(st
 
 
 async def test_documents_with_a_job_whose_dedup_key_is_held_are_not_written(
-    broker: Broker, storage: Storage, console: Console
+    broker: Broker, storage: RetryingStorage, console: Console
 ) -> None:
     job = broker._validator.insertion(NewJob("q", dedup_key="d"))
     with psycopg.connect(server_url()) as other:
@@ -129,7 +131,9 @@ async def test_documents_with_a_job_whose_dedup_key_is_held_are_not_written(
 
 
 @pytest.fixture
-async def storages(url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Storage]]:
+async def storages(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[RetryingStorage]]:
     """Storages with a long lock timeout, so that a deadlock is detected as one."""
     monkeypatch.setitem(database.SESSION_SETTINGS, "lock_timeout", "30s")
     brokers = [Broker(url, config=BrokerConfig(duties=False)) for _ in range(3)]
@@ -155,7 +159,7 @@ def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 
 async def test_writers_of_the_same_documents_in_different_orders_never_deadlock(
-    storages: list[Storage], deadlocks: list[BaseException]
+    storages: list[RetryingStorage], deadlocks: list[BaseException]
 ) -> None:
     names = [f"{number:02}" for number in range(40)]
     expected: bytes | None = None
@@ -177,12 +181,12 @@ async def test_writers_of_the_same_documents_in_different_orders_never_deadlock(
 
 
 async def test_writers_that_insert_what_others_remove_never_deadlock(
-    storages: list[Storage], deadlocks: list[BaseException]
+    storages: list[RetryingStorage], deadlocks: list[BaseException]
 ) -> None:
     """Each removes what another inserts."""
     written = 0
 
-    async def swap(storage: Storage, number: int) -> None:
+    async def swap(storage: RetryingStorage, number: int) -> None:
         nonlocal written
         for turn in range(25):
             found = await values(storage)
@@ -212,7 +216,9 @@ async def test_processes_that_count_together_lose_no_count(spawn: Spawn, broker:
 # Notifications.
 
 
-async def test_only_an_announced_write_sends_a_notification(storage: Storage, url: str, schema: str) -> None:
+async def test_only_an_announced_write_sends_a_notification(
+    storage: RetryingStorage, url: str, schema: str
+) -> None:
     messages: asyncio.Queue[str] = asyncio.Queue()
     connection = await asyncpg.connect(server_url())
     try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dayjob import JobState
-from dayjob.engines import order
+from dayjob.engines import ordered_collections
 from dayjob.engines.active_jobs import ActiveJobs
 from dayjob.engines.base import JobQuery
 from dayjob.engines.record import Record
@@ -48,14 +48,14 @@ def test_scan_and_selection_find_the_same(
         if listing.after is None or (key < listing.after if listing.newest_first else key > listing.after)
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(order, "_WALK", walk)
-        patched.setattr(order, "_FEW", 2)
+        patched.setattr(ordered_collections, "_WALK", walk)
+        patched.setattr(ordered_collections, "_FEW", 2)
         assert [record.key for record in filled(jobs).find(listing)] == wanted
 
 
 def test_a_short_scan_does_not_select_from_all(monkeypatch: pytest.MonkeyPatch) -> None:
     active = filled({number.to_bytes(2, "big"): ("a", JobState.PENDING) for number in range(1000)})
-    monkeypatch.setattr(order, "_WALK", 100)
+    monkeypatch.setattr(ordered_collections, "_WALK", 100)
     monkeypatch.setattr(active, "candidates", pytest.fail)
     found = active.find(JobQuery(50, state=JobState.PENDING))
     assert len(list(islice(found, 100))) == 100, "the others are not visited"

@@ -27,7 +27,7 @@ BATCH = 500
 
 
 class TimeUp(Exception):
-    """A step of the scenario took too long. The audit reports the difference."""
+    """A step of the scenario took too long. The audit reports the unfinished jobs."""
 
 
 async def run_scenario(url: str, jobs: int, logs: Path, screen: Screen) -> Audit:

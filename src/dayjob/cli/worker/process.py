@@ -161,7 +161,10 @@ async def _serve(worker: Worker, burst: bool, threads: ThreadPoolExecutor) -> No
 
 @contextmanager
 def _signals(worker: Worker) -> Iterator[None]:
-    """Handle signals while the worker does not: while the app opens and closes. The second one cancels."""
+    """Handle signals while the app opens and closes. The second one cancels.
+
+    The worker handles them while it runs.
+    """
     current = asyncio.current_task()
     loop = asyncio.get_running_loop()
     received: list[int] = []
@@ -190,7 +193,7 @@ def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | Non
 
 
 def _leave(code: int, threads: ThreadPoolExecutor) -> int:
-    """Return the exit code, and ensure that the process exits though threads of handlers do not end.
+    """Return the exit code, and ensure that the process exits even if handler threads do not end.
 
     All jobs are settled by now. The interpreter waits first for the threads of ``asyncio.to_thread``, then
     for others that are not daemons. Both waits are bounded.

@@ -1,4 +1,4 @@
-"""The supervisor: keeps worker processes running, stops them together, and leaves none behind.
+"""The supervisor: keeps worker processes running, and stops all of them before it exits.
 
 It restarts a crashed child after a back-off, and a child that exits with ``REPLACE`` at once. It stops all
 children when one fails ``MAX_FAILED_STARTS`` times in a row before it is ready.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.live import job_shape, job_values
+from dayjob.dashboard.live_updates import job_shape, job_values
 from dayjob.dashboard.rendering import page, problem
 from dayjob.dashboard.state import state_of
 from dayjob.inspect import Inspector, error_pattern

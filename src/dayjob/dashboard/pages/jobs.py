@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.live import STATES
+from dayjob.dashboard.live_updates import STATES
 from dayjob.dashboard.rendering import page, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
 from dayjob.inspect import Filter, error_pattern, sum_stats

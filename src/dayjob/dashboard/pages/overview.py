@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dayjob.dashboard import charts
-from dayjob.dashboard.live import STATES, overview_shape, overview_values, queue_key
+from dayjob.dashboard.live_updates import STATES, overview_shape, overview_values, queue_key
 from dayjob.dashboard.rendering import page, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.live import schedules_shape
+from dayjob.dashboard.live_updates import schedules_shape
 from dayjob.dashboard.rendering import page
 from dayjob.dashboard.state import state_of
 from dayjob.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.live import queue_key, workers_shape, workers_values
+from dayjob.dashboard.live_updates import queue_key, workers_shape, workers_values
 from dayjob.dashboard.rendering import page
 from dayjob.dashboard.state import state_of
 

@@ -13,7 +13,7 @@ from dayjob.engines import record as records
 from dayjob.engines.active_jobs import ActiveJobs, Entry
 from dayjob.engines.base import Document, Insertion, JobQuery
 from dayjob.engines.local import Subscribers
-from dayjob.engines.order import LazyHeap
+from dayjob.engines.ordered_collections import LazyHeap
 from dayjob.engines.record import Facts, Record
 from dayjob.engines.store import Deltas, Store
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats

@@ -21,7 +21,7 @@ The xmax of a row that several transactions locked together names no transaction
 """
 
 _ENOUGH_BYTES = BATCH_BYTES // 2
-"""Bytes of payload after which a claim ends that got fewer jobs than it wanted."""
+"""Payload bytes after which a claim returns, even with fewer jobs than its limit."""
 
 Rows = Sequence[Sequence[Any]]
 Corrupt = tuple[bytes, int, str]
@@ -131,7 +131,7 @@ START: Position = (-1, bytes(16))
 LAST_ID = b"\xff" * 16
 
 WASTED_BLOCKS = 100
-"""Blocks read in vain by one claim, above which a hint pays; one holds about a hundred entries."""
+"""Unneeded index blocks read by one claim, above which a hint is set. A block has about 100 entries."""
 
 _JOBS_PER_BLOCK = 20
 """The fewest jobs in a block of the index, if the name of their queue is long."""
@@ -152,9 +152,9 @@ class ScanHints:
     claimed job.
 
     A hint would hide jobs that return to the queue or precede the others. It is therefore dropped when this
-    process learns of such a job, by itself or by a notification, when a claim finds fewer jobs than it
-    wanted, and after a second in any case. That is the longest that a job waits which another process puts
-    first. While few jobs were claimed since the last vacuum, there are no hints.
+    process makes such a change or is notified of one, when a claim finds fewer jobs than it wanted, and when
+    it expires (``SHORTEST``). A job that another process puts first waits until then at most. While few
+    jobs were claimed since the last vacuum, there are no hints.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Documents are written before jobs, so a writer that waits for a document holds no job or dedup key that
 another wants. The reply is stored whether it is yes or no. A repetition that finds the documents changed by
-its own first try, still under way when it began, then meets the token of that try and gets its reply.
+its own first try, still under way when it began, then finds the token of that try and returns its reply.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Carries signals between processes: changes made here are sent, changes made elsewhere are published here.
 
 The end of a job is sent only if another process waits for it. A process that starts to wait announces the
-job, and the others remember that for a while. Its own checks soon after cover the time until the announcement
-has arrived.
+job, and the other processes keep the announcement for a limited time. Its own checks soon after cover the
+time until the announcement has arrived.
 
 Notifications are throttled, because each takes a lock that all commits of the server share. The first
 notification of a topic is sent with the commit that causes it. Those that follow within ``WINDOW`` seconds
@@ -68,13 +68,13 @@ _decode = msgspec.json.Decoder(tuple[str, list[Item]]).decode
 
 
 def encode_message(sender: str, items: list[Item]) -> str:
-    """Return the text of a message. One that would be too long announces that anything may have changed."""
+    """Return the text of a message. One that would be too long is replaced by one for all topics."""
     text = _encode((sender, items))
     return (text if len(text) <= _MAX_BYTES else _encode((sender, [EVERYTHING]))).decode()
 
 
 def decode_message(message: str) -> tuple[str, list[Item]]:
-    """Return the sender and the items. A message that can't be decoded stands for everything."""
+    """Return the sender and the items. One that can't be decoded is treated as a change of all topics."""
     try:
         sender, items = _decode(message)
         for kind, name, _ in items:

@@ -30,7 +30,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostConnection
 
 from dayjob.engines.base import Transient
-from dayjob.engines.redis.parser import Parser
+from dayjob.engines.redis.idle_timeout_parser import IdleTimeoutParser
 from dayjob.engines.redis.scripts import script
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
@@ -173,7 +173,7 @@ class Client:
 
     async def _receive(self, connection: AbstractConnection, count: int, limit: asyncio.Timeout) -> list[Any]:
         """Return the replies to so many commands, and make the connection idle again."""
-        parser: Parser = connection._parser  # type: ignore[assignment]
+        parser: IdleTimeoutParser = connection._parser  # type: ignore[assignment]
         parser.limit_silence(limit, self._silence)
         usable = False
         try:

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 
+from dayjob.engines.redis.idle_timeout_parser import IdleTimeoutParser
 from dayjob.engines.redis.keys import Keys
-from dayjob.engines.redis.parser import Parser
 from dayjob.engines.registry import Location
 from dayjob.errors import ConfigError
 
@@ -34,7 +34,7 @@ class RedisSettings(Struct, frozen=True):
         options = self.options if target is None else {**self.options, "host": target[0], "port": target[1]}
         return self.connection_type(
             **options, protocol=2, socket_timeout=None, socket_connect_timeout=_CONNECT_TIMEOUT,
-            client_name="dayjob", parser_class=Parser,
+            client_name="dayjob", parser_class=IdleTimeoutParser,
         )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ class WaitingClaims:
         self._acknowledge = acknowledge
         self._registered: dict[bytes, _Registered] = {}
         self._offset: float | None = None
-        """Seconds by which the server's clock is ahead of ours, or a little more."""
+        """Upper bound of the server's time minus ``SYSTEM.elapsed()``, in seconds."""
 
     def before_claim(self, requests: Sequence[ClaimRequest]) -> list[bytes]:
         """Return the members to remove on the server: of these requests, and of closed waiting claims."""

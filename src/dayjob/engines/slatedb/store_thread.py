@@ -155,7 +155,7 @@ class StoreThread:
             self._predecessor.result()
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # The callers must not wait for ever.
+        except BaseException as error:  # Callers must not wait indefinitely.
             _log.exception("the engine on %s failed", self.settings.url)
             self._fail(
                 EngineUnavailable(f"{self.settings.url}: the engine failed ({error!r}): open it again")
@@ -400,7 +400,7 @@ class StoreThread:
     async def _flush(self) -> None:
         """Flush the writes, at least ``flush_ms`` after the last flush.
 
-        An idle queue flushes at once. A busy one makes no more requests than it may.
+        An idle queue flushes at once. A busy one flushes at most once per ``flush_ms``.
         """
         interval = self.settings.flush_ms / 1000
         begun = SYSTEM.elapsed() - interval

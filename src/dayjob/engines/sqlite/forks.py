@@ -1,8 +1,8 @@
 """No connection crosses a fork.
 
-SQLite stores its locks in the memory of the process. A forked child would seem to hold locks that it does
-not have, and would commit into a log that its parent has deleted. All connections are therefore closed before
-a fork. The parent's threads reopen theirs at the next use, and a child opens its own.
+SQLite stores its locks in the memory of the process. In a forked child it would assume locks that the
+child does not hold, and would commit into a log that the parent has deleted. All connections are therefore
+closed before a fork. The parent's threads reopen theirs at the next use, and a child opens its own.
 """
 
 from __future__ import annotations

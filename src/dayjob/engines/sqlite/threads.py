@@ -149,7 +149,7 @@ class StoreThread:
         raise NotImplementedError
 
     def _fail(self, calls: list[Call], error: Exception) -> tuple[list[Outcome], set[Topic]]:
-        """Roll back the transaction and return the error for each call. The thread goes on."""
+        """Roll back the transaction and return the error for each call. The thread continues."""
         if self._opened is not None:
             connection, store = self._opened
             with suppress(sqlite3.Error):

@@ -1,6 +1,6 @@
 -- Set new leases for the claims that are current.
 -- $1 now  $2 ids  $3 epochs  $4 leases
--- Stores no reply: a repetition sets the lease again, and replies with the state of then.
+-- Stores no reply: a repetition sets the lease again, and replies with the state at that time.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now
 )

@@ -1,5 +1,5 @@
 -- Apply each settlement whose claim is current, by the rules of the lifecycle.
--- $1 token, or NULL  $2 now  $3… the settlements, one array per column; retention 0 is not at all
+-- $1 token, or NULL  $2 now  $3… the settlements, one array per column; with retention 0 the job is not kept
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
 -- Replies "id epoch state queue" for each that was applied.
 WITH clock AS MATERIALIZED (

@@ -1,6 +1,6 @@
 -- Rename the keys of an older layout and set its version to ours, after all other changes were made.
 -- KEYS: the version; pairs of old and new names. ARGV: our version.
--- Returns the version that is now there; it is higher than ours if newer code was faster.
+-- Returns the version that is now there; it is higher than ours if a process with newer code migrated first.
 local LAYOUT = KEYS[1]
 local found = redis.call('GET', LAYOUT)
 if found and tonumber(found) >= tonumber(ARGV[1]) then

@@ -1,4 +1,4 @@
--- Remove entries of `dead_index` that belong to no dead job: damaged records left them.
+-- Remove entries of `dead_index` whose job is not dead. Damaged records cause such entries.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the number of entries, and the entries.
 for _ = 1, take_number() do
   local member = take()

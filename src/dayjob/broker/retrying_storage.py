@@ -5,11 +5,11 @@ passed since its first try. A write keeps its token for all tries, so that the e
 other error is final and raised at once.
 
 A settlement whose outcome is still unknown at the end is kept as an ``UnconfirmedBatch``. The next
-settlement of any of its claims repeats that very batch with its token first and takes its reply; the
-other callers of the batch find theirs when they retry. Without that, a claim that the first try had settled
-would be answered as lost.
+settlement of any of its claims first repeats the same batch with its token and uses its reply. The other
+callers of the batch receive their replies when they retry. Without that, a claim that the first try had
+settled would be reported as lost.
 
-A claim whose outcome is still unknown is kept, too. ``lost_claims`` returns its jobs, which no caller got.
+A claim whose outcome is still unknown is kept, too. ``lost_claims`` returns its jobs. No caller got them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class UnconfirmedBatch(Write, eq=False):
     now: int | None
 
 
-class Storage:
+class RetryingStorage:
     """Calls one open engine, with retries.
 
     ``injected`` is the clock whose time the engine acts at. Without it, the engine's own clock decides.
@@ -91,7 +91,7 @@ class Storage:
         """Claims whose outcome is unknown. ``lost_claims`` returns their jobs."""
 
     def now(self) -> int | None:
-        """Return the injected time. None leaves the time to the engine's own clock."""
+        """Return the injected time. None selects the engine's own clock."""
         return None if self._injected is None else self._injected.now()
 
     async def read(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
@@ -275,5 +275,5 @@ def _settlement(op: SettleOp) -> _Settlement:
 
 
 def _is_timeout(error: Transient) -> bool:
-    """Whether the try was only cut short, which explains less than any other failure."""
+    """Whether the try was cut off by a time limit. Any other error is more informative."""
     return isinstance(error.__cause__, TimeoutError)

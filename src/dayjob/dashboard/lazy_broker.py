@@ -1,6 +1,6 @@
 """The broker of a dashboard, opened by the first request that needs it.
 
-A mounted application gets no startup or shutdown event from its host, so nothing depends on them.
+A mounted application receives no startup or shutdown event from its host. This module needs none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dayjob.errors import ConfigError
 from dayjob.model.config import BrokerConfig
 
 
-class Source:
+class LazyBroker:
     """An app, a broker, or a URL. ``close`` closes only a broker that was opened here."""
 
     def __init__(self, given: App | Broker | str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dayjob.engines.active_jobs import Entry
-from dayjob.engines.order import LazyHeap
+from dayjob.engines.ordered_collections import LazyHeap
 
 entries = st.tuples(st.integers(0, 3), st.binary(min_size=1, max_size=1))
 

@@ -8,8 +8,8 @@ from redis._parsers.hiredis import _AsyncHiredisParser
 from redis.exceptions import ConnectionError as LostConnection
 
 
-class Parser(_AsyncHiredisParser):
-    """A large reply over a slow link takes long and is no failure; silence is one."""
+class IdleTimeoutParser(_AsyncHiredisParser):
+    """A slow reply is not a failure. A read that gets no data within the time limit is one."""
 
     def __init__(self, socket_read_size: int) -> None:
         super().__init__(socket_read_size=socket_read_size)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dayjob.broker import storage as storage_module
-from dayjob.broker.storage import Storage
+from dayjob.broker import retrying_storage
+from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Contended, RetentionTimes, SettleOp, Token, Transient
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.model.job import JobState
@@ -120,18 +120,20 @@ def clock() -> SteppingClock:
 
 
 @pytest.fixture
-def storage(engine: FakeEngine, clock: SteppingClock) -> Storage:
+def storage(engine: FakeEngine, clock: SteppingClock) -> RetryingStorage:
     fake: Any = engine
-    return Storage(fake, clock=clock)
+    return RetryingStorage(fake, clock=clock)
 
 
-async def pause(storage: Storage) -> str:
+async def pause(storage: RetryingStorage) -> str:
     engine: Any = storage.engine
     reply: str = await storage.write(lambda token: engine.pause("q", True, token))
     return reply
 
 
-async def fail_to_settle(storage: Storage, engine: FakeEngine, *ops: SettleOp, applied: bool = True) -> None:
+async def fail_to_settle(
+    storage: RetryingStorage, engine: FakeEngine, *ops: SettleOp, applied: bool = True
+) -> None:
     """Settle while each reply is lost, until the timeout."""
     engine.failures.append(lost(applied=applied))
     engine.failures.extend([refused()] * 1000)
@@ -143,14 +145,14 @@ async def fail_to_settle(storage: Storage, engine: FakeEngine, *ops: SettleOp, a
 # Writes.
 
 
-async def test_a_write_that_succeeds_is_tried_once(storage: Storage, engine: FakeEngine) -> None:
+async def test_a_write_that_succeeds_is_tried_once(storage: RetryingStorage, engine: FakeEngine) -> None:
     assert await pause(storage) == "q"
     [token] = engine.tokens
     assert not token.repeated
 
 
 async def test_a_failed_write_is_repeated_with_the_same_token(
-    storage: Storage, engine: FakeEngine, clock: SteppingClock
+    storage: RetryingStorage, engine: FakeEngine, clock: SteppingClock
 ) -> None:
     engine.failures.extend([refused(), refused(), refused()])
     assert await pause(storage) == "q"
@@ -162,7 +164,7 @@ async def test_a_failed_write_is_repeated_with_the_same_token(
 
 
 async def test_after_an_unknown_commit_every_try_is_marked_as_repeated(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     engine.failures.extend([refused(), lost(), refused()])
     assert await pause(storage) == "q"
@@ -172,7 +174,7 @@ async def test_after_an_unknown_commit_every_try_is_marked_as_repeated(
 
 
 async def test_a_write_whose_reply_was_lost_wakes_every_listener(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     with engine.signals.listen([queue_topic("any")]) as event:
         engine.failures.append(refused())
@@ -184,7 +186,7 @@ async def test_a_write_whose_reply_was_lost_wakes_every_listener(
 
 
 async def test_a_write_is_given_up_after_the_timeout(
-    storage: Storage, engine: FakeEngine, clock: SteppingClock
+    storage: RetryingStorage, engine: FakeEngine, clock: SteppingClock
 ) -> None:
     engine.failures.extend([refused()] * 1000)
     with pytest.raises(EngineUnavailable, match="connection refused"):
@@ -194,7 +196,7 @@ async def test_a_write_is_given_up_after_the_timeout(
 
 
 async def test_a_call_gets_one_try_without_any_time(
-    storage: Storage, engine: FakeEngine, clock: SteppingClock
+    storage: RetryingStorage, engine: FakeEngine, clock: SteppingClock
 ) -> None:
     engine.timeout = 0.0
     assert await pause(storage) == "q"
@@ -204,7 +206,7 @@ async def test_a_call_gets_one_try_without_any_time(
     assert clock.pauses == []
 
 
-async def test_the_first_informative_cause_is_raised(storage: Storage, engine: FakeEngine) -> None:
+async def test_the_first_informative_cause_is_raised(storage: RetryingStorage, engine: FakeEngine) -> None:
     engine.timeout = 0.05
     engine.failures.extend([timed_out(), refused(), Transient("later"), timed_out(), *[timed_out()] * 100])
     with pytest.raises(Transient, match="connection refused"):
@@ -215,7 +217,7 @@ async def test_a_repeated_try_that_hangs_is_cut_at_the_deadline() -> None:
     engine = FakeEngine()
     engine.timeout = 0.05
     fake: Any = engine
-    storage = Storage(fake)
+    storage = RetryingStorage(fake)
     tokens: list[Token] = []
 
     async def hang(token: Token) -> None:
@@ -241,7 +243,7 @@ async def test_a_repeated_try_that_hangs_is_cut_at_the_deadline() -> None:
     ids=lambda error: type(error).__name__,
 )
 async def test_a_final_error_is_raised_at_once(
-    storage: Storage, engine: FakeEngine, clock: SteppingClock, error: Exception
+    storage: RetryingStorage, engine: FakeEngine, clock: SteppingClock, error: Exception
 ) -> None:
     engine.failures.append(error)
     with pytest.raises(type(error)):
@@ -251,7 +253,7 @@ async def test_a_final_error_is_raised_at_once(
 
 
 async def test_a_final_error_after_a_transient_one_is_raised_at_once(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     engine.failures.extend([refused(), EngineFenced("taken over")])
     with pytest.raises(EngineFenced):
@@ -261,7 +263,7 @@ async def test_a_final_error_after_a_transient_one_is_raised_at_once(
 # Reads.
 
 
-async def test_a_read_is_repeated_until_the_timeout(storage: Storage, clock: SteppingClock) -> None:
+async def test_a_read_is_repeated_until_the_timeout(storage: RetryingStorage, clock: SteppingClock) -> None:
     errors = deque([refused(), lost()])
 
     async def read() -> int:
@@ -280,7 +282,9 @@ async def test_a_read_is_repeated_until_the_timeout(storage: Storage, clock: Ste
 # Slots.
 
 
-async def test_a_slot_is_used_again_and_its_numbers_grow(storage: Storage, engine: FakeEngine) -> None:
+async def test_a_slot_is_used_again_and_its_numbers_grow(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
     await pause(storage)
     engine.failures.append(Contended("locked"))
     with pytest.raises(Contended):
@@ -291,7 +295,7 @@ async def test_a_slot_is_used_again_and_its_numbers_grow(storage: Storage, engin
     assert len({token.key for token in engine.tokens}) == 3
 
 
-async def test_concurrent_writes_have_slots_of_their_own(storage: Storage) -> None:
+async def test_concurrent_writes_have_slots_of_their_own(storage: RetryingStorage) -> None:
     tokens: list[Token] = []
     go = asyncio.Event()
 
@@ -309,7 +313,7 @@ async def test_concurrent_writes_have_slots_of_their_own(storage: Storage) -> No
 
 
 async def test_the_slot_of_an_unconfirmed_settlement_is_reserved_until_it_is_confirmed(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     await pause(storage)
@@ -323,7 +327,7 @@ async def test_the_slot_of_an_unconfirmed_settlement_is_reserved_until_it_is_con
 async def test_two_storages_are_two_clients(engine: FakeEngine) -> None:
     fake: Any = engine
     for _ in range(2):
-        await pause(Storage(fake))
+        await pause(RetryingStorage(fake))
     assert engine.tokens[0].client != engine.tokens[1].client
 
 
@@ -331,7 +335,7 @@ async def test_two_storages_are_two_clients(engine: FakeEngine) -> None:
 
 
 async def test_a_settlement_that_was_applied_unconfirmed_gets_its_first_reply(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     sent = engine.tokens[0]
@@ -342,13 +346,13 @@ async def test_a_settlement_that_was_applied_unconfirmed_gets_its_first_reply(
 
 
 async def test_a_settlement_that_was_not_applied_is_applied_by_the_repetition(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1), applied=False)
     assert await storage.settle([op(1)]) == [JobState.DONE]
 
 
-async def test_a_confirmation_wakes_every_listener(storage: Storage, engine: FakeEngine) -> None:
+async def test_a_confirmation_wakes_every_listener(storage: RetryingStorage, engine: FakeEngine) -> None:
     await fail_to_settle(storage, engine, op(1))
     with engine.signals.listen([queue_topic("any")]) as event:
         await storage.settle([op(1)])
@@ -356,7 +360,7 @@ async def test_a_confirmation_wakes_every_listener(storage: Storage, engine: Fak
 
 
 async def test_a_neighbour_of_the_unconfirmed_batch_gets_the_reply_of_the_same_batch(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await storage.settle([op(3)])
     await fail_to_settle(storage, engine, op(1), op(2), op(3))
@@ -367,7 +371,9 @@ async def test_a_neighbour_of_the_unconfirmed_batch_gets_the_reply_of_the_same_b
     assert [len(batch) for batch in engine.batches[-2:]] == [3, 1]  # Both were answered from that reply.
 
 
-async def test_replies_keep_the_order_of_the_settlements(storage: Storage, engine: FakeEngine) -> None:
+async def test_replies_keep_the_order_of_the_settlements(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
     await storage.settle([op(9)])
     await fail_to_settle(storage, engine, op(1), op(2))
     states = await storage.settle([op(5), op(2), op(9), op(1), op(6)])
@@ -375,7 +381,7 @@ async def test_replies_keep_the_order_of_the_settlements(storage: Storage, engin
 
 
 async def test_several_unconfirmed_batches_are_repeated_oldest_first(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     await fail_to_settle(storage, engine, op(2))
@@ -386,7 +392,7 @@ async def test_several_unconfirmed_batches_are_repeated_oldest_first(
 
 
 async def test_another_epoch_or_transition_is_another_settlement(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     keys = {token.key for token in engine.tokens}
@@ -397,13 +403,15 @@ async def test_another_epoch_or_transition_is_another_settlement(
 
 
 async def test_of_two_settlements_of_one_claim_the_first_was_applied(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1), op(1))
     assert await storage.settle([op(1)]) == [JobState.DONE]
 
 
-async def test_a_late_reply_is_kept_when_its_neighbours_fail(storage: Storage, engine: FakeEngine) -> None:
+async def test_a_late_reply_is_kept_when_its_neighbours_fail(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
     await fail_to_settle(storage, engine, op(1), op(2))
     assert await storage.settle([op(1)]) == [JobState.DONE]
     engine.failures.append(EngineUnavailable("full"))
@@ -413,16 +421,16 @@ async def test_a_late_reply_is_kept_when_its_neighbours_fail(storage: Storage, e
 
 
 async def test_the_oldest_late_replies_are_dropped(
-    storage: Storage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    storage: RetryingStorage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_module, "_MAX_LATE_REPLIES", 2)
+    monkeypatch.setattr(retrying_storage, "_MAX_LATE_REPLIES", 2)
     await fail_to_settle(storage, engine, op(1), op(2), op(3), op(4))
     await storage.settle([op(4)])
     assert await storage.settle([op(2), op(3)]) == [None, JobState.DONE]
 
 
 async def test_a_batch_stays_unconfirmed_while_its_repetition_fails(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     engine.failures.extend([refused()] * 1000)
@@ -434,7 +442,7 @@ async def test_a_batch_stays_unconfirmed_while_its_repetition_fails(
 
 
 async def test_a_settlement_that_was_certainly_not_applied_is_sent_anew(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     engine.failures.extend([refused()] * 1000)
     with pytest.raises(Transient):
@@ -446,7 +454,7 @@ async def test_a_settlement_that_was_certainly_not_applied_is_sent_anew(
 
 
 async def test_a_final_error_after_an_unknown_commit_leaves_the_batch_unconfirmed(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     engine.failures.extend([lost(), EngineUnavailable("full")])
     with pytest.raises(EngineUnavailable, match="full"):
@@ -455,7 +463,7 @@ async def test_a_final_error_after_an_unknown_commit_leaves_the_batch_unconfirme
 
 
 async def test_a_contended_settlement_changed_nothing_and_is_not_kept(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     engine.failures.append(Contended("locked"))
     with pytest.raises(Contended):
@@ -465,7 +473,7 @@ async def test_a_contended_settlement_changed_nothing_and_is_not_kept(
 
 
 async def test_two_settlements_that_confirm_the_same_batch_free_its_slot_once(
-    storage: Storage, engine: FakeEngine
+    storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1), op(2))
     states = await asyncio.gather(storage.settle([op(1)]), storage.settle([op(2)]))
@@ -481,9 +489,9 @@ async def test_two_settlements_that_confirm_the_same_batch_free_its_slot_once(
 
 
 async def test_the_oldest_unconfirmed_batches_are_dropped_with_their_slots(
-    storage: Storage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    storage: RetryingStorage, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_module, "_MAX_UNCONFIRMED", 3)
+    monkeypatch.setattr(retrying_storage, "_MAX_UNCONFIRMED", 3)
     for number in range(5):
         await fail_to_settle(storage, engine, op(number))
     assert await storage.settle([op(number) for number in range(5)]) == [None, None, *[JobState.DONE] * 3]
