@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 
 import pytest
 
@@ -29,7 +29,7 @@ async def test_a_process_frozen_past_its_leases_does_not_settle_its_lost_claims(
         ids = [(await broker.enqueue(WORK)).id for _ in range(JOBS)]
         child = await spawn(settle_late, url, 0.5, str(log))
         assert await child.receive() == "ready"
-        child.signal(SIGSTOP)
+        await child.freeze()
 
         jobs: list[Job] = []
 

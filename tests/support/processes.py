@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 from typing import Any, TypeVar
 
 from dayjob.runtime.clock import SYSTEM
@@ -65,6 +65,12 @@ async def wait_for_test() -> None:
 # In the test.
 
 
+def _thread_states(pid: int) -> list[str]:
+    """Return the state of each thread, as the kernel names it; nothing on a system without /proc."""
+    files = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [file.read_text().rpartition(") ")[2][0] for file in files]
+
+
 class Child:
     """A running role, seen from its test."""
 
@@ -90,6 +96,17 @@ class Child:
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
+
+    async def freeze(self) -> None:
+        """Stop the process, and wait until each of its threads has stopped.
+
+        One thread takes SIGSTOP and stops the others. On a busy machine they run on until it is scheduled.
+        """
+        self.signal(SIGSTOP)
+        await until(self._is_frozen)
+
+    async def _is_frozen(self) -> bool:
+        return set(_thread_states(self.pid)) <= {"T", "t"}
 
     async def wait(self) -> int:
         async with asyncio.timeout(BOUND):

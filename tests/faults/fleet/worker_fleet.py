@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from typing import Any
 
 import msgspec
@@ -81,7 +81,7 @@ class WorkerFleet:
     async def freeze(self, member: WorkerProcess) -> None:
         """Stop the process with SIGSTOP; on SQLite not during a write, which would block all others."""
         while True:
-            member.child.signal(SIGSTOP)
+            await member.child.freeze()
             if not self.url.startswith("sqlite:") or self._can_be_written():
                 return
             member.child.signal(SIGCONT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGKILL
 
 import pytest
 
@@ -72,7 +72,7 @@ async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Sp
         child = await spawn(run_once, server.url)
         assert await child.receive() == "ready"
         await until_waiting(server.url)
-        child.signal(SIGSTOP)
+        await child.freeze()
         enqueued = await broker.enqueue("q", encode({}), task="work")
         begun = SYSTEM.elapsed()
         assert (await broker.stats("q")).running == 1
