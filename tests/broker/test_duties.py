@@ -159,7 +159,11 @@ class IdleEngine:
 
     def __init__(self, *, knows_orphans: bool = False) -> None:
         self.capabilities = Capabilities(
-            persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=knows_orphans
+            persistent=False,
+            multi_process=False,
+            transactional_enqueue=False,
+            knows_orphans=knows_orphans,
+            stores_replies=False,
         )
 
     async def reap(self, *_: Any, token: Token) -> int:
