@@ -1,7 +1,7 @@
 """Lost replies: a write that is repeated with its token is applied once and gets its first reply.
 
-For the engines that store replies. The others have no network that could lose one. SlateDB keeps the replies of
-writes that were not durable in time: see ``tests/engines/slatedb/test_lost_replies.py``.
+For the engines that store replies. The others have no network that could lose one. SlateDB keeps the replies
+of writes that were not durable in time: see ``tests/engines/slatedb/test_lost_replies.py``.
 """
 
 from __future__ import annotations
