@@ -2,7 +2,8 @@
 
 A call that fails with ``Transient`` is repeated with growing pauses until ``engine.timeout`` seconds have
 passed since its first try. A write keeps its token for all tries, so that the engine applies it once. Every
-other error is final and raised at once.
+other error is final and raised at once, with one exception. ``Contended`` after a try with an unknown commit
+is repeated, too: the lock may be that of the earlier try, whose commit is still under way.
 
 A settlement whose outcome is still unknown at the end is kept as an ``UnconfirmedBatch``. The next
 settlement of any of its claims first repeats the same batch with its token and uses its reply. The other
@@ -128,8 +129,6 @@ class RetryingStorage:
             write = Write(token)
             try:
                 return await self._retry(call, failure, started, write)
-            except Contended:
-                raise  # Nothing was changed.
             except EngineUnavailable:
                 kept = keep is not None and write.token.repeated and keep(write.token)
                 raise
@@ -261,6 +260,9 @@ class RetryingStorage:
                 commit_unknown = error.commit_unknown
                 if _is_timeout(cause) and not _is_timeout(error):
                     cause = error
+            except Contended:
+                if write is None or not write.token.repeated:
+                    raise  # Nothing was changed.
             except TimeoutError:
                 commit_unknown = True
             else:
