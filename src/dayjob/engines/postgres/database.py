@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -84,14 +84,16 @@ CONTENDED_FOR = 1.0
 _CACHED_STATEMENTS = 200
 
 
-async def connect(settings: PostgresSettings, timeout: float) -> Connection:
+async def connect(
+    settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
+) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     connection: Connection = await asyncpg.connect(
         settings.dsn,
         timeout=timeout,
         statement_cache_size=0 if settings.pgbouncer else _CACHED_STATEMENTS,
         max_cached_statement_lifetime=0,
-        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **SESSION_SETTINGS},
+        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
     )
     try:
         await connection.set_type_codec(

@@ -8,7 +8,7 @@ from typing import Any
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.postgres.database import Connection
 from dayjob.engines.postgres.errors import NOTIFICATIONS_REMEDY
-from dayjob.engines.postgres.migrate import layout_version
+from dayjob.engines.postgres.migrate import read_stored
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import FULL_NOTIFICATION_QUEUE
 
@@ -32,10 +32,10 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 
 
 async def diagnose(connection: Connection, settings: PostgresSettings) -> list[Diagnostic]:
-    layout = await layout_version(connection, settings)
+    stored = await read_stored(connection, settings)
     found = await connection.fetchrow(_SETTINGS)
     return [
-        Diagnostic("layout", "ok", f"version {layout} in schema {settings.schema!r}"),
+        Diagnostic("layout", "ok", f"version {stored.version} in schema {settings.schema!r}"),
         *_settings(dict(found)),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats,
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
+_log = logging.getLogger("dayjob.engines.postgres")
+
 
 class PostgresEngine:
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
@@ -62,13 +65,13 @@ class PostgresEngine:
         statements = self._statements
         pool = Pool(self._settings)
 
-        async def begin(connection: Connection) -> str:
-            await prepare(connection, self._settings)
+        async def read_installation(connection: Connection) -> str:
             installation: str = await connection.fetchval(statements["installation"])
             return installation
 
         try:
-            self._installation = await pool.run_retrying(begin)
+            await prepare(pool, self._settings, lambda text: _log.info("%s: %s", self._settings.url, text))
+            self._installation = await pool.run_retrying(read_installation)
         except BaseException:
             await pool.close()
             raise

@@ -125,9 +125,16 @@ def _remedy(settings: PostgresSettings, error: Exception) -> str | None:
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return "the server is read-only, as a standby is: point the URL at the primary"
     if isinstance(
-        error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError | asyncpg.InvalidSchemaNameError
+        error,
+        asyncpg.UndefinedTableError
+        | asyncpg.UndefinedColumnError
+        | asyncpg.UndefinedFunctionError
+        | asyncpg.InvalidSchemaNameError,
     ):
-        return f"the schema {settings.schema!r} lacks a table or function: run  dayjob migrate"
+        return (
+            f"the schema {settings.schema!r} lacks it: upgrade dayjob if a newer one has migrated the "
+            "schema, else run  dayjob migrate"
+        )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return f"grant the role the schema {settings.schema!r}, or run  dayjob migrate  as its owner"
     if is_notification_queue_full(error):
