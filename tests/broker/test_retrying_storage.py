@@ -295,6 +295,28 @@ async def test_a_slot_is_used_again_and_its_numbers_grow(
     assert len({token.key for token in engine.tokens}) == 3
 
 
+async def test_the_slot_of_a_failed_write_is_used_again_first(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
+    """A try of the failed write may arrive late. It is refused once the slot has a later write."""
+    go = asyncio.Event()
+
+    async def wait(token: Token) -> None:
+        await go.wait()
+
+    slow = asyncio.ensure_future(storage.write(wait))
+    await yield_to_loop()
+    engine.failures.extend([lost(applied=False)] * 100)
+    with pytest.raises(EngineUnavailable):
+        await pause(storage)
+    engine.failures.clear()
+    in_doubt = engine.tokens[-1].slot
+    go.set()
+    await slow
+    await pause(storage)
+    assert engine.tokens[-1].slot == in_doubt
+
+
 async def test_concurrent_writes_have_slots_of_their_own(storage: RetryingStorage) -> None:
     tokens: list[Token] = []
     go = asyncio.Event()

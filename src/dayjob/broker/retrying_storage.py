@@ -16,6 +16,7 @@ A claim whose outcome is still unknown is kept, too. ``lost_claims`` returns its
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -85,7 +86,7 @@ class RetryingStorage:
         self._key_prefix = self._client[8:]
         self._number = 0
         self._slots = 0
-        self._free_slots: list[int] = []
+        self._free_slots: deque[int] = deque()
         self._unconfirmed: dict[UnconfirmedBatch, frozenset[_Settlement]] = {}
         self._late_replies: dict[_Settlement, JobState | None] = {}
         self.unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Token]] = []
@@ -120,22 +121,29 @@ class RetryingStorage:
         self._number += 1
         token = Token(self._key_prefix + self._number.to_bytes(8), self._client, slot, self._number)
         started = self._clock.elapsed()
-        kept = False
+        # A try that arrives late has a smaller number than the slot's next write and is refused. The slot of
+        # a failed write is therefore used again first.
+        free: Callable[[int], None] | None = self._free_slots.append
         try:
             try:
-                return await call(token=token)
+                reply = await call(token=token)
             except Transient as error:
                 failure = error
+            else:
+                free = self._free_slots.appendleft
+                return reply
             write = Write(token)
             try:
-                return await self._retry(call, failure, started, write)
+                reply = await self._retry(call, failure, started, write)
             except EngineUnavailable:
-                kept = keep is not None and write.token.repeated and keep(write.token)
+                if keep is not None and write.token.repeated and keep(write.token):
+                    free = None
                 raise
+            free = self._free_slots.appendleft
+            return reply
         finally:
-            if not kept:
-                # A try that arrives late has a smaller number than the slot's next write and is refused.
-                self._free_slots.append(slot)
+            if free is not None:
+                free(slot)
 
     # Claims.
 
