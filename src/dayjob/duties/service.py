@@ -71,7 +71,7 @@ class Service:
                     return
                 except Exception as error:
                     outage = isinstance(error, EngineUnavailable)
-                    _log.warning(
+                    _log.error(
                         "the %s duty failed; next try in %.1f s: %s", self._duty.name, backoff.pause, error,
                         exc_info=not outage,
                     )  # fmt: skip

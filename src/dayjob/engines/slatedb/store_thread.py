@@ -111,8 +111,8 @@ class Commit(Struct):
 
     @property
     def deadline(self) -> float:
-        """The time by which the first of its calls must end. Calls are in the order of their deadlines."""
-        return self.outcomes[0].call.deadline
+        """The time by which the first of its calls must end."""
+        return min(outcome.call.deadline for outcome in self.outcomes)
 
 
 class StoreThread:
@@ -441,17 +441,20 @@ class StoreThread:
             self._delivering.clear()
             while self._commits:
                 commit = self._commits[0]
-                if not commit.durable.done():
-                    left = max(commit.deadline - SYSTEM.elapsed(), 0)
-                    await asyncio.wait({commit.durable}, timeout=left / 2)
-                    if not commit.durable.done():
-                        self._search_cause()
-                        left = max(commit.deadline - SYSTEM.elapsed(), 0)
-                        await asyncio.wait({commit.durable}, timeout=left)
+                if not await self._is_durable(commit, share=0.5):
+                    self._search_cause()
+                    await self._is_durable(commit)
                 self._conclude(commit)
                 self._commits.popleft()
                 self._delivered.set()
             await self._delivering.wait()
+
+    async def _is_durable(self, commit: Commit, share: float = 1.0) -> bool:
+        """Return whether the commit ends within that share of the time left to it."""
+        left = (commit.deadline - SYSTEM.elapsed()) * share
+        if left > 0 and not commit.durable.done():
+            await asyncio.wait({commit.durable}, timeout=left)
+        return commit.durable.done()
 
     def _conclude(self, commit: Commit) -> None:
         """Deliver the outcomes of a commit. None of them counts if the last write has failed."""
