@@ -65,6 +65,20 @@ def test_region_and_endpoint_become_the_store_s_variables() -> None:
     assert "AWS_ALLOW_HTTP" not in dict(settings_of("s3://bucket/jobs?endpoint=https://store").variables)
 
 
+@pytest.mark.parametrize(
+    ("url", "variables"),
+    [
+        ("gs://b/jobs?endpoint=https://store", {"GOOGLE_BASE_URL": "https://store"}),
+        (
+            "az://c/jobs?endpoint=http://127.0.0.1:1/account",
+            {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1/account", "AZURE_ALLOW_HTTP": "true"},
+        ),
+    ],
+)
+def test_every_bucket_takes_an_endpoint(url: str, variables: dict[str, str]) -> None:
+    assert dict(settings_of(url).variables) == variables
+
+
 def test_two_endpoints_are_two_databases() -> None:
     one, other = (
         settings_of("s3://b/jobs?endpoint=https://one"),
