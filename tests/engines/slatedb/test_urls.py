@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
@@ -124,3 +126,23 @@ def test_a_refused_conditional_write_is_a_take_over_only_at_opening() -> None:
     settings = settings_of("s3://bucket/jobs")
     assert isinstance(settings.translated(error, opening=True), EngineFenced)
     assert isinstance(settings.translated(error), Transient)
+
+
+async def test_a_reader_that_fails_again_and_again_ends_although_requests_succeed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Builder:
+        def __init__(self, *_: object) -> None: ...
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        async def build(self) -> None:
+            raise uniffi.Error.Unavailable("an object is damaged")
+
+    monkeypatch.setattr(uniffi, "DbReaderBuilder", Builder)
+    requests = count(1)
+    monkeypatch.setattr("dayjob.engines.slatedb.settings._succeeded", lambda _: next(requests))
+    async with asyncio.timeout(20):
+        with pytest.raises(EngineUnavailable, match="an object is damaged"):
+            await settings_of("file:///jobs?timeout=0.3").open_reader()
