@@ -53,7 +53,7 @@ _MAX_UNCONFIRMED = 1000
 _MAX_LATE_REPLIES = 100_000
 """Replies of confirmed batches that are kept for callers that have not retried yet."""
 
-_Settlement = tuple[bytes, int, str]
+_Settlement = tuple[bytes, bytes, str]
 """The claim and the transition that settles it."""
 
 
@@ -271,7 +271,7 @@ class RetryingStorage:
 
 
 def _settlement(op: SettleOp) -> _Settlement:
-    return op.key, op.epoch, op.transition
+    return op.key, op.claim, op.transition
 
 
 def _is_timeout(error: Transient) -> bool:

@@ -259,16 +259,19 @@ class Session:
     async def wait(self, key: bytes, seconds: float | None) -> Waited:
         """Wait until the job has finished or the time is over. Read it again after each signal."""
         deadline = None if seconds is None else self.clock.elapsed() + seconds
-        seen = False
+        first: Job | None = None
         with self.engine.signals.listen([job_topic(key)]) as event:
             while True:
                 event.clear()
                 job = await self.get(key)
-                if job is None:
-                    return Waited("completed" if seen else "not_found")
+                if first is None:
+                    if job is None:
+                        return Waited("not_found")
+                    first = job
+                elif job is None or job.enqueued_us > first.enqueued_us:
+                    return Waited("completed")  # It is not kept. A new job may have its id.
                 if job.state.finished:
                     return Waited("completed", job)
-                seen = True
                 left = None if deadline is None else deadline - self.clock.elapsed()
                 if left is not None and left <= 0:
                     return Waited("timed_out", job)
@@ -343,7 +346,7 @@ class Session:
 
     async def _release(self, jobs: list[Job]) -> None:
         ops = tuple(
-            SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+            SettleOp(job.key, job.claim, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
         )
         try:
             await self.settle(ops)

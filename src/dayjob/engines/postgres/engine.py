@@ -148,19 +148,19 @@ class PostgresEngine:
         found = await self._database.fetch(
             "renew", now,
             [renewal.key for renewal in renewals],
-            [renewal.epoch for renewal in renewals],
+            [renewal.claim for renewal in renewals],
             [renewal.lease for renewal in renewals],
         )  # fmt: skip
         renewed = {(row[0], row[1]): Renewed(row[2], row[3]) for row in found}
-        return [renewed.get((renewal.key, renewal.epoch), Renewed(None)) for renewal in renewals]
+        return [renewed.get((renewal.key, renewal.claim), Renewed(None)) for renewal in renewals]
 
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
-        latest = {(report.key, report.epoch): report for report in reports}
+        latest = {(report.key, report.claim): report for report in reports}
         await self._database.execute(
             "record_progress",
             token,
             [key for key, _ in latest],
-            [epoch for _, epoch in latest],
+            [claim for _, claim in latest],
             [rows.json_text((report.fraction, report.message)) for report in latest.values()],
         )
 
@@ -195,7 +195,7 @@ class PostgresEngine:
         notifier.jobs_finished(list(ended))
         return outcomes
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return [(row[0], row[1]) for row in await self._database.fetch("cancel_requests")]
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:

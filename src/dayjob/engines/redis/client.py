@@ -150,7 +150,7 @@ class Client:
     async def run_idempotent(self, verb: str, *arguments: bytes | str | int, now: int | None = None) -> Any:
         """Return the reply of a script that stores no reply, since a repetition changes nothing."""
         keys = self.settings.keys
-        head = ("" if now is None else now, keys.changes, keys.ends, 0, 0)
+        head = ("" if now is None else now, keys.changes, keys.ends, 0, 0, b"")
         return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
 
     def begin(self, command: Command) -> Coroutine[Any, Any, list[Any]]:

@@ -116,7 +116,14 @@ class RedisEngine:
         """
         if token is None:
             token = _new_token()
-        head = ("" if now is None else now, self._keys.changes, self._keys.ends, token.number, step)
+        head = (
+            "" if now is None else now,
+            self._keys.changes,
+            self._keys.ends,
+            token.number,
+            step,
+            token.key,
+        )
         keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
         return await self._client.run(verb, keys, (*head, *given))
 
@@ -179,7 +186,7 @@ class RedisEngine:
                     jobs.append(record.claimed_job(key, blob))
                 except record.Corrupt as error:
                     keys.append(key)
-                    errors += (record.epoch_of(blob), str(error))
+                    errors += (record.claim_of(blob), str(error))
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
@@ -192,7 +199,7 @@ class RedisEngine:
 
         A late job is delivered only after the reply, which shows whether its claim is still current.
         """
-        reply = self._client.begin(("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)))
+        reply = self._client.begin(("ZREM", self._keys.handoffs, job.key + job.claim))
         if not late:
             waiting.deliver(job)
         task = asyncio.get_running_loop().create_task(self._acknowledged(reply, waiting, job, late))
@@ -224,7 +231,7 @@ class RedisEngine:
     ) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
         for renewal in renewals:
-            given += (renewal.epoch, renewal.lease)
+            given += (renewal.claim, renewal.lease)
         reply = await self._run(token, "renew", now, *given)
         renewed: list[Renewed] = []
         for start in range(0, len(reply), 9):
@@ -235,7 +242,7 @@ class RedisEngine:
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
-            given += (report.epoch, record.progress(report.fraction, report.message))
+            given += (report.claim, record.progress(report.fraction, report.message))
         await self._run(token, "record_progress", None, *given)
 
     # Jobs by id.
@@ -250,14 +257,14 @@ class RedisEngine:
         given = (arguments.ids(keys), *arguments.retention(retention))
         return [_OUTCOMES[code] for code in await self._run(token, "cancel", now, *given)]
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         await self._listen()
         (keys,) = await self._client.execute(("SMEMBERS", self._keys.cancel_requests))
         if not keys:
             return []
         (blobs,) = await self._client.execute(("HMGET", self._keys.jobs, *keys))
         return [
-            (key, record.epoch_of(blob))
+            (key, record.claim_of(blob))
             for key, blob in zip(keys, blobs, strict=True)
             if record.cancel_requested(blob)
         ]

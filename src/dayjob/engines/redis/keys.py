@@ -27,7 +27,7 @@ key                  type    content                                         rem
 ``dead_index``       zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
-``handoffs``         zset    id epoch by the deadline of the acknowledgment  by the acknowledgment, or after
+``handoffs``         zset    id claim by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``layout``           string  the version of this layout                      never
 ``reply:…``          string  number, step and reply of the last write of     by the next write, or after ten
@@ -44,11 +44,12 @@ under its queue, and one under the empty name for all queues. ``find_dead`` remo
 record left.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``).
+Layout 4 added the claim to the records.
 """
 
 from __future__ import annotations
 
-LAYOUT = 3
+LAYOUT = 4
 """The version that this code reads and writes."""
 
 FIXED = (

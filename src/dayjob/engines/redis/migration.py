@@ -18,7 +18,7 @@ OPENING_TIMEOUT = 5.0
 
 _DEAD_INDEX_LAYOUT = 2
 _PAGE = 250
-"""Dead jobs of layout 1 that one call indexes: each is read with its payload."""
+"""Jobs of an older layout that one call migrates: each is read with its payload."""
 
 _checked: set[str] = set()
 
@@ -41,6 +41,7 @@ async def prepare(client: Client) -> None:
             ("SETNX", settings.keys.layout, LAYOUT), ("GET", settings.keys.layout), timeout=timeout
         )
     if layout.isdigit() and int(layout) < LAYOUT:
+        await _add_claims(client)
         if int(layout) < _DEAD_INDEX_LAYOUT:
             await _build_dead_index(client)
         layout = await _migrate(client, timeout)
@@ -53,6 +54,13 @@ async def prepare(client: Client) -> None:
         _checked.add(settings.shown)
         for risk in await risks(client):
             _log.warning("%s: %s", settings.shown, risk)
+
+
+async def _add_claims(client: Client) -> None:
+    """Give the records of layout 3 or older a claim. Like the index, it may be done several times."""
+    cursor = b"0"
+    while (cursor := await client.run_idempotent("add_claims", cursor, _PAGE)) != b"0":
+        pass
 
 
 async def _build_dead_index(client: Client) -> None:

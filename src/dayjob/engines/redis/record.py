@@ -28,8 +28,8 @@ STATES = {code: state for state, code in STATE_CODES.items()}
 TIME = Layout(">q")
 RETENTION = Layout(">qqq")
 NUMBERS = Layout(">BIIIqq")
-_FORMAT = 1
-_HEAD = Layout(">BBBIIIIqqqqqqqHHHIIII")
+_FORMAT = 2
+_HEAD = Layout(">BBBIIIQ16sqqqqqqqHHHIIII")
 _FAILURE_SIZE = Layout(">I")
 _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
@@ -93,8 +93,8 @@ def progress(fraction: float, message: str) -> bytes:
 
 def claimed_job(key: bytes, record: bytes) -> Job:
     """Return the job with the fields that a run needs. Raise ``Corrupt`` if its facts can't be decoded."""
-    (_, _, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease, _, expires, _,
-     queue_size, dedup_size, worker_size, error_size, errors_size, result_size, progress_size
+    (_, _, flags, priority, attempts, max_attempts, epoch, claim, enqueued, run, claimed, lease, _, expires,
+     _, queue_size, dedup_size, worker_size, error_size, errors_size, result_size, progress_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
     end = _HEAD.size + queue_size
     queue = record[_HEAD.size : end].decode("utf-8", "replace")
@@ -109,7 +109,7 @@ def claimed_job(key: bytes, record: bytes) -> Job:
         key=key, queue=queue, task=found.task, payload=found.payload, headers=found.headers or {},
         tenant=found.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
-        lease_us=lease,
+        lease_us=lease, claim=claim,
     )  # fmt: skip
     if worker_size:
         job.worker = record[worker_at:error_at].decode("utf-8", "replace")
@@ -122,9 +122,9 @@ def claimed_job(key: bytes, record: bytes) -> Job:
     return job
 
 
-def epoch_of(record: bytes) -> int:
-    epoch: int = _HEAD.unpack_from(record)[6]
-    return epoch
+def claim_of(record: bytes) -> bytes:
+    claim: bytes = _HEAD.unpack_from(record)[7]
+    return claim
 
 
 def cancel_requested(record: bytes) -> bool:
@@ -139,7 +139,7 @@ def full_job(key: bytes, record: bytes) -> Job:
     Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
-        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes
+        (format, state, flags, _, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes
          ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None

@@ -134,7 +134,7 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     _fill_heaps(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [
-        (key, store.active.jobs[key].epoch)
+        (key, store.active.jobs[key].claim)
         for key, other in store.claims.sessions.items()
         if other != session
     ]
@@ -217,10 +217,10 @@ async def _load_claims(store: SlateStore) -> None:
                 record = store.active.jobs.get(key)
                 if record is None:
                     continue
-                if record.state is JobState.PENDING and record.epoch == epoch - 1:
-                    records.claim(record, claim.now, lease, claim.worker)
+                if record.state is JobState.PENDING and record.epoch < epoch:
+                    records.claim(record, claim.now, lease, claim.worker, claim.key)
                     claims.sessions[key] = claim.session
-                if records.is_current(record, epoch):
+                if records.is_current(record, claim.key):
                     running.add(key)
             number = claims.add(claim, running, keys.claim_number(stored))
             if not running:

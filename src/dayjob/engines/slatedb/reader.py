@@ -100,7 +100,7 @@ class SlateReader:
     cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
     sweep_finished = compare_and_set = _refuse
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return []
 
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:

@@ -9,10 +9,10 @@ end
 for _ = 1, take_number() do
   redis.call('ZREM', WAITING_CLAIMS, take())
 end
-local replies, claims = claim_all()
-for _, claim in ipairs(claims) do
-  if #claim > 0 then
-    store_reply(claims)
+local replies, ids = claim_all()
+for _, of_request in ipairs(ids) do
+  if #of_request > 0 then
+    store_reply(ids)
     break
   end
 end

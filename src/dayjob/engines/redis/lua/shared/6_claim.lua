@@ -63,9 +63,9 @@ local function wait_for(queue, waiting, lease, worker)
 end
 
 -- Return for each request a list of ids and records in turns, or, if there is none, the member of its waiting claim;
--- and the claims to store for a repetition: ids and epochs.
+-- and the ids of each, to store for a repetition.
 local function claim_all()
-  local replies, claims = {}, {}
+  local replies, ids = {}, {}
   for number = 1, take_number() do
     local limit, worker, waiting, reply, queue, lease = take_number(), take(), take(), {}, nil, nil
     for _ = 1, take_number() do
@@ -74,28 +74,26 @@ local function claim_all()
         limit = claim_from(queue, lease, worker, limit, reply)
       end
     end
-    replies[number], claims[number] = reply, {}
+    replies[number], ids[number] = reply, {}
     for index = 1, #reply, 2 do
-      local r = loaded[reply[index]]
-      table.insert(claims[number], r.id)
-      table.insert(claims[number], r.epoch)
+      table.insert(ids[number], reply[index])
     end
     flush(true) -- so that the next request does not find the same jobs
     if waiting ~= '' and #reply == 0 then
       replies[number] = wait_for(queue, waiting, lease, worker)
     end
   end
-  return replies, claims
+  return replies, ids
 end
 
 -- Return the reply again, with the claims that are still current.
-local function claimed_again(claims)
+local function claimed_again(ids)
   local replies = {}
-  for number, of_request in ipairs(claims) do
+  for number, of_request in ipairs(ids) do
     local reply = {}
-    for index = 1, #of_request, 2 do
-      local r = load(of_request[index])
-      if is_current(r, of_request[index + 1]) then
+    for _, id in ipairs(of_request) do
+      local r = load(id)
+      if is_current(r, TOKEN) then
         reply[#reply + 1] = r.id
         reply[#reply + 1] = encode(r)
       end
