@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from struct import Struct as Layout
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, LeaseLost, NewJob
-from dayjob.engines.base import DocumentWrite
+from dayjob.engines.base import DocumentWrite, Progress
 from dayjob.engines.redis import migration
 from dayjob.engines.redis.client import Client
 from dayjob.engines.redis.keys import LAYOUT, RENAMED, Keys
 from dayjob.engines.redis.scripts import script
-from dayjob.model.job import NO_CLAIM
+from dayjob.model.job import NO_CLAIM, id_key
 from tests.engines.redis.conftest import QUIET
-from tests.support.arrange import KEEP_ALL, cancelled, claim_one, dead, done
+from tests.support.arrange import KEEP_ALL, cancelled, claim_one, dead, done, record
 from tests.support.observe import everything
 from tests.support.servers.redis import Server, client
+from tests.support.servers.redis_audit import DAMAGED
 
 KEYS = Keys("dayjob")
+EPOCH = 7
+"""The epoch of the claimed jobs of an older layout."""
 
 
 def first_layout(server: Server) -> None:
@@ -43,17 +48,38 @@ def second_layout(server: Server) -> None:
 
 
 def third_layout(server: Server) -> None:
-    """Turn the layout into layout 3, whose records have no claims, and epochs of four bytes."""
+    """Turn the layout into layout 3, whose records include payloads and results, and no claims."""
     with client(server.url) as connection:
+        payloads, results = connection.hgetall(KEYS.payloads), connection.hgetall(KEYS.results)
         for id, record in connection.hgetall(KEYS.jobs).items():
-            connection.hset(KEYS.jobs, id, b"\1" + record[1:15] + record[19:23] + record[39:])
+            connection.hset(KEYS.jobs, id, old_record(record, payloads.get(id, b""), results.get(id, b"")))
+        connection.delete(KEYS.payloads, KEYS.results)
         connection.set(KEYS.layout, 3)
 
 
-async def without_epochs(broker: Broker) -> dict[str, Any]:
+def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
+    new, old = Layout(">BBBIIIQ16sqqqqqqqHHHIIII"), Layout(">BBBIIIIqqqqqqqHHHIIII")
+    _, state, flags, priority, attempts, most, _, _, *numbers, error, errors, progress, _ = new.unpack_from(
+        record
+    )
+    progress_at = new.size + sum(numbers[-3:]) + error + errors
+    epoch = EPOCH if attempts else 0
+    facts_at = progress_at + progress
+    task, *others = msgspec.msgpack.decode(record[facts_at:])
+    return b"".join([
+        old.pack(
+            1, state, flags, priority, attempts, most, epoch, *numbers, error, errors, len(result), progress
+        ),
+        record[new.size : progress_at], result,
+        record[progress_at:facts_at], msgspec.msgpack.encode([task, payload, *others]),
+    ])  # fmt: skip
+
+
+async def stored(broker: Broker) -> dict[str, Any]:
+    """Return the state, with the epochs that an older layout has."""
     state = await everything(broker)
     for job in state["jobs"]:
-        del job["epoch"]
+        job["epoch"] = EPOCH if job["attempts"] else 0
     return state
 
 
@@ -78,42 +104,41 @@ async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -
         await broker.close()
 
 
-async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None:
-    async with Broker(server.url, config=QUIET) as broker:
-        await broker.enqueue("q")
-        claim = await claim_one(broker)
-        await broker.cancel(claim.id)
-        id = await dead(broker)
-        assert await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
-        before = await without_epochs(broker)
-    second_layout(server)
+@pytest.mark.parametrize("size", [0, 10, 300, 70_000, 1_000_000])
+async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server, size: int) -> None:
+    """Each size has another encoding; the pages of the largest are bounded by bytes."""
+    number = 20 if size == 1_000_000 else 600
+    async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
+        options: dict[str, Any] = {"task": "t" * (size % 99), "tenant": "acme", "headers": {"h": "v"}}
+        await broker.enqueue_many([NewJob("q", bytes(size), **options) for _ in range(number)])
+        claims = await broker.claim("q", limit=5)
+        await broker.ack(claims[0], result=bytes(size))
+        await broker.ack(claims[1])
+        await broker.nack(claims[2], "boom")
+        await broker.record_progress([Progress(claims[3].key, claims[3].claim, 0.5, "half")])
+        before = await stored(broker)
+    third_layout(server)
     brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
-    for broker in brokers:
-        assert await without_epochs(broker) == before
-        assert [key for key, _ in await broker._engine.cancel_requests()] == [claim.key]
-        assert [job.id for job in await broker.latest_dead()] == [id]
-        assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
-        await broker.close()
     with client(server.url) as connection:
         assert connection.get(KEYS.layout) == b"4"
-        assert not connection.exists(*(KEYS.named(old) for old in RENAMED))
+        assert connection.hlen(KEYS.payloads) == (number if size else 0)
+    assert await stored(brokers[0]) == before
+    with pytest.raises(LeaseLost):
+        await brokers[0].ack(claims[3])
+    assert [len(job.payload) for job in await brokers[1].claim("q")] == [size]
+    for broker in brokers:
+        await broker.close()
 
 
-@pytest.mark.parametrize("part", [1, 250])
-async def test_the_jobs_of_the_third_layout_get_claims(
-    server: Server, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    """A claim of an older dayjob has no key, so it ends with its lease. The other jobs continue."""
-    monkeypatch.setattr(migration, "_PAGE", part)
+async def test_a_claim_of_the_third_layout_ends_with_its_lease(server: Server) -> None:
+    """It has no key, so no process can settle it."""
     async with Broker(server.url, config=QUIET) as broker:
         await broker.enqueue("q")
         claim = await claim_one(broker, lease=1e-6)
-        await broker.enqueue_many([NewJob("many", b"%d" % number) for number in range(600)])
-        before = await without_epochs(broker)
     third_layout(server)
     async with Broker(server.url, config=QUIET) as broker:
-        assert await without_epochs(broker) == before
+        assert (await record(broker, claim.id)).epoch == EPOCH
         for stale in (claim, replace(claim, claim=NO_CLAIM)):
             with pytest.raises(LeaseLost):
                 await broker.ack(stale)
@@ -121,8 +146,40 @@ async def test_the_jobs_of_the_third_layout_get_claims(
         again = await claim_one(broker)
         assert (again.id, again.attempts) == (claim.id, 2)
         await broker.ack(again)
-        many = await broker.claim("many", limit=600)
-        assert [job.payload for job in many] == [b"%d" % number for number in range(600)]
+
+
+async def test_a_damaged_record_of_the_third_layout_is_quarantined(server: Server) -> None:
+    async with Broker(server.url, config=QUIET) as broker:
+        first, second = await broker.enqueue_many([NewJob("q", b"first"), NewJob("q", b"second")])
+    third_layout(server)
+    with client(server.url) as connection:
+        DAMAGED.add(id_key(first.id))
+        connection.hset(KEYS.jobs, id_key(first.id), connection.hget(KEYS.jobs, id_key(first.id))[:-3])
+    async with Broker(server.url, config=QUIET) as broker:
+        assert [job.id for job in await broker.claim("q", limit=2)] == [second.id]
+        assert [job.id for job in await broker.dead_jobs("q")] == [first.id]
+
+
+async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None:
+    async with Broker(server.url, config=QUIET) as broker:
+        await broker.enqueue("q")
+        claim = await claim_one(broker)
+        await broker.cancel(claim.id)
+        id = await dead(broker)
+        assert await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
+        before = await stored(broker)
+    second_layout(server)
+    brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
+    await asyncio.gather(*(broker.open() for broker in brokers))
+    for broker in brokers:
+        assert await stored(broker) == before
+        assert [key for key, _ in await broker._engine.cancel_requests()] == [claim.key]
+        assert [job.id for job in await broker.latest_dead()] == [id]
+        assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
+        await broker.close()
+    with client(server.url) as connection:
+        assert connection.get(KEYS.layout) == b"4"
+        assert not connection.exists(*(KEYS.named(old) for old in RENAMED))
 
 
 @pytest.mark.parametrize("part", [1, 4, 5, 250])
@@ -159,7 +216,7 @@ async def test_an_interrupted_index_is_completed_by_the_next_opening(
     async def interrupted(client: Client, verb: str, *arguments: bytes | str | int) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 3:
+        if calls == 3:  # The first call moves payloads.
             raise EngineUnavailable("the server is gone")
         return await run(client, verb, *arguments)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.model.job import NO_CLAIM, Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
+Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 
 FOREVER = -1
 """Retention without end; 0 is not at all."""
@@ -70,6 +71,14 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     return [list(map(getter, jobs)) for getter in _GETTERS]
 
 
+def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
+    """Return the items by job id. Statements lock the jobs in the order of their parameters.
+
+    Without one order, two batches with the same jobs would wait for each other.
+    """
+    return sorted(items, key=attrgetter("key"))
+
+
 def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
     """Return the parameters of ``ack.sql`` from the second on; the driver encodes arrays item by item."""
     keys = b"".join([op.key for op in ops]).hex(",", 16)
@@ -77,8 +86,10 @@ def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
     return f"{{{keys}}}", f"{{{claims}}}", len(ops)
 
 
-def settle_columns(ops: Sequence[SettleOp], first: int = 1) -> list[list[Any]]:
-    """Return the parameters of ``settle.sql`` from the third on. ``first`` is the first number."""
+def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list[Any]]:
+    """Return the parameters of ``settle.sql`` from the third on. They are numbered from ``first`` on."""
+    numbered = sorted(enumerate(settlements, first), key=lambda item: item[1].key)  # The lock order.
+    ops = [op for _, op in numbered]
     return [
         [op.key for op in ops],
         [op.claim for op in ops],
@@ -90,7 +101,7 @@ def settle_columns(ops: Sequence[SettleOp], first: int = 1) -> list[list[Any]]:
         [_retention(op.retention.done) for op in ops],
         [_retention(op.retention.dead) for op in ops],
         [_retention(op.retention.cancelled) for op in ops],
-        list(range(first, first + len(ops))),
+        [number for number, _ in numbered],
     ]
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from dayjob.engines.base import SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
-from dayjob.engines.postgres.insert import Transaction, insert_all
+from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.rows import ack_columns, settle_columns
+from dayjob.engines.postgres.rows import ack_columns, in_lock_order, settle_columns
 from dayjob.model.job import FINISHED, JobState
 from dayjob.runtime.signals import DUE
 
@@ -36,8 +36,9 @@ async def settle(
             first.setdefault((op.key, op.claim), op)
         sent = list(first.values())
     if all(op.plain for op in sent):
+        sent = in_lock_order(sent)
         reply = await database.write_statement("ack", token, *ack_columns(sent))
-        if reply is None and sent is ops:
+        if reply is None and len(sent) == len(ops):
             notifier.jobs_finished([op.key for op in ops])
             return [JobState.DONE] * len(ops)
     elif not any(op.insert or op.kv for op in sent):
@@ -86,8 +87,9 @@ async def _settle_with_effects(
             await transaction.run("store_reply", key, reply)
         return reply
 
+    wait_for_locks = all(is_plain(op.insert) and not op.kv for op in ops)
     with notifier.with_commit([job for op in ops for job in op.insert]) as message:
-        return await database.write(token, key, run, wait_for_locks=False)
+        return await database.write(token, key, run, wait_for_locks=wait_for_locks)
 
 
 async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:

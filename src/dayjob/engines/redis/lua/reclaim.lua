@@ -39,10 +39,6 @@ for _, id in ipairs(ids) do
     lost = lost + 1
   end
 end
-local reply = { STEP, page[1], lost }
-if lost > ended_before then
-  flush(true)
-  publish()
-  store_reply(reply)
-end
-return reply
+flush(true)
+publish()
+return store_reply({ STEP, page[1], lost })
