@@ -243,7 +243,11 @@ class Session:
                     event.clear()
                     if refreshed is not None:
                         request = await refreshed()
-                    jobs = await self.claim(request) if request.queues and request.limit else []
+                    if request.queues and request.limit:
+                        jobs = await self.claim(request)
+                    else:
+                        jobs = []
+                        await self._release_lost_claims()
                     jobs = waiting.take(jobs, request.limit)
                     left = deadline - self.clock.elapsed()
                     if jobs or left <= 0:
@@ -307,12 +311,16 @@ class Session:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # A broker without claims needs no cancel requests.
         checks = self.claims.checks
-        if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
-            await self._release(lost)
+        await self._release_lost_claims()
         claimed = await self.storage.claim(requests)
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
+
+    async def _release_lost_claims(self) -> None:
+        """Release the jobs of earlier claims whose reply was lost, so that the attempts do not count."""
+        if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
+            await self._release(lost)
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""

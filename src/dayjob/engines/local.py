@@ -275,6 +275,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         found = await self._read(lambda store: store.stats())
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
+
     async def paused(self) -> set[str]:
         return await self._read(lambda store: store.paused())
 

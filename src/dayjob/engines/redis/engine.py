@@ -326,6 +326,10 @@ class RedisEngine:
         found = await queries.stats(self._client)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        await self._listen(for_claims=True)
+        return await queries.pending_queues(self._client)
+
     async def position(self, key: bytes, limit: int) -> int:
         return await queries.position(self._client, key, limit)
 

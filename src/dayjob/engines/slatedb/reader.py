@@ -122,6 +122,9 @@ class SlateReader:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
+
     async def paused(self) -> set[str]:
         return {name for name, row in (await self._queues()).items() if row.paused}
 
