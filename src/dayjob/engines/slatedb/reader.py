@@ -50,7 +50,7 @@ class SlateReader:
         self._open = True
         try:
             async with self._source() as source:
-                await self.settings.opening(check_layout(source))
+                await check_layout(source)
         except BaseException:
             self._open = False
             raise

@@ -94,8 +94,10 @@ class SlateStore(Store):
         key, active = job.key, self.active
         other = active.conflict(key, job.queue, job.dedup_key)
         if other != key and self.archive.has(key, self._archived):
-            return key
+            other = key
         if other is not None:
+            # The reply promises a stored job. A commit shows that no other process has taken over since.
+            self.write_batch.confirm()
             return other
         if key <= self.newest:
             self._forget_claims(key)

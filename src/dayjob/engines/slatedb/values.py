@@ -95,13 +95,17 @@ class Queue(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Owner(Struct, array_like=True, frozen=True):
-    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``."""
+    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``.
+
+    ``tried_store`` names the store that was found to honour conditional writes.
+    """
 
     session: int
     process: Process
     beat_us: int
     interval_us: int
     closed: bool = False
+    tried_store: str = ""
 
 
 class Removal(Struct, array_like=True, frozen=True, gc=False):
