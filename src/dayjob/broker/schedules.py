@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -90,6 +91,8 @@ class Schedules:
         self._clock = clock
         self._undeclared: dict[str, float] = {}
         self._reported: dict[str, str | None] = {}
+        self._fired_at: float = inf
+        """The engine's time of the last call of ``fire``."""
 
     async def all(self) -> list[Schedule]:
         _, stored = await self._read()
@@ -156,22 +159,24 @@ class Schedules:
         """Enqueue the jobs that are due. Return microseconds until the next call."""
         while True:
             now, stored = await self._read()
+            set_back = now < self._fired_at  # At the first call, the clock may have been set back before.
             due = {
                 id: each
                 for id, each in stored.items()
                 if each.schedule is not None
-                and (each.schedule.app is not None or _is_due(each.schedule, now))
+                and (set_back or each.schedule.app is not None or _is_due(each.schedule, now))
             }
             if due:
                 workers = await self._live_workers()
-                writes, jobs = self._plan(due, workers, now)
+                writes, jobs = self._plan(due, workers, now, set_back)
                 if writes:
                     await self._storage.compare_and_set(writes, jobs)
                     continue  # Another process may have changed a document: read again.
+            self._fired_at = now
             return self._wait(stored, now)
 
     def _plan(
-        self, due: dict[str, Stored], workers: LiveWorkers, now: int
+        self, due: dict[str, Stored], workers: LiveWorkers, now: int, set_back: bool
     ) -> tuple[list[DocumentWrite], list[Insertion]]:
         writes: list[DocumentWrite] = []
         jobs: list[Insertion] = []
@@ -187,11 +192,12 @@ class Schedules:
                     writes.append(DocumentWrite(KIND, id, each.value, None))
                 continue
             self._undeclared.pop(id, None)
-            if not _is_due(schedule, now):
-                continue
-            after, new = self._fired(schedule, workers, now)
-            jobs += new
-            size += insertions_weight(new)[1]
+            if _is_due(schedule, now):
+                after, new = self._fired(schedule, workers, now)
+                jobs += new
+                size += insertions_weight(new)[1]
+            else:
+                after = self._realigned(schedule, now) if set_back else schedule
             if after != schedule:
                 writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
             if len(jobs) >= IN_A_COMMIT or size >= BATCH_BYTES:
@@ -218,6 +224,18 @@ class Schedules:
             )  # fmt: skip
         self._reported.pop(schedule.id, None)
         return due.schedule, jobs
+
+    def _realigned(self, schedule: Schedule, now: int) -> Schedule:
+        try:
+            after = schedule.realigned(now)
+        except Exception as error:
+            return self._failed(schedule, f"{type(error).__name__}: {error}")
+        if after is not schedule:
+            _log.warning(
+                "schedule %r: the clock was set back, so its next due time is no longer %s but %s",
+                schedule.id, schedule.next_at, after.next_at,
+            )  # fmt: skip
+        return after
 
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:

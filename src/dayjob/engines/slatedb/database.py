@@ -31,6 +31,14 @@ class Source:
         except uniffi.Error as error:
             raise self.settings.translated(error) from error
 
+    async def written_ms(self, key: bytes) -> int | None:
+        """Return the time of the row's last write by SlateDB's clock, in milliseconds; None without a row."""
+        try:
+            row = await self._handle.get_key_value(key)
+        except uniffi.Error as error:
+            raise self.settings.translated(error) from error
+        return None if row is None else int(row.create_ts)
+
     async def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []
         for start in range(0, len(keys), _CONCURRENT_READS):

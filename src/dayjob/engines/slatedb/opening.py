@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from dayjob.engines import record as records
@@ -79,9 +80,8 @@ async def check_owner(settings: SlateSettings) -> None:
     source = Source(settings, reader)
     try:
         await settings.opening(check_layout(source))
-        if settings.take_over:
-            return
-        owner = await settings.opening(read_owner(source))
+        owner = None if settings.take_over else await settings.opening(read_owner(source))
+        written_ms = await settings.opening(source.written_ms(keys.OWNER))
     finally:
         await source.close()
     if owner is not None and is_alive(owner, this_process()):
@@ -90,6 +90,18 @@ async def check_owner(settings: SlateSettings) -> None:
             f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
             "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
         )
+    await _wait_for_clock(settings, written_ms or 0)
+
+
+async def _wait_for_clock(settings: SlateSettings, written_ms: int) -> None:
+    """Wait until this machine's clock has reached the last write. Raise if that takes too long.
+
+    SlateDB refuses a write at an earlier time, because its garbage collector depends on the order of times.
+    """
+    ahead = written_ms / 1000 - SYSTEM.now() / SECOND
+    if ahead > settings.timeout:
+        raise settings.clock_behind(f"its last write is {ahead:,.0f} s ahead of this machine's clock")
+    await SYSTEM.wait(asyncio.Event(), ahead)
 
 
 def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:

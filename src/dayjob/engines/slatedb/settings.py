@@ -27,6 +27,7 @@ _NEVER_MS = 86_400_000
 _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
+_CLOCK_BEHIND = "invalid clock tick"
 
 
 class SlateSettings(Struct, frozen=True):
@@ -145,6 +146,8 @@ class SlateSettings(Struct, frozen=True):
         text = _text(error)
         if isinstance(error, uniffi.Error.Closed) and error.reason is uniffi.CloseReason.FENCED:
             return self.fenced()
+        if _CLOCK_BEHIND in text:
+            return self.clock_behind(text)
         if opening and isinstance(error, (uniffi.Error.Data, uniffi.Error.Invalid)):
             return ConfigError(
                 f"{self.url}: it can't be opened ({text}): check the URL; if it is right, this is no "
@@ -154,6 +157,12 @@ class SlateSettings(Struct, frozen=True):
         if opening and refused is not None:
             return ConfigError(f"{self.url}: the store refuses it ({text}): {_REFUSALS[refused]}")
         return EngineUnavailable(f"{self.url}: the store failed ({text}): the operation may be repeated")
+
+    def clock_behind(self, reason: str) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
+            "at the last write, read the database with ?readonly=1, and open it when that time has come"
+        )
 
     def fenced(self) -> EngineFenced:
         return EngineFenced(
