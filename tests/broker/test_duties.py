@@ -12,7 +12,8 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import Promote, Reap, Service, Sweep
 from dayjob.duties.duties import LOCKED, MAX_BATCH, SOON
-from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
+from dayjob.engines.base import Capabilities, Document, RetentionByQueue, RetentionTimes, Token
+from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns
 
@@ -166,6 +167,9 @@ class IdleEngine:
             stores_replies=False,
         )
 
+    async def documents(self, kind: str, now: int | None) -> tuple[int, list[Document]]:
+        return SYSTEM.now(), []
+
     async def reap(self, *_: Any, token: Token) -> int:
         return 0
 
@@ -180,9 +184,9 @@ def idle_storage(*, knows_orphans: bool = False) -> RetryingStorage:
 
 async def test_reap_runs_more_often_where_the_engine_knows_orphans() -> None:
     plain, orphans = idle_storage(), idle_storage(knows_orphans=True)
-    assert await Reap(plain, RETENTION, 5).run_once() == 5
-    assert await Reap(orphans, RETENTION, 5).run_once() == 1
-    assert await Reap(orphans, RETENTION, 0.2).run_once() == 0.2
+    assert await Reap(plain, RETENTION, 5, 30).run_once() == 5
+    assert await Reap(orphans, RETENTION, 5, 30).run_once() == 1
+    assert await Reap(orphans, RETENTION, 0.2, 30).run_once() == 0.2
     assert await Sweep(plain, 60).run_once() == 60
 
 

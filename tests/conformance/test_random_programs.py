@@ -221,8 +221,8 @@ class Program(RuleBasedStateMachine):
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    def set_clock_back(self, seconds: float) -> None:
-        self.clock.set(self.clock.time - timedelta(seconds=seconds))
+    def step_clock(self, seconds: float, back: bool) -> None:
+        self.clock.set(self.clock.time + timedelta(seconds=-seconds if back else seconds))
 
     def duty(self, duty: str, later: float) -> None:
         self.clock.advance(later)

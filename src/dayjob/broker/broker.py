@@ -632,12 +632,13 @@ class Broker:
 
     async def reap(self) -> int:
         """End expired and orphaned claims, so that their jobs run again or are dead. Return their number."""
-        return await self._session.reap.reap()
+        return await self._session.reap.reap(self._now())
 
     async def reclaim(self, *, trust_silence: bool = True) -> int:
         """End the claims of dead workers. Return their number.
 
-        Without ``trust_silence``, only a worker whose process is known to be gone counts as dead.
+        A worker is dead if its process is known to be gone, or if it is silent by the engine's clock. Without
+        ``trust_silence`` its silence counts only as far as this process has watched it.
         """
         return await self._session.reclaim.reclaim(trust_silence=trust_silence)
 

@@ -90,7 +90,7 @@ class Session:
         self.waiting_claims = WaitingClaims()
         self._background: set[asyncio.Task[Any]] = set()
         self._prepare_batchers()
-        self.worker_registry = WorkerRegistry(self.storage)
+        self.worker_registry = WorkerRegistry(self.storage, self.clock)
         self.schedules = Schedules(self.storage, validator, self.worker_registry, self.clock)
         self.history = History(self.storage)
         self.election = LeaderElection(self.storage, self.clock)
@@ -131,9 +131,10 @@ class Session:
         storage, retention = self.storage, self._retention
         self.lead = Lead(self.election, self.engine.signals)
         self.promote = Promote(storage, retention, seconds(config.promote_interval))
-        self.reap = Reap(storage, retention, seconds(config.reap_interval))
+        longest_lease = max(seconds(queue.lease) for queue in (config.default, *config.queues.values()))
+        self.reap = Reap(storage, retention, seconds(config.reap_interval), longest_lease)
         self.reclaim = Reclaim(
-            storage, self.worker_registry, retention, seconds(config.dead_after, "dead_after"), self.clock
+            storage, self.worker_registry, retention, seconds(config.dead_after, "dead_after")
         )
         self.sweep = Sweep(storage, seconds(config.sweep_interval))
         self.watch_cancels = WatchCancels(storage, self.claims)

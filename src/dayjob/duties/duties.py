@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dayjob.duties.service import Duty
 from dayjob.engines.base import RetentionByQueue
 from dayjob.model.durations import SECOND
-from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import CANCEL, DUE, LEAD, Signals, Topic, documents_topic
 
 if TYPE_CHECKING:
@@ -107,26 +107,37 @@ ORPHAN_INTERVAL = 1.0
 
 
 class Reap:
-    """Ends claims whose lease has expired or whose process is gone, so that their jobs run again."""
+    """Ends claims whose lease has expired or whose process is gone, so that their jobs run again.
+
+    After a step of the engine's clock, leases have expired before their holders could renew them. The duty
+    then rests until they have renewed: for as long as the step, but no longer than the longest lease.
+    """
 
     name = "reap"
     topics: tuple[Topic, ...] = ()
 
-    def __init__(self, storage: RetryingStorage, retention: RetentionByQueue, interval: float) -> None:
+    def __init__(
+        self, storage: RetryingStorage, retention: RetentionByQueue, interval: float, longest_lease: float
+    ) -> None:
         orphans = storage.engine.capabilities.knows_orphans
         self._storage = storage
         self._retention = retention
         self._interval = min(interval, ORPHAN_INTERVAL) if orphans else interval
+        self._longest_lease = longest_lease
 
     async def run_once(self) -> float:
-        await self.reap()
+        now = await self._storage.time()  # The claims are ended at this time, so no later step affects them.
+        rest = self._storage.steps.rest(self._longest_lease)
+        if rest > 0:
+            return min(rest, self._interval)
+        await self.reap(now)
         return self._interval
 
-    async def reap(self) -> int:
-        """End expired and orphaned claims. Return their number."""
+    async def reap(self, now: int | None) -> int:
+        """End claims that are expired at this time, and orphaned ones. Return their number."""
         storage = self._storage
         return await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.reap, limit, self._retention, storage.now()))
+            lambda limit: storage.write(partial(storage.engine.reap, limit, self._retention, now))
         )
 
 
@@ -134,13 +145,14 @@ BEATS = 3
 """Heartbeats that a worker sends within the time after which it counts as dead."""
 
 RECLAIM_INTERVAL = 1.0
+"""The most seconds between two looks at the worker registry."""
 
 
 class Reclaim:
     """Ends the claims of dead workers, so that their jobs run again.
 
     A worker is dead when its process is known to be gone, or after a silence of ``dead_after``. After an
-    outage every worker was silent, so silence is ignored until each had the time for a new heartbeat.
+    outage every worker was silent, so the registry then waits until each had the time for a new heartbeat.
     """
 
     name = "reclaim"
@@ -152,26 +164,14 @@ class Reclaim:
         registry: WorkerRegistry,
         retention: RetentionByQueue,
         dead_after: float,
-        clock: Clock,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._retention = retention
         self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
-        self._grace = dead_after / BEATS + self._interval
-        self._outage = min(5 * self._interval, dead_after * (BEATS - 1) / BEATS)
-        self._clock = clock
-        self._steady_since: float | None = None
-        self._checked = float("-inf")
 
     async def run_once(self) -> float:
-        now = self._clock.elapsed()
-        if now - self._checked > self._outage:
-            self._steady_since = now
-        self._checked = float("-inf")
-        steady = self._steady_since is not None and now - self._steady_since >= self._grace
-        await self.reclaim(trust_silence=steady)
-        self._checked = now
+        await self.reclaim(trust_silence=False)
         return self._interval
 
     async def reclaim(self, *, trust_silence: bool) -> int:
