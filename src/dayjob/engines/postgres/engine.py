@@ -25,11 +25,12 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
-from dayjob.engines.postgres.claim import Claimer, ScanHints
+from dayjob.engines.postgres.claim import Claimer
 from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
 from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
@@ -73,11 +74,12 @@ class PostgresEngine:
             raise
         self._opened = Database(pool, statements)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints)
+        self._claimer = Claimer(self._opened, self._hints, self.signals)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
         if database is not None:
+            await self._claimer.close()
             await self._notifier.close()
             await database.close()
 
@@ -134,7 +136,7 @@ class PostgresEngine:
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
         enqueued = await insert(self._database, self._notifier, jobs, now, token)
-        self._hints.drop([job.queue for job in jobs])
+        self._notifier.track(jobs)
         try:
             return enqueued, await self._claimer.claim(requests, now, token, part=1)
         finally:
@@ -283,7 +285,6 @@ class PostgresEngine:
         else:
             message = self._notifier.message([queue_topic(queue)])
             await self._database.execute("resume", token, queue, self._notifier.channel, message)
-            self._hints.drop([queue])
             self.signals.publish([queue_topic(queue)])
 
     async def paused(self) -> set[str]:
