@@ -236,7 +236,7 @@ class Broker:
         session = self._session
 
         async def all_queues() -> ClaimRequest:
-            pending = [name for name, counts in (await self.all_stats()).items() if counts.pending]
+            pending = await session.storage.read(self._engine.pending_queues)
             return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)

@@ -438,6 +438,10 @@ class Engine(Protocol):
         """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
         ...
 
+    async def pending_queues(self) -> list[str]:
+        """Return the queues with pending jobs, in name order."""
+        ...
+
     async def position(self, key: bytes, limit: int) -> int:
         """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0."""
         ...

@@ -272,6 +272,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         found = await self._read(lambda store: store.stats())
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        return [queue for queue, stats in (await self.stats()).items() if stats.pending]
+
     async def paused(self) -> set[str]:
         return await self._read(lambda store: store.paused())
 

@@ -75,7 +75,8 @@ WALKS: dict[str, set[Step]] = {
 
 SMALL = {
     "await_claim", "compare_and_set", "documents", "fold_counters", "installation", "kv_get", "kv_write",
-    "notify", "pause", "paused", "prune_replies", "resume", "stats", "store_reply", "stored_reply",
+    "notify", "pause", "paused", "pending_queues", "prune_replies", "resume", "stats", "store_reply",
+    "stored_reply",
 }  # fmt: skip
 """Statements on the small tables: they never read the jobs."""
 
@@ -154,6 +155,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "paused": lambda _: "",
     "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
     "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
+    "pending_queues": lambda _: "",
     "position": lambda n: f"{ID}, {n}",
     "priorities": lambda n: f"NULL, {n}",
     "promote": lambda n: f"{ID}, NULL, {n}",

@@ -272,6 +272,9 @@ class PostgresEngine:
         self._database.fold_if_many(sum(row[7] for row in found) - len(found))
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
+    async def pending_queues(self) -> list[str]:
+        return [row[0] for row in await self._database.fetch("pending_queues")]
+
     async def position(self, key: bytes, limit: int) -> int:
         found: int = (await self._database.fetch("position", key, limit))[0][0]
         return found

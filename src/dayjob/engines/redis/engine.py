@@ -326,6 +326,9 @@ class RedisEngine:
         found = await queries.stats(self._client)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        return [queue for queue, stats in (await self.stats()).items() if stats.pending]
+
     async def position(self, key: bytes, limit: int) -> int:
         return await queries.position(self._client, key, limit)
 

@@ -122,6 +122,9 @@ class SlateReader:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        return [queue for queue, stats in (await self.stats()).items() if stats.pending]
+
     async def paused(self) -> set[str]:
         return {name for name, row in (await self._queues()).items() if row.paused}
 
