@@ -25,11 +25,12 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
-from dayjob.engines.postgres.claim import Claimer, ScanHints
+from dayjob.engines.postgres.claim import Claimer
 from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
 from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier, has_due_time
+from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
@@ -77,11 +78,12 @@ class PostgresEngine:
             raise
         self._opened = Database(pool, statements)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints)
+        self._claimer = Claimer(self._opened, self._hints, self.signals)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
         if database is not None:
+            await self._claimer.close()
             await self._notifier.close()
             await database.close()
 
@@ -140,7 +142,7 @@ class PostgresEngine:
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
         enqueued = await insert(self._database, self._notifier, jobs, now, token)
-        self._hints.drop([job.queue for job in jobs])
+        self._notifier.track(jobs)
         try:
             return enqueued, await self._claimer.claim(requests, now, token, part=1)
         finally:
@@ -271,7 +273,7 @@ class PostgresEngine:
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
     async def pending_queues(self) -> list[str]:
-        return [name for name, counts in (await self.stats()).items() if counts.pending]
+        return [row[0] for row in await self._database.fetch("pending_queues")]
 
     async def position(self, key: bytes, limit: int) -> int:
         found: int = (await self._database.fetch("position", key, limit))[0][0]
@@ -293,7 +295,6 @@ class PostgresEngine:
         else:
             message = self._notifier.message([queue_topic(queue)])
             await self._database.execute("resume", token, queue, self._notifier.channel, message)
-            self._hints.drop([queue])
             self.signals.publish([queue_topic(queue)])
 
     async def paused(self) -> set[str]:
