@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dayjob import EngineUnavailable
-from dayjob.duties import Lead, Led, Reclaim, Recur, Service
+from dayjob.duties import EndedJobs, Lead, Led, Reclaim, Recur, Service
 from dayjob.duties.duties import FOLLOWER_INTERVAL
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock
-from tests.broker.test_duties import RETENTION, idle_storage
+from tests.broker.test_duties import RETENTION, IdleEngine
 from tests.support.staging import turns
 
 
@@ -30,7 +30,7 @@ class Registry:
 
 
 def reclaim(registry: Any, dead_after: float, clock: ManualClock) -> Reclaim:
-    return Reclaim(idle_storage(), registry, RETENTION, dead_after, clock)
+    return Reclaim(IdleEngine(clock).storage(), registry, RETENTION, EndedJobs(None), dead_after, clock)
 
 
 async def run(duty: Reclaim, clock: ManualClock, times: int) -> None:

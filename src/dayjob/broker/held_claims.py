@@ -58,6 +58,9 @@ class HeldClaims:
     def __bool__(self) -> bool:
         return bool(self._held)
 
+    def holds_any(self, keys: Iterable[bytes]) -> bool:
+        return any(key in self._held for key in keys)
+
     def hold(self, jobs: Iterable[Job]) -> None:
         held = self._held
         for job in jobs:

@@ -225,6 +225,10 @@ class RetryingStorage:
         """Return the engine's time and the documents of the kind."""
         return await self.read(partial(self.engine.documents, kind, self.now()))
 
+    async def time(self) -> int:
+        """Return the engine's time."""
+        return (await self.documents("time"))[0]  # There are no documents of this kind.
+
     async def compare_and_set(
         self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
     ) -> bool:

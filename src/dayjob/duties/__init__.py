@@ -1,13 +1,16 @@
 """The background work of an open broker: the duties, each run in a loop by a ``Service``."""
 
 from dayjob.duties.duties import BEATS, Lead, Led, Promote, Reap, Reclaim, Recur, Sample, Sweep, WatchCancels
+from dayjob.duties.ended import EndedJobs, OnEnded
 from dayjob.duties.service import Duty, Service
 
 __all__ = [
     "BEATS",
     "Duty",
+    "EndedJobs",
     "Lead",
     "Led",
+    "OnEnded",
     "Promote",
     "Reap",
     "Reclaim",

@@ -5,13 +5,14 @@ A claim stores no reply: its jobs carry its key. A repeated claim returns the jo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transient
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
-from dayjob.model.job import Job
+from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
 
 THOROUGH = 1.0
@@ -31,9 +32,10 @@ Corrupt = tuple[bytes, int, str]
 class Claimer:
     """Serves the claims of one engine."""
 
-    def __init__(self, database: Database, hints: ScanHints) -> None:
+    def __init__(self, database: Database, hints: ScanHints, quarantined: deque[EndedJob]) -> None:
         self._database = database
         self._hints = hints
+        self._quarantined = quarantined
         self._thorough_at = 0.0
         self._most_rows = BATCH
         """The most rows that a statement locks. Few while payloads are large, as most would not fit."""
@@ -113,14 +115,18 @@ class Claimer:
         """Decode the rows of ``claim.sql``. Quarantine those that can't be decoded."""
         jobs: list[Job] = []
         corrupt: list[Corrupt] = []
+        ended: list[EndedJob] = []
         for row in found:
             try:
                 jobs.append(rows.claimed_job(row, request.worker))
             except rows.Corrupt as error:
-                corrupt.append((row[rows.KEY], row[rows.EPOCH], rows.corrupt_text(error)))
+                text = rows.corrupt_text(error)
+                corrupt.append((row[rows.KEY], row[rows.EPOCH], text))
+                ended.append(rows.quarantined_job(row, text))
         if corrupt:
             keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
             await self._database.fetch("quarantine", now, keys, epochs, errors)
+            self._quarantined.extend(ended)
         return jobs
 
 
