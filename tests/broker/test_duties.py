@@ -162,7 +162,11 @@ class IdleEngine:
 
     def __init__(self, clock: ManualClock, *, knows_orphans: bool = False) -> None:
         self.capabilities = Capabilities(
-            persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=knows_orphans
+            persistent=False,
+            multi_process=False,
+            transactional_enqueue=False,
+            knows_orphans=knows_orphans,
+            stores_replies=False,
         )
         self._clock = clock
         self.takes = 0.0

@@ -87,6 +87,9 @@ class Capabilities(Struct, frozen=True):
     knows_orphans: bool
     """``reap`` finds claims of processes that died on this host before their leases expire."""
 
+    stores_replies: bool
+    """The reply of every write is stored with its token, because the network may lose it on the way."""
+
 
 class RetentionTimes(Struct, frozen=True):
     """How long a finished job is kept, in microseconds: 0 removes it at once, None keeps it indefinitely."""

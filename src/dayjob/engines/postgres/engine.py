@@ -43,7 +43,11 @@ class PostgresEngine:
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=False
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=True,
+        knows_orphans=False,
+        stores_replies=True,
     )
 
     def __init__(self, settings: PostgresSettings) -> None:

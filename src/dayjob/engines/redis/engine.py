@@ -59,7 +59,11 @@ class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=False, knows_orphans=False
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=False,
+        knows_orphans=False,
+        stores_replies=True,
     )
 
     def __init__(self, settings: RedisSettings) -> None:
