@@ -305,7 +305,8 @@ class Session:
             for claim, found in zip(claims, claimed, strict=True):
                 self._hold(found, checks)
                 self.waiting_claims.end_handoff(claim, found)
-            self._report_quarantined()
+            if self.engine.quarantined:
+                self._report_quarantined()
         return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
@@ -314,15 +315,15 @@ class Session:
         if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
             await self._release(lost)
         claimed = await self.storage.claim(requests)
-        self._report_quarantined()
+        if self.engine.quarantined:
+            self._report_quarantined()
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
 
     def _report_quarantined(self) -> None:
         quarantined = self.engine.quarantined
-        if quarantined:
-            self._ended.report([quarantined.popleft() for _ in range(len(quarantined))])
+        self._ended.report([quarantined.popleft() for _ in range(len(quarantined))])
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""
