@@ -12,7 +12,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep
-from dayjob.duties.duties import MAX_BATCH, RENEWAL_GRACE
+from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON
 from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
 from dayjob.model.durations import SECOND
 from dayjob.testing import ManualClock
@@ -310,3 +310,26 @@ async def test_without_duties_a_held_claim_still_gets_its_cancel_request(broker:
     await broker.cancel(job.id)
     await turns()
     assert job.cancel_token.cancelled
+
+
+class LockedEngine(IdleEngine):
+    """An engine with due jobs, of which all but some are locked by another client."""
+
+    def __init__(self, clock: ManualClock, free: int) -> None:
+        super().__init__(clock)
+        self.free = free
+
+    async def next_due(self, *_: Any) -> int:
+        return 0
+
+    async def promote(self, *_: Any, token: Token) -> tuple[int, list[Any]]:
+        free, self.free = self.free, 0
+        return free, []
+
+
+async def test_promote_pauses_while_the_only_due_jobs_are_locked(clock: ManualClock) -> None:
+    storage = LockedEngine(clock, free=1).storage()
+    promote = Promote(storage, RETENTION, EndedJobs(None), 60)
+    assert await promote.run_once() == SOON, "another job may have become due meanwhile"
+    for _ in range(3):
+        assert await promote.run_once() == LOCKED

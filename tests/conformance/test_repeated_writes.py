@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker
-from dayjob.engines.base import Engine
+from dayjob.engines.base import Contended, Engine, Token, Transient
 from tests.support.repeated_writes import CALLS, LATER_WRITES, REPLIES, Jobs, jobs_in_each_state, new_token
 
 
@@ -55,6 +56,26 @@ async def test_the_repetition_of_a_write_that_never_arrived_is_applied(jobs: Job
 async def test_a_write_without_a_token_is_applied(jobs: Jobs, verb: str) -> None:
     reply = await CALLS[verb](jobs, None)
     assert REPLIES[verb](jobs, reply), reply
+
+
+@pytest.mark.parametrize("verb", CALLS)
+async def test_a_repetition_that_is_contended_keeps_its_token(jobs: Jobs, verb: str) -> None:
+    """The lock may be that of the first try, whose commit is still under way."""
+    tries = 0
+
+    async def call(token: Token) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise Contended("locked")
+        reply = await CALLS[verb](jobs, token)
+        if tries == 1:
+            raise Transient("the reply is lost", commit_unknown=True)
+        return reply
+
+    reply = await jobs.broker._session.storage.write(call)
+    assert REPLIES[verb](jobs, reply), reply
+    assert tries == 3
 
 
 async def test_the_same_job_with_another_token_is_another_write(jobs: Jobs) -> None:

@@ -54,7 +54,7 @@ class Transient(EngineUnavailable):
 
 
 class Contended(EngineUnavailable):
-    """An open transaction of another client locks the rows to write. Nothing was changed."""
+    """An open transaction of another client locks the rows to write. This try changed nothing."""
 
 
 class Token(Struct, frozen=True, gc=False):

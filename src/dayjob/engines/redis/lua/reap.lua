@@ -9,9 +9,6 @@ end
 local limit, expired_by, retention = take_number(), take_number() or NOW, take_retention()
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', expired_by, 'LIMIT', 0, limit)
 local ended = {}
-if #ids == 0 then
-  return ended
-end
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -23,5 +20,4 @@ for _, id in ipairs(ids) do
 end
 flush(true)
 publish()
-store_reply(ended)
-return ended
+return store_reply(ended)

@@ -1,10 +1,13 @@
--- Remove finished jobs whose retention is over; and, of ten random waiting claims, those whose client is gone.
+-- Remove finished jobs whose retention is over; of ten random waiting claims, those whose client is gone; and clients
+-- that have not acknowledged a hand-off for long.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
 -- Returns the number of removed jobs.
 local stored = stored_reply()
 if stored then
   return stored
 end
+local LONG = 600000000 -- microseconds
+send('ZREM', HANDOFF_CLIENTS, redis.call('ZRANGEBYSCORE', HANDOFF_CLIENTS, '-inf', NOW - LONG, 'LIMIT', 0, CHUNK))
 for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   local first = string.find(member, '\0', 1, true) + 9
   local subscribers = redis.pcall('PUBSUB', 'NUMSUB', HANDOFFS .. ':' .. sub(member, first, first + 15))
@@ -13,9 +16,6 @@ for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   end
 end
 local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, take_number())
-if #ids == 0 then
-  return 0
-end
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -27,5 +27,4 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
-store_reply(#ids)
-return #ids
+return store_reply(#ids)
