@@ -22,13 +22,14 @@ announced documents were written. It calls ``publish_all`` if the changed topics
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
-from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
+from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -312,6 +313,8 @@ class Engine(Protocol):
     signals: Signals
     timeout: float
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
+    quarantined: deque[EndedJob]
+    """Jobs that claims of this engine have quarantined. The broker takes them out and reports them."""
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
@@ -469,10 +472,10 @@ class Engine(Protocol):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         """Make due jobs pending, and cancel those that expired before they started.
 
-        Up to ``limit`` of each kind. Return the number of each.
+        Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
         """
         ...
 
@@ -481,9 +484,18 @@ class Engine(Protocol):
         ...
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
+
+        None stands for now. With 0 no lease has expired, so only claims of dead processes end. With a time,
+        the call succeeds only while renewals can be written, even if there is no claim to end.
+        """
         ...
 
     async def reclaim(
@@ -493,8 +505,8 @@ class Engine(Protocol):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        """End up to ``limit`` claims of dead workers, as if their leases had expired. Return their number."""
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:

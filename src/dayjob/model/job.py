@@ -230,6 +230,25 @@ class Waited(Struct, frozen=True):
     job: Job | None = None
 
 
+class EndedJob(Struct, frozen=True, gc=False):
+    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt.
+
+    ``state`` is pending if the job runs again. ``error`` is the reason.
+    """
+
+    key: bytes
+    queue: str
+    task: str
+    old_state: JobState
+    state: JobState
+    attempts: int
+    error: str
+
+    @property
+    def id(self) -> str:
+        return id_text(self.key)
+
+
 class QueueStats(Struct):
     """The number of jobs of a queue in each state. ``done`` counts all successes ever."""
 

@@ -129,7 +129,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     ),
     "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}",
     "documents": lambda _: "NULL, 'kind 1'",
-    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL",
+    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
     "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",

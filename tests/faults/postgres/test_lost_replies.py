@@ -305,12 +305,11 @@ async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
 async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("end_claims")
-    assert (
-        await broker._session.storage.write(
-            lambda token: broker._engine.reclaim(["w"], 10, broker._validator.policies.retention, token=token)
-        )
-        == 1
+    retention = broker._validator.policies.retention
+    (ended,) = await broker._session.storage.write(
+        lambda token: broker._engine.reclaim(["w"], 10, retention, token=token)
     )
+    assert (ended.id, ended.state, ended.error) == (job.id, JobState.PENDING, "worker gone")
     assert loss.has_happened
     found = await record(broker, job.id)
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)

@@ -82,6 +82,9 @@ class MemoryStore(Store):
         self._dead.discard(record.key)
         del self._facts[record.key]
 
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        return [self._facts[record.key].task for record in records]
+
     # Claims.
 
     async def claim_from(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
 from dayjob.errors import EngineUnavailable
-from dayjob.model.job import Job
+from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import Signals, queue_topic
 
@@ -45,10 +46,13 @@ SEARCH_SHARE = 50
 class Claimer:
     """Serves the claims of one engine."""
 
-    def __init__(self, database: Database, hints: ScanHints, signals: Signals) -> None:
+    def __init__(
+        self, database: Database, hints: ScanHints, signals: Signals, quarantined: deque[EndedJob]
+    ) -> None:
         self._database = database
         self._hints = hints
         self._signals = signals
+        self._quarantined = quarantined
         self._hinted = asyncio.Lock()
         """Held from a look for late jobs until its claim has ended: no other look comes in between."""
         self._searching: asyncio.Task[None] | None = None
@@ -186,14 +190,18 @@ class Claimer:
         jobs: list[Job] = []
         corrupt: list[bytes] = []
         errors: list[str] = []
+        ended: list[EndedJob] = []
         for row in found:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
             except rows.Corrupt as error:
+                text = rows.corrupt_text(error)
                 corrupt.append(row[rows.KEY])
-                errors.append(rows.corrupt_text(error))
+                errors.append(text)
+                ended.append(rows.quarantined_job(row, text))
         if corrupt:
             await self._database.fetch("quarantine", now, key, corrupt, errors)
+            self._quarantined.extend(ended)
         return jobs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import Closed, ConfigError
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
@@ -56,6 +57,7 @@ class PostgresEngine:
     def __init__(self, settings: PostgresSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
@@ -78,7 +80,7 @@ class PostgresEngine:
             raise
         self._opened = Database(pool, statements)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints, self.signals)
+        self._claimer = Claimer(self._opened, self._hints, self.signals, self.quarantined)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
@@ -304,27 +306,34 @@ class PostgresEngine:
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         """Expire jobs, then make due jobs pending: two commits."""
         database, notifier = self._database, self._notifier
         columns = rows.retention_columns(retention, JobState.CANCELLED)
-        expired = await database.execute("expire", token, now, limit, *columns, EXPIRED)
-        notifier.jobs_finished([id_key(id) for id in expired])
+        expired = rows.ended_jobs(
+            await database.execute("expire", token, now, limit, *columns, EXPIRED), EXPIRED
+        )
+        notifier.jobs_finished([job.key for job in expired])
         try:
             due, *queues = await database.execute("promote", token, now, limit, part=1)
         except Transient as error:
             raise after_commit(error) from error.__cause__
         notifier.jobs_returned(queues)
-        return int(due), len(expired)
+        return int(due), expired
 
     async def next_due(self, now: int | None = None) -> int | None:
         found = (await self._database.fetch("next_due", now))[0][0]
         return None if found is None else max(found, 0)
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return await self._end_claims(token, now, limit, retention, LEASE_EXPIRED, None)
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        return await self._end_claims(token, now, limit, retention, LEASE_EXPIRED, None, expired_by)
 
     async def reclaim(
         self,
@@ -333,8 +342,8 @@ class PostgresEngine:
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        return await self._end_claims(token, now, limit, retention, WORKER_GONE, list(workers))
+    ) -> list[EndedJob]:
+        return await self._end_claims(token, now, limit, retention, WORKER_GONE, list(workers), None)
 
     async def _end_claims(
         self,
@@ -344,13 +353,14 @@ class PostgresEngine:
         retention: RetentionByQueue,
         error: str,
         workers: list[str] | None,
-    ) -> int:
+        expired_by: int | None,
+    ) -> list[EndedJob]:
         columns = rows.retention_columns(retention, JobState.DEAD)
-        reply = await self._database.execute("end_claims", token, now, limit, *columns, error, workers)
-        ended = [text.split(" ", 2) for text in reply]
-        self._notifier.jobs_finished([id_key(id) for id, state, _ in ended if state == "dead"])
-        self._notifier.jobs_returned({queue for _, state, queue in ended if state == "pending"})
-        return len(ended)
+        given = (now, limit, *columns, error, workers, expired_by)
+        ended = rows.ended_jobs(await self._database.execute("end_claims", token, *given), error)
+        self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])
+        self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
+        return ended
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
         await self._database.fold_and_prune()

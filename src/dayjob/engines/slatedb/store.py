@@ -140,6 +140,10 @@ class SlateStore(Store):
         self._finished = {found.record.key: found for found in finished}
         return [copy(found.record) for found in self._finished.values()]
 
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        """Their payloads have been read."""
+        return [values.task(self.payloads[record.key]) for record in records]
+
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:
         await self.payloads.need([key for key in keys if key in self.active.jobs])
 

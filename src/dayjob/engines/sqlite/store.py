@@ -78,9 +78,10 @@ class SqliteStore(Store):
         self._gone.clear()
 
     def discard(self) -> None:
-        """Drop buffered changes, topics and cached queue ids after a rollback, which may undo a new queue."""
+        """Drop buffers, topics, reports and cached queue ids after a rollback, which may undo a new queue."""
         self._queues.discard()
         self.topics.clear()
+        self.quarantined.clear()
         for buffer in (self._saved, self._removed, self._leases, self._progress, self._gone):
             buffer.clear()
 
@@ -156,6 +157,12 @@ class SqliteStore(Store):
 
     def remove(self, record: Record) -> None:
         self._removed.append(record.key)
+
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        found: dict[bytes, str] = {}
+        for width, some in key_chunks([record.key for record in records]):
+            found |= dict(self._cursor.execute(keyed("tasks", width), some).fetchall())
+        return [rows.as_text(found[record.key]) or "" for record in records]
 
     # Claims.
 
@@ -244,8 +251,8 @@ class SqliteStore(Store):
 
     # Checks for work. They run on the reader, so that a duty without work does not take the write lock.
 
-    async def must_reap(self, now: int) -> bool:
-        return bool(self._statements.keys("lapsed", now, 1)) or bool(self._gone_owners())
+    async def must_reap(self, expired_by: int) -> bool:
+        return bool(self._statements.keys("lapsed", expired_by, 1)) or bool(self._gone_owners())
 
     async def must_reclaim(self, workers: Sequence[str]) -> bool:
         return bool(await self.claimed_by(workers, 1))
