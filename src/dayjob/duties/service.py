@@ -39,16 +39,20 @@ class Service:
         self._signals = signals
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        """Not ``task.cancelling()``, which is also true while the timeout of a wait ends it."""
 
     def start(self) -> None:
         if self._task is None:
+            self._cancelled = False
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"dayjob duty {self._duty.name}"
             )
 
     def cancel(self) -> None:
         """Start no further run. ``stop`` waits for the end."""
-        if self._task is not None and not self._task.cancelling():
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
             self._task.cancel()
 
     async def stop(self) -> None:

@@ -120,7 +120,7 @@ async def test_after_a_long_outage_a_repeated_token_gets_the_stored_reply(url: s
         proxy.failing = b"503 Slow Down"
         document = DocumentWrite("k", "a", None, b"1")
         tokens = [Token(b"%d" % slot, b"client", slot, 1) for slot in range(4)]
-        ack = SettleOp(job.key, job.epoch, Transition.ACK, RetentionTimes())
+        ack = SettleOp(job.key, job.claim, Transition.ACK, RetentionTimes())
         new = broker._validator.insertion(NewJob("r"))
         attempts = await asyncio.gather(
             engine.settle([ack], token=tokens[0]),

@@ -49,6 +49,11 @@ class Source:
         value: bytes | None = await self._read(self._handle.get(key))
         return value
 
+    async def written_ms(self, key: bytes) -> int | None:
+        """Return the time of the row's last write by SlateDB's clock, in milliseconds; None without a row."""
+        row = await self._read(self._handle.get_key_value(key))
+        return None if row is None else int(row.create_ts)
+
     async def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = []
         for start in range(0, len(keys), _CONCURRENT_READS):

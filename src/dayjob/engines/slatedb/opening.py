@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from dayjob.engines import record as records
@@ -86,6 +87,7 @@ async def check_owner(settings: SlateSettings) -> Owner | None:
     try:
         await check_layout(source)
         owner = await read_owner(source)
+        written_ms = await source.written_ms(keys.OWNER)
     finally:
         await source.close()
     if owner is not None and not settings.take_over and is_alive(owner, this_process()):
@@ -94,7 +96,19 @@ async def check_owner(settings: SlateSettings) -> Owner | None:
             f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
             "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
         )
+    await _wait_for_clock(settings, written_ms or 0)
     return owner
+
+
+async def _wait_for_clock(settings: SlateSettings, written_ms: int) -> None:
+    """Wait until this machine's clock has reached the last write. Raise if that takes too long.
+
+    SlateDB refuses a write at an earlier time, because its garbage collector depends on the order of times.
+    """
+    ahead = written_ms / 1000 - SYSTEM.now() / SECOND
+    if ahead > settings.timeout:
+        raise settings.clock_behind(f"its last write is {ahead:,.0f} s ahead of this machine's clock")
+    await SYSTEM.wait(asyncio.Event(), ahead)
 
 
 def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:
@@ -139,7 +153,7 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     _fill_heaps(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [
-        (key, store.active.jobs[key].epoch)
+        (key, store.active.jobs[key].claim)
         for key, other in store.claims.sessions.items()
         if other != session
     ]
@@ -222,10 +236,10 @@ async def _load_claims(store: SlateStore) -> None:
                 record = store.active.jobs.get(key)
                 if record is None:
                     continue
-                if record.state is JobState.PENDING and record.epoch == epoch - 1:
-                    records.claim(record, claim.now, lease, claim.worker)
+                if record.state is JobState.PENDING and record.epoch < epoch:
+                    records.claim(record, claim.now, lease, claim.worker, claim.key)
                     claims.sessions[key] = claim.session
-                if records.is_current(record, epoch):
+                if records.is_current(record, claim.key):
                     running.add(key)
             number = claims.add(claim, running, keys.claim_number(stored))
             if not running:

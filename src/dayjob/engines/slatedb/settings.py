@@ -30,6 +30,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
 _REQUESTS, _FAILED_REQUESTS = "slatedb.object_store.request_count", "slatedb.object_store.error_count"
 _BACKGROUND = ("gc", "compactor")
+_CLOCK_BEHIND = "invalid clock tick"
 
 
 class SlateSettings(Struct, frozen=True):
@@ -172,6 +173,8 @@ class SlateSettings(Struct, frozen=True):
         text = _text(error)
         if isinstance(error, uniffi.Error.Closed) and error.reason is uniffi.CloseReason.FENCED:
             return self.fenced() if opening else self.lost()
+        if _CLOCK_BEHIND in text:
+            return self.clock_behind(text)
         if opening and isinstance(error, (uniffi.Error.Data, uniffi.Error.Invalid)):
             return ConfigError(
                 f"{self.url}: it can't be opened ({text}): check the URL; if it is right, this is no "
@@ -196,6 +199,12 @@ class SlateSettings(Struct, frozen=True):
         return Transient(
             f"{self.url}: the store refused a conditional write: the database is opened again",
             commit_unknown=True,
+        )
+
+    def clock_behind(self, reason: str) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
+            "at the last write, read the database with ?readonly=1, and open it when that time has come"
         )
 
     def fenced(self) -> EngineFenced:
