@@ -165,8 +165,8 @@ class IdleEngine:
     async def reap(self, *_: Any, token: Token) -> int:
         return 0
 
-    async def sweep(self, *_: Any, token: Token) -> int:
-        return 0
+    async def sweep(self, *_: Any, token: Token) -> tuple[int, int]:
+        return 0, 0
 
 
 def idle_storage(*, knows_orphans: bool = False) -> RetryingStorage:

@@ -123,6 +123,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "resume": (1, {}),
     "kv": (1, {"key": st.sampled_from(KEYS), "value": st.sampled_from([None, b"", b"x"])}),
     "pass_time": (3, {"seconds": times}),
+    "outlast_reservations": (2, {}),
     "set_clock_back": (1, {"seconds": st.sampled_from([1e-6, 10, 3600])}),
     "duty": (
         6,

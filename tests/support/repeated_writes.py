@@ -136,7 +136,7 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     "promote": lambda jobs, reply: reply == (1, 0),
     "reap": lambda jobs, reply: reply == 1,
     "reclaim": lambda jobs, reply: reply == 1,
-    "sweep": lambda jobs, reply: reply == 3,
+    "sweep": lambda jobs, reply: reply == (3, 0),
     "sweep_finished": lambda jobs, reply: reply == (2, jobs.dead[1]),
     "compare_and_set": lambda jobs, reply: reply is True,
 }

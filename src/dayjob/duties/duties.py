@@ -189,7 +189,7 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over."""
+    """Removes finished jobs when their retention is over, and ended reservations of ids."""
 
     name = "sweep"
     topics: tuple[Topic, ...] = ()
@@ -203,12 +203,17 @@ class Sweep:
         return self._interval
 
     async def sweep(self) -> int:
-        """Remove the jobs whose retention is over. Return their number."""
-        storage = self._storage
-        return await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.sweep, limit, storage.now())),
-            SWEEP_PAUSE,
-        )
+        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+        storage, total = self._storage, 0
+
+        async def some(limit: int) -> int:
+            nonlocal total
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, storage.now()))
+            total += jobs
+            return max(jobs, ids)
+
+        await in_short_commits(some, SWEEP_PAUSE)
+        return total
 
 
 class Recur:

@@ -103,7 +103,7 @@ OLD_JOB = """
 INSERT INTO {schema}.jobs (
     id, queue, state, task, payload, priority, max_attempts, enqueued_at, run_at, dedup_until
 ) VALUES (gen_random_uuid(), 'old', 'pending', '', 'kept', 1000, 3, 1, 1, 'claimed');
-INSERT INTO {schema}.counts (queue, pending) VALUES ('old', 1);
+INSERT INTO {schema}.{counters} (queue, pending) VALUES ('old', 1);
 """
 
 
@@ -114,7 +114,8 @@ OLD_DOCUMENT = "INSERT INTO {schema}.notes VALUES ('old', 'a', 1, 'kept')"
 async def test_an_older_layout_is_migrated_with_its_jobs(
     url: str, schema: str, console: Console, layout: int
 ) -> None:
-    console.execute(create_layout(schema, layout) + OLD_JOB.format(schema=schema))
+    counters = "counts" if layout < 3 else "counters"
+    console.execute(create_layout(schema, layout) + OLD_JOB.format(schema=schema, counters=counters))
     if layout == 2:
         console.execute(OLD_DOCUMENT.format(schema=schema))
     async with Broker(url, config=QUIET) as broker:
@@ -133,7 +134,7 @@ async def test_an_older_layout_is_migrated_with_its_jobs(
 async def test_brokers_that_open_an_older_layout_at_once_migrate_it_once(
     url: str, schema: str, console: Console
 ) -> None:
-    console.execute(create_layout(schema, 1) + OLD_JOB.format(schema=schema))
+    console.execute(create_layout(schema, 1) + OLD_JOB.format(schema=schema, counters="counts"))
     brokers = [Broker(url, config=QUIET) for _ in range(10)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     written = await asyncio.gather(

@@ -41,7 +41,7 @@ def second_layout(server: Server) -> None:
 
 async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"3"
+        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"4"
 
 
 async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -> None:
@@ -52,7 +52,7 @@ async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -
     brokers = [Broker(server.url, config=QUIET) for _ in range(8)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"3"
+        assert connection.get(KEYS.layout) == b"4"
     assert await everything(brokers[0]) == before
     written = [broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers]
     assert (await asyncio.gather(*written)).count(True) == 1
@@ -78,7 +78,7 @@ async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None
         assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
         await broker.close()
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"3"
+        assert connection.get(KEYS.layout) == b"4"
         assert not connection.exists(*(KEYS.named(old) for old in RENAMED))
 
 
@@ -135,7 +135,7 @@ async def test_a_full_server_is_migrated(server: Server, broker: Broker) -> None
     with client(server.url) as connection:
         connection.config_set("maxmemory", 1)
         async with Broker(server.url, config=QUIET) as newer:
-            assert connection.get(KEYS.layout) == b"3"
+            assert connection.get(KEYS.layout) == b"4"
             assert [job.id for job in await newer.latest_dead()] == [id]
 
 
@@ -151,5 +151,5 @@ async def test_code_that_supports_only_the_first_layout_refuses_ours(
     server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migration, "LAYOUT", 1)
-    with pytest.raises(ConfigError, match="have layout 3 and this dayjob supports up to 1: upgrade dayjob"):
+    with pytest.raises(ConfigError, match="have layout 4 and this dayjob supports up to 1: upgrade dayjob"):
         await Broker(server.url, config=QUIET).open()

@@ -27,6 +27,8 @@ key                  type    content                                         rem
 ``dead_index``       zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
+``reserved_ids``     zset    id by the end of its reservation, of ids that   by ``sweep``
+                             callers gave
 ``handoffs``         zset    id epoch by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``layout``           string  the version of this layout                      never
@@ -44,16 +46,18 @@ under its queue, and one under the empty name for all queues. ``find_dead`` remo
 record left.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``).
+Layout 4 added ``reserved_ids``.
 """
 
 from __future__ import annotations
 
-LAYOUT = 3
+LAYOUT = 4
 """The version that this code reads and writes."""
 
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "cancel_requests", "dedup",
     "kv", "counts", "queues", "paused", "documents", "dead_index", "waiting_claims", "handoffs",
+    "reserved_ids",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` names them."""
 
@@ -76,7 +80,7 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.cancel_requests, self.dedup, self.kv, self.counts, self.queues, self.paused,
-            self.documents, self.dead_index, self.waiting_claims, self.handoffs,
+            self.documents, self.dead_index, self.waiting_claims, self.handoffs, self.reserved_ids,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.changes = self.named("changes")

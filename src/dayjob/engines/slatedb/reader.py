@@ -172,8 +172,8 @@ class SlateReader:
     ) -> int:
         return 0
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        return 0
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        return 0, 0
 
 
 async def _load_finished(batch: WriteBatch) -> SlateStore:

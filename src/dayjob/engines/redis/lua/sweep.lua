@@ -1,6 +1,7 @@
--- Remove finished jobs whose retention is over; and, of ten random waiting claims, those whose client is gone.
+-- Remove finished jobs whose retention is over, and reservations of ids that have ended; and, of ten random waiting
+-- claims, those whose client is gone.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
--- Returns the number of removed jobs.
+-- Returns the numbers of removed jobs and reservations.
 local stored = stored_reply()
 if stored then
   return stored
@@ -12,10 +13,14 @@ for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
     redis.call('ZREM', WAITING_CLAIMS, member)
   end
 end
-local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, take_number())
-if #ids == 0 then
-  return 0
+local limit = take_number()
+local ended = redis.call('ZRANGEBYSCORE', RESERVED_IDS, '-inf', NOW, 'LIMIT', 0, limit)
+local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, limit)
+local reply = { #ids, #ended }
+if #ids + #ended == 0 then
+  return reply
 end
+send('ZREM', RESERVED_IDS, ended)
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -27,5 +32,5 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
-store_reply(#ids)
-return #ids
+store_reply(reply)
+return reply
