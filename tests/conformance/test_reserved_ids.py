@@ -6,6 +6,7 @@ run and was removed meanwhile would run twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -162,6 +163,27 @@ async def test_in_a_batch_only_the_reserved_ids_are_refused(broker: Broker) -> N
         replies = await broker.enqueue_many([NewJob("a"), NewJob("q", id=ID, **options), NewJob("b")])
         assert [reply.created for reply in replies] == [True, False, True]
         assert replies[1].id == ID
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+async def test_of_many_enqueues_while_jobs_run_one_creates_the_job(
+    broker: Broker, open_broker: OpenBroker, options: dict[str, Any]
+) -> None:
+    other, runs = await open_broker(), 0
+
+    async def run_jobs() -> None:
+        nonlocal runs
+        for _ in range(20):
+            for job in await other.claim("q"):
+                await other.ack(job)
+                runs += 1
+
+    enqueues = [each.enqueue("q", id=ID, **options) for _ in range(20) for each in (broker, other)]
+    replies, _ = await asyncio.gather(asyncio.gather(*enqueues), run_jobs())
+    await run_jobs()
+    assert [reply.created for reply in replies].count(True) == 1
+    assert {reply.id for reply in replies} == {ID}
+    assert runs == 1
 
 
 async def test_generated_ids_are_not_reserved(broker: Broker, clock: WatchedClock) -> None:

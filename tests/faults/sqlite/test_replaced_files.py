@@ -103,7 +103,7 @@ async def test_a_broker_that_is_opened_again_uses_the_new_file(path: Path, url: 
 
 
 async def test_closing_does_not_delete_the_log_of_the_new_file(path: Path, url: str, tmp_path: Path) -> None:
-    """SQLite deletes the log with the last connection by its path. It would belong to the new file."""
+    """The last connection to a file deletes its log, by the path. SQLite first compares the inodes."""
     old = await Broker(url, config=QUIET).open()
     await old.enqueue("q")
     delete(path)

@@ -202,17 +202,6 @@ def _check_writable(settings: SqliteSettings, connection: sqlite3.Connection) ->
         connection.execute("ROLLBACK")
 
 
-def keep_open(connection: sqlite3.Connection) -> None:
-    """Never close a connection to a file that was replaced.
-
-    SQLite deletes the write-ahead log with the last connection, by its path. There may be the log of the new
-    file by then. A reference that is never dropped outlasts the shutdown of the interpreter, too.
-    """
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-
 def _version(connection: sqlite3.Connection) -> int:
     cursor = connection.cursor()
     cursor.row_factory = None

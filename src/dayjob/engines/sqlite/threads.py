@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from dayjob.engines.sqlite.database import FileId, SqliteSettings, keep_open
+from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Owner, SqliteStore
@@ -92,12 +92,7 @@ class StoreThread:
     def disconnect(self) -> None:
         opened, self._opened = self._opened, None
         if opened is not None:
-            try:
-                self._check_file()
-            except EngineFenced:
-                keep_open(opened[0])
-            else:
-                opened[0].close()
+            opened[0].close()
 
     async def run(self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]]) -> Reply:
         if self._closed:
