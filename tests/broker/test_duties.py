@@ -11,7 +11,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import Promote, Reap, Service, Sweep
-from dayjob.duties.duties import MAX_BATCH
+from dayjob.duties.duties import LOCKED, MAX_BATCH, SOON
 from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns
@@ -159,7 +159,11 @@ class IdleEngine:
 
     def __init__(self, *, knows_orphans: bool = False) -> None:
         self.capabilities = Capabilities(
-            persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=knows_orphans
+            persistent=False,
+            multi_process=False,
+            transactional_enqueue=False,
+            knows_orphans=knows_orphans,
+            stores_replies=False,
         )
 
     async def reap(self, *_: Any, token: Token) -> int:
@@ -241,3 +245,26 @@ async def test_without_duties_a_held_claim_still_gets_its_cancel_request(broker:
     await broker.cancel(job.id)
     await turns()
     assert job.cancel_token.cancelled
+
+
+class LockedEngine(IdleEngine):
+    """An engine with due jobs, of which all but some are locked by another client."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+
+    async def next_due(self, *_: Any) -> int:
+        return 0
+
+    async def promote(self, *_: Any, token: Token) -> tuple[int, int]:
+        free, self.free = self.free, 0
+        return free, 0
+
+
+async def test_promote_pauses_while_the_only_due_jobs_are_locked() -> None:
+    engine: Any = LockedEngine(free=1)
+    promote = Promote(RetryingStorage(engine), RETENTION, 60)
+    assert await promote.run_once() == SOON, "another job may have become due meanwhile"
+    for _ in range(3):
+        assert await promote.run_once() == LOCKED

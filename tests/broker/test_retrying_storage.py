@@ -295,6 +295,28 @@ async def test_a_slot_is_used_again_and_its_numbers_grow(
     assert len({token.key for token in engine.tokens}) == 3
 
 
+async def test_the_slot_of_a_failed_write_is_used_again_first(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
+    """A try of the failed write may arrive late. It is refused once the slot has a later write."""
+    go = asyncio.Event()
+
+    async def wait(token: Token) -> None:
+        await go.wait()
+
+    slow = asyncio.ensure_future(storage.write(wait))
+    await yield_to_loop()
+    engine.failures.extend([lost(applied=False)] * 100)
+    with pytest.raises(EngineUnavailable):
+        await pause(storage)
+    engine.failures.clear()
+    in_doubt = engine.tokens[-1].slot
+    go.set()
+    await slow
+    await pause(storage)
+    assert engine.tokens[-1].slot == in_doubt
+
+
 async def test_concurrent_writes_have_slots_of_their_own(storage: RetryingStorage) -> None:
     tokens: list[Token] = []
     go = asyncio.Event()
@@ -470,6 +492,39 @@ async def test_a_contended_settlement_changed_nothing_and_is_not_kept(
         await storage.settle([op(1)])
     assert await storage.settle([op(1)]) == [JobState.DONE]
     assert len({token.key for token in engine.tokens}) == 2
+
+
+async def test_a_write_that_is_contended_after_an_unknown_commit_keeps_its_token(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
+    """The lock may be that of the first try, whose commit is still under way."""
+    engine.failures.extend([lost(applied=False), Contended("locked"), Contended("locked")])
+    assert await pause(storage) == "q"
+    assert len({token.key for token in engine.tokens}) == 1
+    assert [token.repeated for token in engine.tokens] == [False, True, True, True]
+
+
+async def test_a_settlement_that_is_contended_until_the_timeout_stays_unconfirmed(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
+    engine.failures.extend([lost(), *[Contended("locked")] * 1000])
+    with pytest.raises(Transient, match="connection lost"):
+        await storage.settle([op(1)])
+    engine.failures.clear()
+    engine.failures.append(Contended("locked"))
+    with pytest.raises(Contended):
+        await storage.settle([op(1)])
+    assert await storage.settle([op(1)]) == [JobState.DONE]
+    assert len({token.key for token in engine.tokens}) == 1
+
+
+async def test_a_write_that_is_contended_before_any_commit_is_not_repeated(
+    storage: RetryingStorage, engine: FakeEngine
+) -> None:
+    engine.failures.extend([refused(), Contended("locked")])
+    with pytest.raises(Contended):
+        await pause(storage)
+    assert len(engine.tokens) == 2
 
 
 async def test_two_settlements_that_confirm_the_same_batch_free_its_slot_once(

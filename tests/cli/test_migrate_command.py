@@ -73,6 +73,25 @@ def test_sql_changes_nothing_and_its_script_creates_the_layout_on_postgres(tmp_p
     assert with_broker(url, enqueue)
 
 
+def test_sql_of_an_older_store_migrates_it(url: str) -> None:
+    run(url)
+    assert "CREATE TABLE" not in run(url, "--sql").output
+    assert "CREATE TABLE" in run(url, "--sql", "--from", "0").output
+    assert "CREATE TABLE" in run(url, "--sql", "--from", "1").output
+
+
+def test_a_layout_to_start_from_is_for_sql_only(url: str) -> None:
+    result = run(url, "--from", "1")
+    assert result.exit_code == 2
+    assert "--from is for --sql" in result.output
+
+
+def test_an_unknown_layout_to_start_from_is_a_usage_error(url: str) -> None:
+    result = run(url, "--sql", "--from", "99")
+    assert result.exit_code == 2
+    assert "there is no layout 99" in result.output
+
+
 def test_a_store_without_a_layout_is_reported() -> None:
     result = run("memory://")
     assert result.exit_code == 0

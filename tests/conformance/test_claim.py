@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig
+from dayjob.engines.base import ClaimRequest
 from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
 from tests.support.waiting import LONG, WatchedClock, with_timeout
@@ -157,6 +160,24 @@ async def test_claim_any_claims_from_every_queue_in_name_order(broker: Broker) -
     assert [job.queue for job in await broker.claim_any(limit=3)] == ["a", "b", "b"]
     assert [job.queue for job in await broker.claim_any(limit=9)] == ["c", "é"]
     assert await broker.claim_any() == []
+
+
+async def test_claim_any_names_only_queues_with_pending_jobs(broker: Broker) -> None:
+    """Names of queues are kept for ever. Those of a thousand idle tenants would make each claim slow."""
+    for queue in ("idle", "running", "a", "b"):
+        await broker.enqueue(queue, delay=60 if queue == "idle" else None)
+    await broker.claim("running")
+    claim = broker._engine.claim
+    named: list[str] = []
+
+    async def watched(requests: Sequence[ClaimRequest], *arguments: Any, **options: Any) -> Any:
+        named.extend(queue for request in requests for queue, _ in request.queues)
+        return await claim(requests, *arguments, **options)
+
+    broker._engine.claim = watched  # type: ignore[method-assign]
+    assert len(await broker.claim_any(limit=5)) == 2
+    assert await broker.claim_any(limit=5) == []
+    assert named == ["a", "b"]
 
 
 async def test_claim_any_waits_for_queues_that_do_not_exist_yet(

@@ -168,6 +168,30 @@ async def test_a_corrupt_running_record_does_not_block_reap(
     await check_every_read(broker, second)
 
 
+async def test_a_corrupt_running_record_does_not_block_cancel_requests(broker: Broker, harm: Harm) -> None:
+    first, second, third = await three(broker)
+    claims = await broker.claim("q", limit=3)
+    await broker.cancel(second)
+    harm(second)
+    for claim in (claims[0], claims[2]):
+        await broker.cancel(claim.id)
+        await broker.check_cancels()
+        assert claim.cancel_requested
+    await broker.settle_many([Settlement.mark_cancelled(claim) for claim in claims])
+    assert await state(broker, first) is JobState.CANCELLED
+    assert await state(broker, third) is JobState.CANCELLED
+    await check_every_read(broker, second)
+
+
+async def test_a_corrupt_running_record_does_not_block_reclaim(broker: Broker, harm: Harm) -> None:
+    first, second, third = await three(broker)
+    await broker.claim("q", limit=3, worker="gone")
+    harm(second)
+    assert await broker.reclaim_from(["gone"]) >= 2
+    assert ids(await broker.claim("q", limit=5)) == [first, third]
+    await check_every_read(broker, second)
+
+
 async def test_a_corrupt_finished_record_is_listed_and_swept(
     broker: Broker, harm: Harm, clock: WatchedClock
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from dayjob import App, Broker, ConfigError, InvalidState, JobState, Recurring
 from dayjob.broker.schedules import KIND, LONGEST_WAIT
-from dayjob.engines.base import DocumentWrite
+from dayjob.engines.base import Contended, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.recurring import MAX_MISSED, Schedule
 from tests.support.arrange import OpenBroker, quiet, record
@@ -420,3 +421,100 @@ async def test_a_time_zone_unknown_on_this_machine_does_not_block_others(
     monkeypatch.undo()
     await broker.recur()
     assert await due_times(broker) == [due]
+
+
+# Schedules whose dedup key is held by an open transaction of another client.
+
+
+class HeldKeys:
+    """Keys that an engine can't write, as if open transactions of another client held them."""
+
+    def __init__(self, broker: Broker, *keys: str) -> None:
+        self.keys = set(keys)
+        self.tries = 0
+        self.on_contended: Callable[[], object] = lambda: None
+        engine: Any = broker._engine
+        self._compare_and_set = engine.compare_and_set
+        engine.compare_and_set = self._call
+
+    async def _call(self, writes: Any, jobs: Any = (), *rest: Any, **named: Any) -> bool:
+        if any(job.dedup_key in self.keys for job in jobs):
+            self.tries += 1
+            self.on_contended()
+            raise Contended("locked by another client")
+        written: bool = await self._compare_and_set(writes, jobs, *rest, **named)
+        return written
+
+
+def keyed(url: str, *names: str) -> list[Recurring]:
+    """Return recurring jobs with a dedup key each, every second."""
+    app = App(url)
+
+    def nothing() -> None: ...
+
+    return [
+        Recurring(name, every=1, task=app.task(name=name, queue=name, dedup=True)(nothing), missed="skip")
+        for name in names
+    ]
+
+
+async def test_a_held_dedup_key_stops_no_other_schedule(
+    url: str, broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = clock.time
+    for recurring in (*keyed(url, "free", "held"), Recurring("plain", every=1, queue="plain", missed="skip")):
+        await broker.schedule(recurring)
+    stored = {each.id: each for each in await broker.schedules()}
+    held = HeldKeys(broker, str(stored["held"].dedup_key))
+    for _ in range(30):
+        clock.advance(1)
+        assert await broker.recur() == SECOND
+        for job in await broker.claim("free"):
+            await broker.ack(job)
+    schedules = {each.id: each for each in await broker.schedules()}
+    assert "an open transaction of another client holds its dedup key" in str(schedules["held"].problem)
+    assert (schedules["held"].last_at, schedules["held"].next_at) == (None, begun + timedelta(seconds=1))
+    assert (schedules["free"].problem, schedules["plain"].problem) == (None, None)
+    assert await due_times(broker, "plain") == [begun + timedelta(seconds=n) for n in range(1, 31)]
+    assert (await broker.stats("free")).done == 30
+    assert caplog.text.count("'held' is due and does not fire") == 1
+    held.keys.clear()
+    await broker.recur()
+    assert await due_times(broker, "held") == [begun + timedelta(seconds=1)]
+    fired = {each.id: each for each in await broker.schedules()}["held"]
+    assert (fired.problem, fired.last_at) == (None, clock.time)
+    assert "are left out" not in caplog.text
+
+
+async def test_due_times_while_a_dedup_key_was_held_are_not_missed_in_another_process(
+    url: str, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """The hold-up is stored: a new leader does not take it for a downtime."""
+    first, second = await open_broker(), await open_broker()
+    [recurring] = keyed(url, "held")
+    await first.schedule(recurring)
+    HeldKeys(first, str((await only(first)).dedup_key))
+    clock.advance(1)
+    due = clock.time
+    await first.recur()
+    clock.advance(600)
+    await second.recur()
+    assert await due_times(second, "held") == [due]
+
+
+async def test_a_schedule_that_falls_due_while_others_are_contended_fires_before_they_are_tried(
+    url: str, broker: Broker, clock: WatchedClock
+) -> None:
+    """Each contended try takes a while."""
+    names = [f"held {number}" for number in range(10)]
+    for recurring in (*keyed(url, *names), Recurring("plain", every=1, queue="plain", missed="skip")):
+        await broker.schedule(recurring)
+    begun = clock.time
+    held = HeldKeys(broker, *(each.dedup_key for each in await broker.schedules() if each.dedup_key))
+    held.on_contended = lambda: clock.advance(0.25)
+    clock.advance(1)
+    await broker.recur()
+    assert held.tries == 11, "together, then each once"
+    passed = int((clock.time - begun).total_seconds())
+    assert passed == 3
+    assert await due_times(broker, "plain") == [begun + timedelta(seconds=n) for n in range(1, passed + 1)]

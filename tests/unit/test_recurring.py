@@ -99,6 +99,27 @@ def test_missed_due_times_fire_by_the_missed_setting_after_a_downtime(
     assert due.schedule.last_us == (START + 3 * HOUR if fired else None)
 
 
+@pytest.mark.parametrize("missed", ["skip", "once", "all"])
+def test_due_times_while_held_up_are_not_missed(missed: Missed) -> None:
+    held = replace(schedule(every=3600, missed=missed), held_us=START + HOUR)
+    due = held.due(START + 3 * HOUR + 30 * MINUTE)
+    assert due.times == [START + number * HOUR for number in (1, 2, 3)]
+    assert (due.skipped, due.schedule.held_us) == (0, None)
+
+
+@pytest.mark.parametrize(("missed", "fired"), [("skip", [3]), ("once", [2, 3]), ("all", [1, 2, 3])])
+def test_due_times_before_the_hold_up_fire_by_the_missed_setting(missed: Missed, fired: list[int]) -> None:
+    held = replace(schedule(every=3600, missed=missed), held_us=START + 2 * HOUR + 30 * MINUTE)
+    assert held.due(START + 3 * HOUR + 30 * MINUTE).times == [START + number * HOUR for number in fired]
+
+
+def test_a_resumed_or_changed_schedule_is_no_longer_held_up() -> None:
+    held = replace(schedule(), held_us=START + MINUTE)
+    assert replace(held, paused=True).resumed(START + HOUR).held_us is None
+    assert schedule(every=90).replacing(held, START + HOUR).held_us is None
+    assert schedule().replacing(held, START + HOUR).held_us == START + MINUTE
+
+
 def test_skip_fires_the_newest_due_time_if_it_is_only_late() -> None:
     now = START + 3 * HOUR + LATE
     assert schedule(every=3600, missed="skip").due(now).times == [START + 3 * HOUR]

@@ -3,14 +3,16 @@
 While one batch is under way, the items that arrive form the next, in their order. A batch is bounded by
 the number of jobs and by their bytes. An item above the limit forms its own batch. A refused item does not
 fail the rest of its batch. If another client's open transaction locks an item, each item of its batch is
-committed separately, so that the locked item does not delay the others.
+committed separately, so that the locked item does not delay the others. Few of them are tried at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from math import inf
 from typing import Generic, TypeVar
 
@@ -32,13 +34,17 @@ CONTENDED_FOR = 5.0
 
 _PAUSE = 0.05
 
+_CONTENDED_AT_ONCE = 2
+"""Contended calls of one verb that are tried at the same time. Each occupies a connection while it waits."""
+
 
 class Batcher(Generic[Item, Reply]):
     """Commits items in batches, one batch at a time.
 
     ``deliver`` gets a batch and its replies, ``fail`` a batch and its error. ``weigh`` returns the weight of
-    an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. With
-    ``drop_abandoned``, an item that is abandoned before its batch is sent is dropped.
+    an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. At most
+    ``contended_at_once`` are tried at a time. With ``drop_abandoned``, an item that is abandoned before its
+    batch is sent is dropped.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class Batcher(Generic[Item, Reply]):
         *,
         weigh: Callable[[Item], Weight],
         contended_for: float = inf,
+        contended_at_once: int = sys.maxsize,
         abandoned: Callable[[Item], bool] = lambda item: False,
         drop_abandoned: bool = False,
     ) -> None:
@@ -57,6 +64,7 @@ class Batcher(Generic[Item, Reply]):
         self._fail = fail
         self._weigh = weigh
         self._contended_for = contended_for
+        self._contended_share = asyncio.Semaphore(contended_at_once)
         self._abandoned = abandoned
         self._drop_abandoned = drop_abandoned
         self._loop = asyncio.get_running_loop()
@@ -69,9 +77,9 @@ class Batcher(Generic[Item, Reply]):
         if self._runner is None:
             self._runner = self._loop.create_task(self._run())
 
-    def put_alone(self, item: Item) -> None:
-        """Commit the item separately, now. It may wait for locks without delaying other items."""
-        task = self._loop.create_task(self._commit_alone(item))
+    def put_alone(self, item: Item, *, contended: bool = False) -> None:
+        """Commit the item separately. It may wait for locks without delaying other items."""
+        task = self._loop.create_task(self._commit_alone(item, contended))
         self._alone.add(task)
         task.add_done_callback(self._alone.discard)
 
@@ -98,7 +106,7 @@ class Batcher(Generic[Item, Reply]):
                     replies = await self._commit(batch)
                 except Contended:
                     for item in batch:
-                        self.put_alone(item)
+                        self.put_alone(item, contended=True)
                 except _STORAGE_ERRORS as error:
                     self._fail(batch, error)
                 except Exception as error:
@@ -132,12 +140,14 @@ class Batcher(Generic[Item, Reply]):
                 batch.append(item)
         return batch
 
-    async def _commit_alone(self, item: Item) -> None:
+    async def _commit_alone(self, item: Item, contended: bool) -> None:
         deadline = SYSTEM.elapsed() + self._contended_for
         while not self._abandoned(item):
             try:
-                replies = await self._commit([item])
+                async with self._contended_share if contended else nullcontext():
+                    replies = await self._commit([item])
             except Contended as error:
+                contended = True
                 if SYSTEM.elapsed() >= deadline:
                     return self._fail([item], error)
                 await SYSTEM.wait(asyncio.Event(), _PAUSE)
@@ -168,6 +178,7 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
             self._raise,
             weigh=lambda call: weigh(call[0]),
             contended_for=CONTENDED_FOR,
+            contended_at_once=_CONTENDED_AT_ONCE,
             abandoned=lambda call: call[1].done(),
             drop_abandoned=undelivered is not None,
         )

@@ -236,7 +236,8 @@ class Broker:
         session = self._session
 
         async def all_queues() -> ClaimRequest:
-            return self._claim_request(await self.queues(), limit, lease, worker)
+            pending = [name for name, counts in (await self.all_stats()).items() if counts.pending]
+            return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)
         return await session.claim_waiting(none, [ANY_QUEUE], to_micros(wait, "wait") / SECOND, all_queues)

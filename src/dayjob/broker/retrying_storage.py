@@ -2,7 +2,8 @@
 
 A call that fails with ``Transient`` is repeated with growing pauses until ``engine.timeout`` seconds have
 passed since its first try. A write keeps its token for all tries, so that the engine applies it once. Every
-other error is final and raised at once.
+other error is final and raised at once, with one exception. ``Contended`` after a try with an unknown commit
+is repeated, too: the lock may be that of the earlier try, whose commit is still under way.
 
 A settlement whose outcome is still unknown at the end is kept as an ``UnconfirmedBatch``. The next
 settlement of any of its claims first repeats the same batch with its token and uses its reply. The other
@@ -15,6 +16,7 @@ A claim whose outcome is still unknown is kept, too. ``lost_claims`` returns its
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -84,7 +86,7 @@ class RetryingStorage:
         self._key_prefix = self._client[8:]
         self._number = 0
         self._slots = 0
-        self._free_slots: list[int] = []
+        self._free_slots: deque[int] = deque()
         self._unconfirmed: dict[UnconfirmedBatch, frozenset[_Settlement]] = {}
         self._late_replies: dict[_Settlement, JobState | None] = {}
         self.unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Token]] = []
@@ -119,24 +121,29 @@ class RetryingStorage:
         self._number += 1
         token = Token(self._key_prefix + self._number.to_bytes(8), self._client, slot, self._number)
         started = self._clock.elapsed()
-        kept = False
+        # A try that arrives late has a smaller number than the slot's next write and is refused. The slot of
+        # a failed write is therefore used again first.
+        free: Callable[[int], None] | None = self._free_slots.append
         try:
             try:
-                return await call(token=token)
+                reply = await call(token=token)
             except Transient as error:
                 failure = error
+            else:
+                free = self._free_slots.appendleft
+                return reply
             write = Write(token)
             try:
-                return await self._retry(call, failure, started, write)
-            except Contended:
-                raise  # Nothing was changed.
+                reply = await self._retry(call, failure, started, write)
             except EngineUnavailable:
-                kept = keep is not None and write.token.repeated and keep(write.token)
+                if keep is not None and write.token.repeated and keep(write.token):
+                    free = None
                 raise
+            free = self._free_slots.appendleft
+            return reply
         finally:
-            if not kept:
-                # A try that arrives late has a smaller number than the slot's next write and is refused.
-                self._free_slots.append(slot)
+            if free is not None:
+                free(slot)
 
     # Claims.
 
@@ -261,6 +268,9 @@ class RetryingStorage:
                 commit_unknown = error.commit_unknown
                 if _is_timeout(cause) and not _is_timeout(error):
                     cause = error
+            except Contended:
+                if write is None or not write.token.repeated:
+                    raise  # Nothing was changed.
             except TimeoutError:
                 commit_unknown = True
             else:

@@ -17,7 +17,7 @@ from dayjob.broker.batcher import insertions_weight
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
-from dayjob.engines.base import BATCH_BYTES, DocumentWrite, Insertion
+from dayjob.engines.base import BATCH_BYTES, Contended, DocumentWrite, Insertion
 from dayjob.model.codec import encode
 from dayjob.model.durations import SECOND
 from dayjob.model.job import NewJob
@@ -90,6 +90,8 @@ class Schedules:
         self._clock = clock
         self._undeclared: dict[str, float] = {}
         self._reported: dict[str, str | None] = {}
+        self._alone: set[str] = set()
+        """The schedules that fire in a commit of their own, because their dedup keys may be held."""
 
     async def all(self) -> list[Schedule]:
         _, stored = await self._read()
@@ -153,7 +155,12 @@ class Schedules:
                 return
 
     async def fire(self) -> int:
-        """Enqueue the jobs that are due. Return microseconds until the next call."""
+        """Enqueue the jobs that are due. Return microseconds until the next call.
+
+        All schedules fire in one commit. If it is ``Contended``, those with dedup keys fire alone, one after
+        the other, so that a key that another client holds delays no other schedule.
+        """
+        tried: set[str] = set()
         while True:
             now, stored = await self._read()
             due = {
@@ -162,13 +169,51 @@ class Schedules:
                 if each.schedule is not None
                 and (each.schedule.app is not None or _is_due(each.schedule, now))
             }
+            self._alone &= due.keys()
             if due:
                 workers = await self._live_workers()
-                writes, jobs = self._plan(due, workers, now)
+                together = {id: each for id, each in due.items() if id not in self._alone}
+                writes, jobs = self._plan(together, workers, now)
                 if writes:
-                    await self._storage.compare_and_set(writes, jobs)
+                    await self._fire_together(together, writes, jobs)
                     continue  # Another process may have changed a document: read again.
+                alone = [id for id in due if id in self._alone and id not in tried]
+                for id in alone:
+                    tried.add(id)
+                    if not await self._fire_alone(id, due[id], workers, now):
+                        break  # It took a while. Others may be due.
+                if alone:
+                    continue
             return self._wait(stored, now)
+
+    async def _fire_together(
+        self, due: Mapping[str, Stored], writes: list[DocumentWrite], jobs: list[Insertion]
+    ) -> None:
+        try:
+            await self._storage.compare_and_set(writes, jobs)
+        except Contended:
+            keyed = {write.name for write in writes if _dedup_key(due[write.name]) is not None}
+            if not keyed:
+                raise
+            self._alone |= keyed
+
+    async def _fire_alone(self, id: str, stored: Stored, workers: LiveWorkers, now: int) -> bool:
+        """Return whether no other client holds it up. If one does, store that as its problem."""
+        writes, jobs = self._plan({id: stored}, workers, now)
+        if writes:
+            try:
+                await self._storage.compare_and_set(writes, jobs)
+            except Contended:
+                assert stored.schedule is not None
+                problem = f"an open transaction of another client holds its dedup key {_dedup_key(stored)!r}"
+                held = replace(self._failed(stored.schedule, problem), held_us=stored.schedule.held_us or now)
+                if held != stored.schedule:
+                    write = DocumentWrite(KIND, id, stored.value, _encode(held))
+                    await self._storage.compare_and_set([write])
+                return False
+        self._alone.discard(id)
+        self._reported.pop(id, None)
+        return True
 
     def _plan(
         self, due: dict[str, Stored], workers: LiveWorkers, now: int
@@ -216,14 +261,15 @@ class Schedules:
                 "schedule %r: %d due times were missed and are left out (missed=%r)",
                 schedule.id, due.skipped, schedule.missed,
             )  # fmt: skip
-        self._reported.pop(schedule.id, None)
+        if schedule.held_us is None:
+            self._reported.pop(schedule.id, None)
         return due.schedule, jobs
 
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:
             self._reported[schedule.id] = problem
             _log.error("schedule %r is due and does not fire; it is tried again: %s", schedule.id, problem)
-        return replace(schedule, problem=problem)
+        return replace(schedule, problem=problem, held_us=None)
 
     def _job(self, schedule: Schedule, due: int) -> Insertion:
         insertion = self._validator.insertion(schedule.new_job(due))
@@ -276,6 +322,10 @@ class Schedules:
 
 def _is_due(schedule: Schedule, now: int) -> bool:
     return not schedule.paused and schedule.next_us is not None and schedule.next_us <= now
+
+
+def _dedup_key(stored: Stored) -> str | None:
+    return None if stored.schedule is None else stored.schedule.dedup_key
 
 
 def _template(recurring: Recurring) -> NewJob:

@@ -1,4 +1,4 @@
-"""``dayjob migrate``: migrate the layout of a store, or print the SQL that creates it."""
+"""``dayjob migrate``: migrate the layout of a store, or print the SQL that does."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ UNAVAILABLE = 3
 
 @click.command()
 @click.argument("url", envvar="DAYJOB_URL")
-@click.option("--sql", is_flag=True, help="Print the SQL of the newest layout, and change nothing.")
-def migrate(url: str, sql: bool) -> None:
+@click.option("--sql", is_flag=True, help="Print the SQL, and change nothing.")
+@click.option(
+    "--from", "since", type=int, metavar="LAYOUT",
+    help="With --sql: the layout to start from, 0 for none. Default: that of the store.",
+)  # fmt: skip
+def migrate(url: str, sql: bool, since: int | None) -> None:
     """Create the layout of the store at URL, or migrate an older one.
 
     A worker or a broker does the same when it opens a store. Use this to migrate in a deployment step, or
-    with a role that may create tables where the workers' role may not. Several may run at once. URL may be
-    left out if DAYJOB_URL is set.
+    with a role that may create tables where the workers' role may not. Several may run at once. One that
+    was stopped is continued by the next. URL may be left out if DAYJOB_URL is set.
 
     \b
     Examples:
       dayjob migrate postgresql://localhost/shop
-      dayjob migrate postgresql://localhost/shop --sql | psql shop
+      dayjob migrate postgresql://localhost/shop --sql | psql -v ON_ERROR_STOP=1 shop
 
     \b
     Exit codes: 0 up to date, 2 wrong usage or configuration, 3 the storage is not available.
     """
+    if since is not None and not sql:
+        raise click.UsageError("--from is for --sql: add --sql, or leave it out")
     try:
         layout = find_layout(url)
         if layout is None:
             click.echo(f"{without_password(url)} has no layout to migrate.")
         elif sql:
-            click.echo(layout.script(), nl=False)
+            click.echo(asyncio.run(layout.script(since)), nl=False)
         else:
-            before, after = asyncio.run(layout.apply())
+            before, after = asyncio.run(layout.apply(lambda text: click.echo(text, err=True)))
             _print_result(without_password(url), before, after)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -50,6 +50,10 @@ async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1
         await SYSTEM.wait(asyncio.Event(), max(pause * took, _SHORTEST_PAUSE))
 
 
+SOON, LOCKED = 0.01, 0.25
+"""Seconds until the next run if jobs are still due: after a run that changed some, and after another."""
+
+
 class Promote:
     """Makes scheduled jobs pending when they are due, and cancels expired ones.
 
@@ -67,8 +71,10 @@ class Promote:
     async def run_once(self) -> float:
         due = await self.next_due()
         if due == 0:
-            await self.promote()
+            _, changed = await self._promote()
             due = await self.next_due()
+            if due == 0:  # A job became due meanwhile, or another client has locked one.
+                return SOON if changed else LOCKED
         return self._interval if due is None else min(due / SECOND, self._interval)
 
     async def next_due(self) -> int | None:
@@ -78,6 +84,10 @@ class Promote:
 
     async def promote(self) -> int:
         """Make due jobs pending and cancel expired ones. Return how many became pending."""
+        return (await self._promote())[0]
+
+    async def _promote(self) -> tuple[int, int]:
+        """Return how many became pending, and how many changed at all."""
         storage, total = self._storage, 0
 
         async def some(limit: int) -> int:
@@ -88,8 +98,8 @@ class Promote:
             total += due
             return max(due, expired)
 
-        await in_short_commits(some)
-        return total
+        changed = await in_short_commits(some)
+        return total, changed
 
 
 ORPHAN_INTERVAL = 1.0

@@ -57,7 +57,7 @@ class Transient(EngineUnavailable):
 
 
 class Contended(EngineUnavailable):
-    """An open transaction of another client locks the rows to write. Nothing was changed."""
+    """An open transaction of another client locks the rows to write. This try changed nothing."""
 
 
 class Token(Struct, frozen=True, gc=False):
@@ -89,6 +89,9 @@ class Capabilities(Struct, frozen=True):
 
     knows_orphans: bool
     """``reap`` finds claims of processes that died on this host before their leases expire."""
+
+    stores_replies: bool
+    """The reply of every write is stored with its token, because the network may lose it on the way."""
 
 
 class RetentionTimes(Struct, frozen=True):

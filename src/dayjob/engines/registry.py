@@ -45,11 +45,11 @@ ENGINES: dict[str, Entry] = {
 class Layout(Protocol):
     """The tables in which an engine stores its jobs."""
 
-    def script(self) -> str:
-        """Return the script that creates them, to be read or run by hand."""
+    async def script(self, since: int | None = None) -> str:
+        """Return the script from a version, or from the stored one, to the newest; 0 creates them."""
         ...
 
-    async def apply(self) -> tuple[int, int]:
+    async def apply(self, on_progress: Callable[[str], None]) -> tuple[int, int]:
         """Migrate them. Return the versions before and after, 0 for none."""
         ...
 

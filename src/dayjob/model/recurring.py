@@ -139,6 +139,8 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
     """The app whose code declares it. It is removed when the code no longer declares it."""
     problem: str | None = None
     """The reason why it is due and does not fire."""
+    held_us: int | None = None
+    """The time since when another client's open transaction holds it up. Later due times are not missed."""
 
     @property
     def next_at(self) -> datetime | None:
@@ -177,16 +179,18 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
                 times = [*takewhile(lambda due: due >= first, newest)][::-1]
                 following = timing.after(now)
                 break
-        fired = self._chosen(times, now, late=now - first <= LATE)
+        fired = self._chosen(times, now if self.held_us is None else self.held_us)
         last = fired[-1] if fired else self.last_us
-        after = replace(self, next_us=following, last_us=last, problem=None)
+        after = replace(self, next_us=following, last_us=last, problem=None, held_us=None)
         return Due(fired, after, len(older) + len(times) - len(fired))
 
-    def _chosen(self, times: list[int], now: int, late: bool) -> list[int]:
-        if late or self.missed == "all":
+    def _chosen(self, times: list[int], now: int) -> list[int]:
+        """Return the due times to fire: of those up to now by ``missed``, and all later ones."""
+        if self.missed == "all" or now - times[0] <= LATE:
             return times
-        newest = times[-1:]
-        return newest if self.missed == "once" or now - newest[0] <= LATE else []
+        later = [time for time in times if time > now]
+        newest = times[len(times) - len(later) - 1 :]
+        return newest if self.missed == "once" or now - newest[0] <= LATE else later
 
     def replacing(self, old: Schedule | None, now: int) -> Schedule:
         """Return this new declaration with the history of the stored one that it replaces.
@@ -195,7 +199,9 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
         """
         if old is None:
             return self.starting(now)
-        merged = replace(self, last_us=old.last_us, paused=old.paused, problem=old.problem)
+        merged = replace(
+            self, last_us=old.last_us, paused=old.paused, problem=old.problem, held_us=old.held_us
+        )
         if (self.cron, self.every_us, self.timezone) == (old.cron, old.every_us, old.timezone):
             return replace(merged, next_us=old.next_us)
         return merged.starting(now)
@@ -204,14 +210,16 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
         """Return the schedule no longer paused. Due times of the pause do not fire."""
         overdue = self.next_us is not None and self.next_us <= now
         following = self.timing.after(now) if overdue else self.next_us
-        return replace(self, paused=False, next_us=following)
+        return replace(self, paused=False, next_us=following, held_us=None)
 
     def starting(self, now: int) -> Schedule:
         """Return the schedule, next due after now. An interval counts from the last fire time."""
         if self.cron is not None:
-            return replace(self, next_us=cron(self.cron, self.timezone).after(now), problem=None)
+            return replace(
+                self, next_us=cron(self.cron, self.timezone).after(now), problem=None, held_us=None
+            )
         start = now if self.last_us is None else self.last_us
-        return replace(self, next_us=max(start + self.every_us, now), problem=None)
+        return replace(self, next_us=max(start + self.every_us, now), problem=None, held_us=None)
 
     def new_job(self, due: int | None) -> NewJob:
         """Return the job for one due time. None: triggered manually."""

@@ -15,7 +15,7 @@ from dayjob.engines.postgres import database
 from tests.support.arrange import claim_one
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import server_url
-from tests.support.workers import until
+from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False)
 
@@ -142,3 +142,62 @@ async def test_replies_are_kept_for_ten_minutes_and_then_pruned(
     await brokers[0].enqueue("q")
     await brokers[0].sweep()
     assert rows(console, schema, "replies") == 1
+
+
+def add_replies(console: Console, schema: str, age: int, count: int) -> None:
+    """Store replies of that many seconds ago."""
+    console.execute(
+        f"INSERT INTO {schema}.replies (token, stored_at) SELECT gen_random_uuid(),"
+        f" {schema}.now_us(NULL) - %s * 1000000 - n FROM generate_series(1, %s) AS n",
+        (age, count),
+    )
+
+
+def batch_sizes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of rows of each maintenance commit."""
+    engine: Any = broker._engine
+    maintain, sizes = engine._database._maintain, []
+
+    async def counted(*arguments: Any) -> Any:
+        found = await maintain(*arguments)
+        sizes.append(found[0][0])
+        return found
+
+    monkeypatch.setattr(engine._database, "_maintain", counted)
+    return sizes
+
+
+async def test_one_sweep_prunes_all_old_replies_and_folds_all_counters_in_bounded_commits(
+    brokers: list[Broker], console: Console, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet may store any number of replies between two sweeps."""
+    monkeypatch.setattr(database, "BATCH", 100)
+    add_replies(console, schema, 601, 2050)
+    add_replies(console, schema, 590, 70)
+    console.execute(f"INSERT INTO {schema}.counters (queue) SELECT 'q' FROM generate_series(1, 2050)")
+    sizes = batch_sizes(brokers[0], monkeypatch)
+    await brokers[0].sweep()
+    assert rows(console, schema, "replies") == 70
+    assert rows(console, schema) == 1
+    assert max(sizes) == 100
+
+
+async def test_replies_that_are_stored_in_the_same_moment_are_all_pruned(
+    brokers: list[Broker], console: Console, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BATCH", 100)
+    add_replies(console, schema, 700, 350)
+    console.execute(f"UPDATE {schema}.replies SET stored_at = 5")
+    await brokers[0].sweep()
+    assert rows(console, schema, "replies") == 0
+
+
+async def test_a_fold_of_more_queues_than_a_batch_ends(
+    brokers: list[Broker], console: Console, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BATCH", 100)
+    console.execute(
+        f"INSERT INTO {schema}.counters (queue, pending) SELECT n, 0 FROM generate_series(1, 500) AS n"
+    )
+    await with_timeout(brokers[0].sweep())
+    assert rows(console, schema) == 500

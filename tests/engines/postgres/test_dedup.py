@@ -10,9 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob
+from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob, Recurring
 from dayjob.broker import batcher
 from dayjob.engines.base import Contended
+from dayjob.engines.postgres import database
+from dayjob.engines.postgres.database import Pool
 from tests.engines.postgres.roles import enqueue_keys, wanted_keys
 from tests.support.arrange import KEEP_ALL, record, state
 from tests.support.observe import check_counters
@@ -70,6 +72,12 @@ async def broker(url: str) -> AsyncIterator[Broker]:
 def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter has no time limit."""
     monkeypatch.setattr(batcher, "CONTENDED_FOR", 3600.0)
+
+
+def pool_of(broker: Broker) -> Pool:
+    engine: Any = broker._engine
+    pool: Pool = engine._database.pool
+    return pool
 
 
 class Holder:
@@ -213,3 +221,90 @@ async def test_a_worker_settles_other_jobs_while_a_follow_up_waits_for_a_held_ke
             assert (await with_timeout(broker.wait(held.id))).status == "completed"
         assert (await record(broker, held.id)).state is JobState.DONE
         assert [job.id for job in await broker.jobs("after")] == [holding.id]
+
+
+@pytest.mark.usefixtures("no_time_limit")
+async def test_many_enqueues_with_a_held_key_leave_connections_for_the_rest(
+    broker: Broker, holder: Holder
+) -> None:
+    pool = pool_of(broker)
+    waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(200)))
+    await until(lambda: pool._lockable.locked())
+    await broker.enqueue_many([NewJob("work") for _ in range(20)])
+    for _ in range(20):
+        assert not pool._free.locked(), "half of the connections are free for other work"
+        (job,) = await with_timeout(broker.claim("work"))
+        await with_timeout(broker.renew(job))
+        await with_timeout(broker.ack(job))
+        await with_timeout(broker.enqueue("q", dedup_key=f"free {job.id}"))
+        await with_timeout(broker.lead())
+    assert not any(call.done() for call in waiting)
+    await holder.commit()
+    assert {each.id for each in await with_timeout(asyncio.gather(*waiting))} == {holder.id}
+
+
+@pytest.mark.usefixtures("no_time_limit")
+async def test_a_free_key_is_not_delayed_by_a_batch_full_of_held_ones(broker: Broker, holder: Holder) -> None:
+    """The free key is last in its batch, and each try with a held key waits for its lock only briefly."""
+    *held, free = await submitted(
+        *(broker.enqueue("q", dedup_key="held") for _ in range(100)), broker.enqueue("q", dedup_key="free")
+    )
+    assert (await with_timeout(free)).created
+    assert not any(call.done() for call in held)
+    await holder.rollback()
+    enqueued = await with_timeout(asyncio.gather(*held))
+    assert sum(each.created for each in enqueued) == 1
+
+
+@pytest.mark.usefixtures("no_time_limit")
+async def test_a_contended_try_keeps_its_connection(
+    broker: Broker, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (waiting,) = await submitted(broker.enqueue("q", dedup_key="held"))
+    pool = pool_of(broker)
+    await until(lambda: pool._contended_until > 0)
+    first = pool._contended_until
+
+    async def connect(*_: object) -> None:
+        raise AssertionError("a new connection was opened")
+
+    monkeypatch.setattr(database, "connect", connect)
+    await until(lambda: pool._contended_until > first)
+    await holder.commit()
+    assert (await with_timeout(waiting)).id == holder.id
+
+
+async def test_a_schedule_with_a_held_key_stops_no_other(url: str) -> None:
+    app = App(url, config=QUIET)
+
+    @app.task(dedup=True)
+    async def report() -> None: ...
+
+    async with app, await psycopg.AsyncConnection.connect(server_url()) as connection:
+        broker = app.broker
+        holding = await report.using(connection=connection).aenqueue()
+        await broker.schedule(Recurring("report", every=0.1, task=report, missed="skip"))
+        await broker.schedule(Recurring("bill", every=0.1, queue="bills", missed="skip"))
+
+        async def fired() -> int:
+            await broker.recur()
+            return (await broker.stats("bills")).pending
+
+        async def twice() -> bool:
+            return await fired() >= 2
+
+        await until(twice)
+        before = await fired()
+        schedules = {each.id: each for each in await broker.schedules()}
+        assert "holds its dedup key" in str(schedules["report"].problem)
+        assert (schedules["bill"].problem, schedules["report"].last_at) == (None, None)
+
+        async def again() -> bool:
+            return await fired() > before
+
+        await until(again)
+        await connection.rollback()
+        await broker.recur()
+        assert (await broker.schedules())[1].problem is None
+        [job] = await broker.jobs("default")
+        assert job.id != holding.id

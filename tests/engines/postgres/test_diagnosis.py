@@ -11,6 +11,7 @@ from dayjob.engines.postgres.diagnosis import _settings
 HEALTHY: dict[str, Any] = {
     "version": 180_000, "shown": "18.0", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
     "autovacuum": "on", "max_connections": 100, "standby": False, "connections": 5, "oldest": 1.0,
+    "notifications": 0.0,
 }  # fmt: skip
 
 
@@ -28,6 +29,7 @@ def test_default_settings_are_ok() -> None:
         ({"full_page_writes": "off"}, "durability", "warning"),
         ({"autovacuum": "off"}, "vacuum", "error"),
         ({"oldest": 7200.0}, "vacuum", "warning"),
+        ({"notifications": 0.51}, "notifications", "warning"),
         ({"connections": 95}, "connections", "warning"),
     ],
 )

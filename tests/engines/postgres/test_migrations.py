@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, NewJob
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
 from dayjob.engines.base import DocumentWrite
-from dayjob.engines.postgres.migrate import _mark
-from dayjob.engines.postgres.statements import Statements, migrations, quoted
-from dayjob.engines.registry import find_layout
+from dayjob.engines.postgres import migrate
+from dayjob.engines.postgres.migrate import Migration, Step, read_migrations
+from dayjob.engines.postgres.statements import Statements, quoted
+from dayjob.engines.registry import Layout, find_layout
 from tests.engines.postgres.roles import open_new
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.processes import Spawn, receive_from_all, start_together
 from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
 from tests.support.servers.private_postgres import PrivateServer, private_server
-from tests.support.workers import with_timeout
+from tests.support.workers import pause, until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
-NEWEST = migrations()[-1][0]
+NEWEST = read_migrations()[-1].number
 
 Console = psycopg.Connection[tuple[object, ...]]
+
+
+def layout_of(url: str) -> Layout:
+    found = find_layout(url)
+    assert found is not None
+    return found
+
+
+def stored_layout(console: Console, schema: str) -> dict[object, object]:
+    found = console.execute(f"SELECT key, value FROM {schema}.meta WHERE key <> 'installation'").fetchall()
+    return {row[0]: row[1] for row in found}
 
 
 @pytest.fixture
@@ -53,35 +66,55 @@ async def test_twenty_processes_open_a_new_schema_at_once(tmp_path: Path, spawn:
 
 
 async def test_apply_returns_the_versions_before_and_after(url: str, schema: str, console: Console) -> None:
-    layout = find_layout(url)
-    assert layout is not None
-    assert await layout.apply() == (0, NEWEST)
-    assert await layout.apply() == (NEWEST, NEWEST)
-    found = console.execute(f"SELECT value FROM {schema}.meta WHERE key = 'layout'").fetchall()
-    assert found == [(str(NEWEST),)]
+    assert await layout_of(url).apply(print) == (0, NEWEST)
+    assert await layout_of(url).apply(print) == (NEWEST, NEWEST)
+    assert stored_layout(console, schema)["layout"] == str(NEWEST)
 
 
-async def test_a_newer_layout_is_refused(url: str, schema: str, console: Console) -> None:
+async def test_a_newer_layout_that_needs_a_newer_dayjob_is_refused(
+    url: str, schema: str, console: Console
+) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue("q")
-    console.execute(f"UPDATE {schema}.meta SET value = '9999' WHERE key = 'layout'")
+    later = f"UPDATE {schema}.meta SET value = '{{}}' WHERE key IN ('layout', 'readable_since')"
+    console.execute(later.format(9999))
     with pytest.raises(
-        ConfigError, match=f"has layout 9999 and this dayjob supports up to {NEWEST}: upgrade"
+        ConfigError,
+        match=f"needs a dayjob that supports layout 9999, and this dayjob supports up to {NEWEST}",
     ):
         await Broker(url, config=QUIET).open()
-    console.execute(f"UPDATE {schema}.meta SET value = '{NEWEST}' WHERE key = 'layout'")
+    console.execute(later.format(NEWEST))
     async with Broker(url, config=QUIET) as broker:
         assert (await broker.stats("q")).pending == 1, "it is unchanged"
 
 
+async def test_a_newer_layout_that_this_dayjob_can_use_is_used_and_left_alone(
+    url: str, schema: str, console: Console
+) -> None:
+    await layout_of(url).apply(print)
+    console.execute(f"UPDATE {schema}.meta SET value = '9999' WHERE key = 'layout'")
+    console.execute(f"UPDATE {schema}.meta SET value = '{NEWEST}' WHERE key = 'readable_since'")
+    assert await layout_of(url).apply(print) == (9999, 9999)
+    async with Broker(url, config=QUIET) as broker:
+        await use_every_verb(broker)
+    assert stored_layout(console, schema)["layout"] == "9999"
+
+
+async def test_a_migration_under_way_to_a_layout_that_this_dayjob_cannot_use_is_refused(
+    url: str, schema: str, console: Console
+) -> None:
+    await layout_of(url).apply(print)
+    console.execute(f"UPDATE {schema}.meta SET value = '9999' WHERE key = 'readable_since'")
+    with pytest.raises(ConfigError, match="supports layout 9999"):
+        await Broker(url, config=QUIET).open()
+
+
 async def test_a_schema_created_by_the_printed_script_opens(url: str, schema: str, console: Console) -> None:
-    layout = find_layout(url)
-    assert layout is not None
-    script = layout.script()
+    script = await layout_of(url).script()
     assert script.startswith("BEGIN;")
     assert script.rstrip().endswith("COMMIT;")
     console.execute(script)
-    assert await layout.apply() == (NEWEST, NEWEST)
+    assert await layout_of(url).apply(print) == (NEWEST, NEWEST)
     async with Broker(url, config=QUIET) as broker:
         await use_every_verb(broker)
 
@@ -91,20 +124,22 @@ async def test_a_schema_created_by_the_printed_script_opens(url: str, schema: st
 
 def create_layout(schema: str, newest: int) -> str:
     """Return the SQL that creates a schema with an older layout."""
-    statements = Statements(schema)
-    parts = [f"CREATE SCHEMA {quoted(schema)};"]
-    for number, sql in migrations():
-        if number <= newest:
-            parts += [statements.with_schema(sql), _mark(statements, number)]
-    return "\n".join(parts)
+    known = [migration for migration in read_migrations() if migration.number <= newest]
+    return f"CREATE SCHEMA {quoted(schema)};\n{Statements(schema).with_schema(migrate._creation(known))}\n"
 
 
-OLD_JOB = """
-INSERT INTO {schema}.jobs (
-    id, queue, state, task, payload, priority, max_attempts, enqueued_at, run_at, dedup_until
-) VALUES (gen_random_uuid(), 'old', 'pending', '', 'kept', 1000, 3, 1, 1, 'claimed');
-INSERT INTO {schema}.{counters} (queue, pending) VALUES ('old', 1);
-"""
+def insert_job(schema: str, queue: str = "q", payload: str = "") -> str:
+    return (
+        f"INSERT INTO {schema}.jobs "
+        "(id, queue, state, task, payload, priority, max_attempts, enqueued_at, run_at, dedup_until) "
+        f"VALUES (gen_random_uuid(), '{queue}', 'pending', '', '{payload}', 1000, 3, 1, 1, 'claimed');"
+    )
+
+
+def old_job(schema: str, layout: int) -> str:
+    counters = "counts" if layout < 3 else "counters"
+    count = f"INSERT INTO {schema}.{counters} (queue, pending) VALUES ('old', 1);"
+    return insert_job(schema, "old", "kept") + count
 
 
 OLD_DOCUMENT = "INSERT INTO {schema}.notes VALUES ('old', 'a', 1, 'kept')"
@@ -114,8 +149,7 @@ OLD_DOCUMENT = "INSERT INTO {schema}.notes VALUES ('old', 'a', 1, 'kept')"
 async def test_an_older_layout_is_migrated_with_its_jobs(
     url: str, schema: str, console: Console, layout: int
 ) -> None:
-    counters = "counts" if layout < 3 else "counters"
-    console.execute(create_layout(schema, layout) + OLD_JOB.format(schema=schema, counters=counters))
+    console.execute(create_layout(schema, layout) + old_job(schema, layout))
     if layout == 2:
         console.execute(OLD_DOCUMENT.format(schema=schema))
     async with Broker(url, config=QUIET) as broker:
@@ -126,15 +160,34 @@ async def test_an_older_layout_is_migrated_with_its_jobs(
             (document,) = (await broker._engine.documents("old"))[1]
             assert (document.name, document.value) == ("a", b"kept")
         await use_every_verb(broker)
-    found = find_layout(url)
-    assert found is not None
-    assert await found.apply() == (NEWEST, NEWEST)
+    assert await layout_of(url).apply(print) == (NEWEST, NEWEST)
+
+
+@pytest.mark.parametrize("since", range(1, NEWEST))
+@pytest.mark.parametrize("given", [True, False])
+async def test_the_printed_script_migrates_from_any_layout(
+    url: str, schema: str, console: Console, since: int, given: bool
+) -> None:
+    console.execute(create_layout(schema, since) + old_job(schema, since))
+    script = await layout_of(url).script(since if given else None)
+    for statement in script.split(";\n\n"):
+        console.execute(statement)
+    assert await layout_of(url).apply(print) == (NEWEST, NEWEST)
+    async with Broker(url, config=QUIET) as broker:
+        assert (await claim_one(broker, "old")).payload == b"kept"
+        await use_every_verb(broker)
+
+
+@pytest.mark.parametrize("since", [-1, NEWEST + 1])
+async def test_a_script_from_an_unknown_layout_is_refused(url: str, since: int) -> None:
+    with pytest.raises(ConfigError, match=f"no layout {since}: pass 0 to {NEWEST}"):
+        await layout_of(url).script(since)
 
 
 async def test_brokers_that_open_an_older_layout_at_once_migrate_it_once(
     url: str, schema: str, console: Console
 ) -> None:
-    console.execute(create_layout(schema, 1) + OLD_JOB.format(schema=schema, counters="counts"))
+    console.execute(create_layout(schema, 1) + old_job(schema, 1))
     brokers = [Broker(url, config=QUIET) for _ in range(10)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     written = await asyncio.gather(
@@ -172,8 +225,126 @@ async def test_a_table_of_the_same_name_is_refused_and_left_alone(
     console.execute(f"CREATE TABLE {schema}.{table} (mine int)")
     with pytest.raises(ConfigError, match="holds a table or function of the same name"):
         await Broker(url, config=QUIET).open()
-    found = console.execute(f"SELECT value FROM {schema}.meta WHERE key = 'layout'").fetchall()
-    assert found == [(str(layout),)], "it is unchanged"
+    assert stored_layout(console, schema)["layout"] == str(layout), "it is unchanged"
+
+
+def test_a_script_is_split_at_its_concurrent_statements() -> None:
+    index = "CREATE INDEX CONCURRENTLY a ON dayjob.jobs (queue)\n    WHERE state = 'dead';"
+    unique = "CREATE UNIQUE INDEX CONCURRENTLY b ON dayjob.jobs (id);"
+    first, last = "CREATE TABLE dayjob.x (y int);\nDROP TABLE dayjob.z;", "DROP TABLE dayjob.x;"
+    text = (
+        f"-- A comment.\n-- Readable since layout 3.\n\n{first}\n{index}\n\n-- Another.\n{unique}\n\n{last}\n"
+    )
+    migration = Migration.parse(7, text)
+    assert (migration.number, migration.readable_since) == (7, 3)
+    transaction, *rest = migration.steps
+    assert transaction.sql.endswith(first)
+    assert rest == [Step(index, "a"), Step(unique, "b"), Step(last)]
+
+
+# Migrating while others use the tables.
+
+
+@contextmanager
+def open_transaction(*statements: str) -> Iterator[Console]:
+    """A transaction of another client that has run the statements."""
+    with psycopg.connect(server_url()) as other:
+        for statement in statements:
+            other.execute(statement)
+        yield other
+        other.rollback()
+
+
+class Lines(list[str]):
+    """Collects the progress of a migration."""
+
+    async def wait_for(self, text: str) -> None:
+        async def contains() -> bool:
+            return any(text in line for line in self)
+
+        await until(contains)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
+    monkeypatch.setattr(migrate, "PROGRESS_INTERVAL", 0.02)
+    return Lines()
+
+
+async def test_jobs_are_written_while_an_index_is_built(
+    url: str, schema: str, console: Console, lines: Lines
+) -> None:
+    """The build waits for an open transaction, for longer than the timeout of an operation."""
+    console.execute(create_layout(schema, 1))
+    url = with_options(url, timeout="1")
+    with open_transaction(insert_job(schema)):
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for(
+            "index jobs_dead: waiting for writers before build, which waits for the transaction"
+        )
+        await pause(1.2)
+        console.execute("SET lock_timeout = '100ms'")
+        console.execute(insert_job(schema))
+        assert not migrating.done()
+    assert await with_timeout(migrating) == (1, NEWEST)
+
+
+async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
+    url: str, schema: str, console: Console, lines: Lines
+) -> None:
+    console.execute(create_layout(schema, 2))
+    read = f"SELECT count(*) FROM {schema}.notes"
+    with open_transaction(read):
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for("waits: a transaction of another client holds a lock on a table")
+        console.execute("SET lock_timeout = '5s'")
+        for _ in range(20):
+            await asyncio.to_thread(console.execute, read)
+            await pause(0.03)
+        assert not migrating.done()
+    assert await with_timeout(migrating) == (2, NEWEST)
+
+
+async def test_a_migration_that_was_cut_off_is_continued(
+    url: str, schema: str, console: Console, lines: Lines
+) -> None:
+    console.execute(create_layout(schema, 1) + old_job(schema, 1))
+    short = with_options(url, migration_timeout="1")
+    with open_transaction(insert_job(schema)):
+        with pytest.raises(
+            EngineUnavailable, match=r"did not end within 1 s \(index jobs_dead: .* waits for"
+        ):
+            await layout_of(short).apply(lines.append)
+        invalid = (
+            "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid AND indrelid = %s::regclass"
+        )
+        jobs = [f"{schema}.jobs"]
+
+        async def cancelled() -> bool:
+            return not console.execute("SELECT FROM pg_stat_progress_create_index").fetchall()
+
+        await until(cancelled)
+        assert console.execute(invalid, jobs).fetchall() == [(f"{schema}.jobs_dead",)]
+        assert stored_layout(console, schema) == {"layout": "1", "readable_since": "1", "steps": "1"}
+    async with Broker(url, config=QUIET) as broker:
+        assert (await claim_one(broker, "old")).payload == b"kept"
+        await use_every_verb(broker)
+    assert console.execute(invalid, jobs).fetchall() == []
+    assert stored_layout(console, schema)["layout"] == str(NEWEST)
+
+
+async def test_a_broker_waits_while_another_process_migrates(
+    url: str, schema: str, console: Console, lines: Lines
+) -> None:
+    console.execute(create_layout(schema, 1))
+    with open_transaction(insert_job(schema)):
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for("waiting for writers")
+        others = Lines()
+        waiting = asyncio.ensure_future(layout_of(url).apply(others.append))
+        await others.wait_for("another process migrates it")
+    assert await with_timeout(migrating) == (1, NEWEST)
+    assert await with_timeout(waiting) == (1, NEWEST)
 
 
 # Names.
@@ -252,7 +423,7 @@ async def test_a_role_without_access_to_the_schema_gets_the_remedy(server: Priva
 async def test_a_role_that_may_not_migrate_the_schema_gets_the_remedy(
     server: PrivateServer,
 ) -> None:
-    for statement in create_layout("dayjob", 1).split(";\n\n"):
+    for statement in create_layout("dayjob", 1).split(";\n"):
         await server.fetch(statement)
     await server.fetch("CREATE ROLE worker LOGIN PASSWORD 'secret'")
     await server.fetch("GRANT USAGE ON SCHEMA dayjob TO worker")

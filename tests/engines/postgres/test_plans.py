@@ -148,7 +148,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "latest_dead": lambda n: f"5, {LAST}, {n}",
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
-    "notify": lambda _: "'channel', 'message'",
+    "notify": lambda _: "'channel', '{message}'",
     "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
     "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
@@ -156,7 +156,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "position": lambda n: f"{ID}, {n}",
     "priorities": lambda n: f"NULL, {n}",
     "promote": lambda n: f"{ID}, NULL, {n}",
-    "prune_replies": lambda n: f"1, {n}",
+    "prune_replies": lambda n: f"1, {n}, 0",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
     "quarantine": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
     "record_progress": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {each(n, 'null')}",
@@ -293,6 +293,14 @@ def test_documents_are_found_by_their_primary_key(many_jobs: ManyJobs, mode: str
             for name in ("documents", "compare_and_set"):
                 plan = explain(session, name, PARAMETERS[name](count))
                 assert indexes_of(plan, "documents") == {"documents_pkey"}, name
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_old_replies_are_found_by_their_time(many_jobs: ManyJobs, mode: str) -> None:
+    with closing(prepared(many_jobs.statements, as_the_engine=True)) as session:
+        session.execute(f"SET plan_cache_mode = {mode}")
+        plan = explain(session, "prune_replies", PARAMETERS["prune_replies"](100))
+        assert indexes_of(plan, "replies") == {"replies_stored_at", "replies_pkey"}
 
 
 def test_plans_cached_for_an_empty_table_do_not_scan_a_full_one(many_jobs: ManyJobs) -> None:

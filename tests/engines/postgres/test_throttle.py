@@ -15,6 +15,7 @@ from dayjob.engines.postgres.notifier import (
     Throttle,
     decode_message,
     encode_message,
+    encode_messages,
     topic_item,
 )
 from dayjob.runtime.signals import DUE, job_topic, queue_topic
@@ -44,21 +45,22 @@ def window(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @pytest.fixture
-async def sent() -> asyncio.Queue[str]:
+async def sent() -> asyncio.Queue[list[str]]:
     return asyncio.Queue()
 
 
 @pytest.fixture
 async def throttled(
-    clock: ManualClock, window: Callable[[float], None], sent: asyncio.Queue[str]
+    clock: ManualClock, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
 ) -> Throttle:
     """A throttle on a clock that stands still, so that only the timer ends a window."""
     return Throttle(sent.put_nowait)
 
 
-def items(message: str | None) -> list[Item]:
-    assert message is not None
-    return decode_message(message)[1]
+def items(messages: str | list[str] | None) -> list[Item]:
+    assert messages is not None
+    texts = [messages] if isinstance(messages, str) else messages
+    return [item for text in texts for item in decode_message(text)[1]]
 
 
 def commit(throttled: Throttle, items: list[Item]) -> str | None:
@@ -77,7 +79,7 @@ async def test_the_first_notification_of_a_topic_goes_with_its_commit(throttled:
 
 
 async def test_a_second_notification_in_the_window_is_held(
-    throttled: Throttle, sent: asyncio.Queue[str]
+    throttled: Throttle, sent: asyncio.Queue[list[str]]
 ) -> None:
     commit(throttled, [Q])
     assert commit(throttled, [Q]) is None
@@ -92,18 +94,18 @@ async def test_a_notification_after_the_window_goes_with_its_commit(
     commit(throttled, [Q])
     clock.advance(NEVER)
     assert items(commit(throttled, [Q])) == [Q]
-    assert throttled.close() is None
+    assert throttled.close() == []
 
 
-async def test_no_items_give_no_message(throttled: Throttle, sent: asyncio.Queue[str]) -> None:
+async def test_no_items_give_no_message(throttled: Throttle, sent: asyncio.Queue[list[str]]) -> None:
     assert commit(throttled, []) is None
     throttled.announce([])
     assert sent.empty()
-    assert throttled.close() is None
+    assert throttled.close() == []
 
 
 async def test_a_change_that_is_committed_already_is_sent_on_its_own(
-    throttled: Throttle, sent: asyncio.Queue[str]
+    throttled: Throttle, sent: asyncio.Queue[list[str]]
 ) -> None:
     throttled.announce([Q])
     assert items(sent.get_nowait()) == [Q]
@@ -113,7 +115,7 @@ async def test_a_change_that_is_committed_already_is_sent_on_its_own(
 
 
 async def test_a_held_notification_is_not_sent_before_its_commit(
-    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
 ) -> None:
     commit(throttled, [Q])
     window(0.001)
@@ -129,20 +131,20 @@ async def test_a_held_notification_is_not_sent_before_its_commit(
 
 
 async def test_held_notifications_are_sent_in_one_message_at_the_end_of_the_window(
-    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
 ) -> None:
     commit(throttled, [Q, R])
     window(0.01)
     for _ in range(100):
         assert commit(throttled, [Q, R]) is None
-    message = await with_timeout(sent.get())
+    [message] = await with_timeout(sent.get())
     assert sorted(items(message)) == [Q, R]
     assert sent.empty()
-    assert throttled.close() is None
+    assert throttled.close() == []
 
 
 async def test_the_end_of_a_window_starts_another(
-    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str], clock: ManualClock
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]], clock: ManualClock
 ) -> None:
     commit(throttled, [Q])
     window(0.01)
@@ -165,8 +167,31 @@ async def test_a_held_notification_has_the_lowest_priority_of_its_jobs(throttled
     assert items(throttled.close()) == [("queue", "q", RETURNED)]
 
 
+async def test_all_waits_for_jobs_share_a_window(throttled: Throttle, sent: asyncio.Queue[list[str]]) -> None:
+    """A process may start to wait for thousands of jobs at once."""
+    first, *rest = [("wait", number.to_bytes(16).hex(), 0) for number in range(5000)]
+    for wait in (first, *rest):
+        throttled.announce([wait])
+    assert items(sent.get_nowait()) == [first]
+    assert sent.empty()
+    messages = throttled.close()
+    assert items(messages) == rest, "each wait is announced"
+    assert max(map(len, messages)) < 8000
+    assert len(messages) < 100
+
+
+async def test_many_ends_of_jobs_are_sent_together(
+    throttled: Throttle, sent: asyncio.Queue[list[str]]
+) -> None:
+    ends = [topic_item(job_topic(number.to_bytes(16))) for number in range(300)]
+    throttled.announce(ends)
+    assert items(sent.get_nowait()) == ends
+    throttled.announce(ends)
+    assert sent.empty()
+
+
 async def test_a_closed_throttle_sends_nothing(
-    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[str]
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
 ) -> None:
     commit(throttled, [Q])
     window(0.001)
@@ -201,6 +226,9 @@ def test_a_message_that_would_be_too_long_stands_for_everything() -> None:
     assert decode_message(encode_message("me", few)) == ("me", few)
     message = encode_message("me", many)
     assert decode_message(message) == ("me", [EVERYTHING])
+    assert [decode_message(text) for text in encode_messages("me", many)] == [
+        ("me", many[:20]), ("me", many[20:])
+    ]  # fmt: skip
     for text in (encode_message("me", few), message):
         assert len(text.encode()) < 8000, "the limit of the server"
 

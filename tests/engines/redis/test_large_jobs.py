@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
-from dayjob import Broker, Job, NewJob
-from dayjob.engines.base import BATCH_BYTES, ClaimRequest
+from dayjob import Broker, BrokerConfig, Job, NewJob
+from dayjob.engines.base import BATCH_BYTES, ClaimRequest, Progress
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.redis.conftest import QUIET
+from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.proxy import Proxy
+from tests.support.servers.redis import Server, client
 from tests.support.waiting import with_timeout
 
 MEGABYTE = 1_000_000
+SMALL = 10_000
 
 
 async def enqueue_large(broker: Broker, number: int, size: int = MEGABYTE) -> None:
@@ -66,6 +70,47 @@ async def test_waiting_claims_get_all_large_jobs(broker: Broker) -> None:
     found += await broker.claim("q", limit=100)
     found += await broker.claim("q", limit=100)
     assert sorted(order(found)) == list(range(16))
+
+
+async def test_only_the_enqueue_writes_the_payload(server: Server, broker: Broker) -> None:
+    """A renewal that rewrote the payload would write megabytes to the append-only file and to replicas."""
+    with client(server.url) as connection:
+
+        async def written(change: Awaitable[object]) -> int:
+            before: int = connection.info("persistence")["aof_current_size"]
+            await change
+            after: int = connection.info("persistence")["aof_current_size"]
+            return after - before
+
+        assert await written(broker.enqueue("q", bytes(MEGABYTE))) > MEGABYTE
+        job = await claim_one(broker)
+        assert await written(broker.renew(job)) < SMALL
+        assert await written(broker.record_progress([Progress(job.key, job.epoch, 0.5, "half")])) < SMALL
+        assert await written(broker.nack(job, "boom", delay=1e-6)) < SMALL
+        assert await written(broker.promote()) < SMALL
+        assert await written(broker.reschedule(job.id, priority=5)) < SMALL
+        job = await claim_one(broker, lease=1e-6)
+        assert await written(broker.reap()) < SMALL
+        assert await written(broker.release(await claim_one(broker))) < SMALL
+        assert await written(broker.dead_letter(await claim_one(broker), "no good")) < SMALL
+        assert await written(broker.requeue_dead("q")) < SMALL
+        job = await claim_one(broker)
+        assert len(job.payload) == MEGABYTE
+        assert await written(broker.ack(job)) < SMALL
+
+
+async def test_a_large_result_is_read_and_written_only_with_its_job(server: Server) -> None:
+    async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
+        await broker.enqueue("q")
+        job = await claim_one(broker)
+        await broker.ack(job, result=bytes(MEGABYTE))
+        stored = await broker.get(job.id)
+        assert stored is not None
+        assert stored.result == bytes(MEGABYTE)
+        with client(server.url) as connection:
+            assert connection.hstrlen("{dayjob}:jobs", job.key) < 1000
+            assert await broker.sweep_done(0) == 1
+            assert not connection.exists("{dayjob}:results")
 
 
 @pytest.mark.parametrize("direction", ["request", "reply"])

@@ -22,8 +22,8 @@ SHARED = sorted((LUA / "shared").glob("*.lua"))
 VERBS = sorted(LUA.glob("*.lua"))
 
 BOUNDED = {
-    "DEL", "EXISTS", "GET", "HDEL", "HGET", "HINCRBY", "HMGET", "HSET", "PUBLISH", "RENAME", "SADD",
-    "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZRANDMEMBER",
+    "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSTRLEN", "PUBLISH",
+    "RENAME", "SADD", "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZRANDMEMBER",
     "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 """Commands whose work is bounded by their arguments; ranges also need a LIMIT, and scans a COUNT."""
@@ -65,6 +65,20 @@ def test_a_script_touches_declared_keys_only_and_does_bounded_work(path: Path) -
     for command, key in re.findall(r"\bsend\('(\w+)', (\w+)", path.read_text()):
         assert command in BOUNDED
         assert key in declared
+
+
+def test_only_a_claim_and_the_migration_read_payloads() -> None:
+    """The transitions of a thousand large jobs would otherwise block the server for seconds."""
+    reads = re.compile(r"'HM?GET', (?:PAYLOADS|RESULTS)")
+    assert {path.stem for path in [*SHARED, *VERBS] if reads.search(path.read_text())} == {"6_claim"}
+
+
+async def test_a_reply_is_kept_longer_than_its_write_is_repeated(server: Server) -> None:
+    async with Broker(f"{server.url}?timeout=3600", config=QUIET) as broker:
+        await broker.enqueue("q")
+    with client(server.url) as connection:
+        (reply,) = connection.scan_iter("*:reply:*")
+        assert connection.ttl(reply) > 3600
 
 
 async def test_a_pending_job_takes_few_bytes(server: Server, broker: Broker) -> None:

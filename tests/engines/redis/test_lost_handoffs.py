@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from dayjob import Broker, JobState
 from dayjob.runtime.clock import SYSTEM, block
+from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.waiting_claims import (
     cancel,
     engine_of,
@@ -221,3 +224,66 @@ async def test_jobs_are_handed_off_after_a_restart_and_a_script_flush(
     again = await waiting_claim(broker)
     await other.enqueue("q", b"2")
     assert [job.payload for job in await with_timeout(again)] == [b"2"]
+
+
+async def test_a_client_that_does_not_acknowledge_gets_one_handoff(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    """A frozen process would otherwise delay one job for each of its waiting claims."""
+    waits = [await waiting_claim(broker) for _ in range(12)]
+    lost = lose_handoffs(broker)
+    ignore_changes(broker)
+    async with Broker(server.url, config=QUIET) as healthy:
+        other_wait = await waiting_claim(healthy)
+        await other.enqueue("q", b"1")
+        await until_received(lost)
+        await pause(0.2)
+        await other.enqueue("q", b"2")
+        assert [job.payload for job in await with_timeout(other_wait)] == [b"2"]
+        assert len(lost) == 1
+        await promote(other)
+        assert [job.payload for job in await healthy.claim("q")] == [b"1"]
+        await asyncio.gather(*(cancel(wait) for wait in waits))
+
+
+@pytest.mark.parametrize("sign", ["acknowledgment", "claim"])
+async def test_a_client_gets_handoffs_again_after_a_sign_of_life(
+    server: Server, broker: Broker, other: Broker, sign: str
+) -> None:
+    waits = [await waiting_claim(broker, limit=1) for _ in range(2)]
+    late = lose_handoffs(broker)
+    await other.enqueue("q", b"1")
+    await until_received(late)
+    await pause(0.2)
+    assert sizes(server, "handoff_clients") == [1]
+    if sign == "acknowledgment":
+        receive(broker, late[0])
+        await until_acknowledged(server)
+    else:
+        waits.append(await waiting_claim(broker, limit=1))
+        async with asyncio.timeout(20):
+            while sizes(server, "handoff_clients") != [0]:
+                await pause(0.01)
+    assert sizes(server, "handoff_clients") == [0]
+    await other.enqueue("q", b"2")
+    async with asyncio.timeout(20):
+        while len(late) < 2:
+            await pause(0.01)
+    await asyncio.gather(*(cancel(wait) for wait in waits))
+
+
+async def test_handoffs_are_checked_every_second_while_claims_wait(broker: Broker, other: Broker) -> None:
+    """A hand-off publishes no due time, so the interval of the promote duty must not decide."""
+    assert await other.next_due() is None
+    waiting = await waiting_claim(broker)
+    due = await other.next_due()
+    assert due is not None
+    assert due <= 1_000_000
+    await cancel(waiting)
+
+
+async def test_a_sweep_removes_clients_that_have_long_been_silent(server: Server, broker: Broker) -> None:
+    with client(server.url) as connection:
+        connection.zadd("{dayjob}:handoff_clients", {b"x" * 16: 1})
+        await broker.sweep()
+        assert not connection.exists("{dayjob}:handoff_clients")

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from struct import Struct as Layout
 from typing import Any
 
+import msgspec
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable
-from dayjob.engines.base import DocumentWrite
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
+from dayjob.engines.base import DocumentWrite, Progress
 from dayjob.engines.redis import migration
 from dayjob.engines.redis.client import Client
 from dayjob.engines.redis.keys import LAYOUT, RENAMED, Keys
 from dayjob.engines.redis.scripts import script
+from dayjob.model.job import id_key
 from tests.engines.redis.conftest import QUIET
 from tests.support.arrange import KEEP_ALL, cancelled, claim_one, dead, done
 from tests.support.observe import everything
 from tests.support.servers.redis import Server, client
+from tests.support.servers.redis_audit import DAMAGED
 
 KEYS = Keys("dayjob")
 
@@ -32,11 +36,34 @@ def first_layout(server: Server) -> None:
 
 def second_layout(server: Server) -> None:
     """Turn the layout into layout 2, which has other names of some keys."""
+    third_layout(server)
     with client(server.url) as connection:
         for old, new in RENAMED.items():
             if connection.exists(KEYS.named(new)):
                 connection.rename(KEYS.named(new), KEYS.named(old))
         connection.set(KEYS.layout, 2)
+
+
+def third_layout(server: Server) -> None:
+    """Turn the layout into layout 3, whose records include payloads and results."""
+    with client(server.url) as connection:
+        payloads, results = connection.hgetall(KEYS.payloads), connection.hgetall(KEYS.results)
+        for id, record in connection.hgetall(KEYS.jobs).items():
+            connection.hset(KEYS.jobs, id, old_record(record, payloads.get(id, b""), results.get(id, b"")))
+        connection.delete(KEYS.payloads, KEYS.results)
+        connection.set(KEYS.layout, 3)
+
+
+def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
+    head = Layout(">BBBIIIIqqqqqqqHHHIIII")
+    _, *numbers, error, errors, progress, _ = head.unpack_from(record)
+    progress_at = head.size + sum(numbers[-3:]) + error + errors
+    facts_at = progress_at + progress
+    task, *others = msgspec.msgpack.decode(record[facts_at:])
+    return b"".join([
+        head.pack(1, *numbers, error, errors, len(result), progress), record[head.size : progress_at], result,
+        record[progress_at:facts_at], msgspec.msgpack.encode([task, payload, *others]),
+    ])  # fmt: skip
 
 
 async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
@@ -58,6 +85,44 @@ async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -
     assert (await asyncio.gather(*written)).count(True) == 1
     for broker in brokers:
         await broker.close()
+
+
+@pytest.mark.parametrize("size", [0, 10, 300, 70_000, 1_000_000])
+async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server, size: int) -> None:
+    """Each size has another encoding; the pages of the largest are bounded by bytes."""
+    number = 20 if size == 1_000_000 else 600
+    async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
+        options: dict[str, Any] = {"task": "t" * (size % 99), "tenant": "acme", "headers": {"h": "v"}}
+        await broker.enqueue_many([NewJob("q", bytes(size), **options) for _ in range(number)])
+        claims = await broker.claim("q", limit=5)
+        await broker.ack(claims[0], result=bytes(size))
+        await broker.ack(claims[1])
+        await broker.nack(claims[2], "boom")
+        await broker.record_progress([Progress(claims[3].key, claims[3].epoch, 0.5, "half")])
+        before = await everything(broker)
+    third_layout(server)
+    brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
+    await asyncio.gather(*(broker.open() for broker in brokers))
+    with client(server.url) as connection:
+        assert connection.get(KEYS.layout) == b"4"
+        assert connection.hlen(KEYS.payloads) == (number if size else 0)
+    assert await everything(brokers[0]) == before
+    await brokers[0].ack(claims[3])
+    assert [len(job.payload) for job in await brokers[1].claim("q")] == [size]
+    for broker in brokers:
+        await broker.close()
+
+
+async def test_a_damaged_record_of_the_third_layout_is_quarantined(server: Server) -> None:
+    async with Broker(server.url, config=QUIET) as broker:
+        first, second = await broker.enqueue_many([NewJob("q", b"first"), NewJob("q", b"second")])
+    third_layout(server)
+    with client(server.url) as connection:
+        DAMAGED.add(id_key(first.id))
+        connection.hset(KEYS.jobs, id_key(first.id), connection.hget(KEYS.jobs, id_key(first.id))[:-3])
+    async with Broker(server.url, config=QUIET) as broker:
+        assert [job.id for job in await broker.claim("q", limit=2)] == [second.id]
+        assert [job.id for job in await broker.dead_jobs("q")] == [first.id]
 
 
 async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None:
@@ -116,7 +181,7 @@ async def test_an_interrupted_index_is_completed_by_the_next_opening(
     async def interrupted(client: Client, verb: str, *arguments: bytes | str | int) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls == 3:  # The first call moves payloads.
             raise EngineUnavailable("the server is gone")
         return await run(client, verb, *arguments)
 
@@ -142,9 +207,9 @@ async def test_a_full_server_is_migrated(server: Server, broker: Broker) -> None
 async def test_a_layout_that_newer_code_migrated_first_is_not_lowered(server: Server, broker: Broker) -> None:
     """Newer code migrates between our read of the version and our migration."""
     with client(server.url) as connection:
-        connection.set(KEYS.layout, 4)
-        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"4"
-        assert connection.get(KEYS.layout) == b"4"
+        connection.set(KEYS.layout, 5)
+        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"5"
+        assert connection.get(KEYS.layout) == b"5"
 
 
 async def test_code_that_supports_only_the_first_layout_refuses_ours(

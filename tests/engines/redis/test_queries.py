@@ -10,7 +10,8 @@ from dayjob import Broker, Job, JobState, NewJob
 from dayjob.engines.redis import queries
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.keys import Keys
-from dayjob.model.job import id_key
+from dayjob.model.job import id_key, id_text
+from dayjob.runtime.ids import new_key
 from tests.support.servers.redis import Server, client
 
 WAYS = {"runs": {}, "a sorted set": {"RUNS": 2}, "all ids": {"RUNS": 2, "SPARSE": 0}}
@@ -66,9 +67,9 @@ async def test_a_listing_of_pending_jobs_does_not_read_others(
 
     monkeypatch.setattr(Client, "execute", counted)
     assert len(await broker.jobs(queue, JobState.PENDING, limit=10, newest_first=True)) == 10
-    assert [len(command) - 2 for command in sent if command[0] == "HMGET"] == [10]
+    assert [len(command) - 2 for command in sent if command[0] == "HMGET"] == [10, 10, 10]
     assert all(command[-1] in (1, 10) for command in sent if "RANGEBYLEX" in str(command[0]))
-    assert len(sent) <= 10
+    assert len(sent) <= 14
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
@@ -81,3 +82,23 @@ async def test_a_damaged_job_is_listed_once(server: Server, broker: Broker, newe
     for size in (2, 3):
         assert await pages(broker, size, state=JobState.PENDING, newest_first=newest_first) == expected
     await broker.claim("q", limit=3)
+
+
+async def test_a_job_that_is_written_between_the_reads_is_read_again(
+    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its payload is read before it exists, and its record after that."""
+    execute = Client.execute
+    keys = [new_key(), new_key()]
+    writes = [other.enqueue("q", b"payload", id=id_text(key)) for key in keys]
+
+    async def interrupted(client: Client, *commands: Command) -> list[Any]:
+        if [command[0] for command in commands] != ["HMGET"] * 3 or not writes:
+            return await execute(client, *commands)
+        before = await execute(client, *commands[:2])
+        await writes.pop(0)
+        return before + await execute(client, *commands[2:])
+
+    monkeypatch.setattr(Client, "execute", interrupted)
+    found = await broker._engine.get(keys)
+    assert [job and (job.payload, job.last_error) for job in found] == [(b"payload", None)] * 2

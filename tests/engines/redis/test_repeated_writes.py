@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dayjob import Broker, JobState, NewJob
-from dayjob.engines.base import (
-    Transient,
-)
+from dayjob import Broker, EngineUnavailable, JobState, NewJob
+from dayjob.engines.base import Token, Transient
 from dayjob.engines.redis import engine as engine_module
 from dayjob.engines.redis.client import Client
+from dayjob.runtime.ids import new_key
+from tests.engines.redis.waiting_claims import cancel, sizes, waiting_claim
+from tests.support.arrange import claim_one, dead
 from tests.support.repeated_writes import CALLS, LATER_WRITES, REPLIES, Jobs, jobs_in_each_state, new_token
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
@@ -62,6 +63,47 @@ async def test_a_write_that_never_arrived_is_applied_by_its_repetition(
     assert not refused.value.commit_unknown
     reply = await CALLS[verb](jobs, token)
     assert REPLIES[verb](jobs, reply), reply
+
+
+@pytest.mark.parametrize("verb", CALLS)
+async def test_a_write_that_changes_nothing_refuses_the_late_tries_of_its_slot(jobs: Jobs, verb: str) -> None:
+    """An earlier try of the slot was held up on the way. A claim that finds no job was its successor."""
+    slot = new_key()
+    await CALLS[verb](jobs, Token(new_key(), slot, slot=0, number=1))
+    late, successor = (Token(new_key(), slot, slot=0, number=number) for number in (2, 3))
+    await CALLS[verb](jobs, successor)
+    with pytest.raises(EngineUnavailable, match="STALE"):
+        await jobs.engine.kv_write([(b"k", b"older")], token=late)
+
+
+@pytest.mark.parametrize("verb", ["claim", "promote", "reap", "reclaim", "sweep"])
+async def test_a_repeated_write_that_changed_nothing_changes_nothing_later(jobs: Jobs, verb: str) -> None:
+    """Otherwise a late try of a claim would claim a job for which there is no caller."""
+    for _ in range(2):
+        await CALLS[verb](jobs, new_token())
+    token = new_token()
+    first = await CALLS[verb](jobs, token)
+    await jobs.broker.enqueue("pending")
+    await jobs.broker.enqueue("due", delay=1e-6)
+    await jobs.broker.enqueue("running")
+    await claim_one(jobs.broker, "running", lease=1e-6, worker="w")
+    await dead(jobs.broker)
+    before = await jobs.state()
+    assert await CALLS[verb](jobs, replace(token, repeated=True)) == first
+    assert await jobs.state() == before
+
+
+async def test_a_lost_registration_of_a_waiting_claim_is_not_made_twice(
+    server: Server, proxy: Proxy, through: Broker
+) -> None:
+    await through.enqueue("elsewhere")
+    proxy.losing = 1
+    waiting = await waiting_claim(through)
+    assert proxy.lost == 1
+    assert sizes(server, "waiting_claims") == [1]
+    await cancel(waiting)
+    await through.claim("elsewhere")
+    assert sizes(server, "waiting_claims") == [0]
 
 
 async def test_a_sweep_that_is_repeated_continues_from_the_cursor_of_its_first_try(

@@ -96,8 +96,8 @@ async def test_the_command_returns_the_old_and_the_new_version(path: Path, url: 
     older(path, number)
     found = find_layout(url)
     assert found is not None
-    assert await found.apply() == (number, NEWEST)
-    assert await found.apply() == (NEWEST, NEWEST)
+    assert await found.apply(print) == (number, NEWEST)
+    assert await found.apply(print) == (NEWEST, NEWEST)
 
 
 @pytest.mark.slow

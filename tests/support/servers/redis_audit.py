@@ -12,6 +12,9 @@ from dayjob.engines.redis.keys import FIXED, PERMANENT, Keys
 from dayjob.engines.redis.record import STATE_CODES, TIME, full_job
 from tests.support.servers.redis import client, prefix_of, url_of
 
+LONGEST = 4_200_000
+"""Milliseconds for which a reply is kept at most: the longest timeout, and ten minutes."""
+
 DAMAGED: set[bytes] = set()
 """Jobs with damaged records: their old entries may stay in ``dead_index`` until ``find_dead`` reads them."""
 
@@ -33,10 +36,18 @@ def check(connection: Any, prefix: str) -> None:
     for key in _keys(connection, prefix):
         name = key.decode().partition("}:")[2]
         if name.startswith("reply:"):
-            assert 0 < connection.pttl(key) <= 600_000, f"{name} does not expire"
+            assert 0 < connection.pttl(key) <= LONGEST, f"{name} does not expire"
         else:
             assert name in known, f"{name} is not in the layout"
-    jobs = {id: full_job(id, blob) for id, blob in connection.hgetall(keys.jobs).items()}
+    payloads, results = connection.hgetall(keys.payloads), connection.hgetall(keys.results)
+    jobs = {
+        id: full_job(id, blob, payloads.get(id, b""), results.get(id))
+        for id, blob in connection.hgetall(keys.jobs).items()
+    }
+    assert payloads.keys() - DAMAGED == {id for id, job in jobs.items() if job.payload} - DAMAGED
+    assert results.keys() - DAMAGED == {id for id, job in jobs.items() if job.result is not None} - DAMAGED
+    incomplete = {id for id, job in jobs.items() if "its payload has" in (job.last_error or "")}
+    assert incomplete <= DAMAGED, f"{incomplete}: the payload is missing"
     members = {name: set(connection.zrange(keys.named(name), 0, -1)) for name in (*FIXED[1:8], "dead_index")}
     expected_members = _expected(jobs)
     old = members["dead_index"] - expected_members["dead_index"]

@@ -24,6 +24,13 @@ def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], Non
     return harm
 
 
+def _damage_payload(directory: Path, id: str) -> None:
+    payloads = Keys(prefix_of(directory)).payloads
+    with client(url_of(directory)) as connection:
+        DAMAGED.add(UUID(id).bytes)
+        connection.hset(payloads, UUID(id).bytes, (connection.hget(payloads, UUID(id).bytes) or b"") + b"x")
+
+
 REDIS_DAMAGE = {
     "nothing": _redis_damage(lambda record: b""),
     "garbage": _redis_damage(lambda record: b"\xc1\xff\x00" * 99),
@@ -32,8 +39,9 @@ REDIS_DAMAGE = {
     "no such state": _redis_damage(lambda record: record[:1] + b"\x07" + record[2:]),
     "sizes beyond the end": _redis_damage(lambda record: record[:75] + b"\xff\xff" + record[77:]),
     "half the facts": _redis_damage(lambda record: record[:-9]),
-    "text for facts": _redis_damage(lambda record: record[:-12] + b"text"),
+    "text for facts": _redis_damage(lambda record: record[:-8] + b"text"),
     "a task that is no text": _redis_damage(lambda record: record.replace(b"\xa1t", b"\xa1\xff")),
+    "a payload of another size": _damage_payload,
     "a tenant that is a number": _redis_damage(lambda record: record.replace(b"\xa4acme", b"\xce\0\0\0\5")),
 }
 

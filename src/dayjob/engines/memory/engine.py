@@ -20,7 +20,11 @@ class MemoryEngine(LocalEngine[MemoryStore]):
     """Jobs in the memory of this process."""
 
     capabilities = Capabilities(
-        persistent=False, multi_process=False, transactional_enqueue=False, knows_orphans=False
+        persistent=False,
+        multi_process=False,
+        transactional_enqueue=False,
+        knows_orphans=False,
+        stores_replies=False,
     )
 
     def __init__(self, store: MemoryStore, clock: Clock) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from dayjob.engines.base import Token, Transient
+from dayjob.engines.base import Contended, Token, Transient
 from dayjob.engines.postgres.errors import public_error, token_is_stored
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
@@ -53,7 +53,9 @@ _SHORTEST_TRY = 0.1
 FEW = 2000
 """Rows of counters that are left alone."""
 
-_BATCH = 20_000
+BATCH = 10_000
+"""Rows that one commit folds or prunes."""
+
 _REPLY_RETENTION = 600 * SECOND
 
 SESSION_SETTINGS = {
@@ -61,28 +63,37 @@ SESSION_SETTINGS = {
     "jit": "off",
     "lock_timeout": "250ms",
     "plan_cache_mode": "force_generic_plan",
+    "statement_timeout": "0",
 }
 """The settings of each session.
+
+The timeout of the URL bounds a statement. A ``statement_timeout`` of the role would fail large batches.
 
 A statement may be planned while its table is empty, and must not scan the table once it is large. No
 statement has a better plan for some parameters than for others. Planning a claim takes as long as claiming a
 hundred jobs, so each statement is planned once.
 """
 
-SET_LOCAL = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SESSION_SETTINGS.items())
+SET_LOCAL = "".join(f"SET LOCAL {name} = '{value}'; " for name, value in SESSION_SETTINGS.items())
 """The settings for one transaction, behind a pooler without sessions."""
+
+BRIEF_LOCKS = "SET LOCAL lock_timeout = '10ms'"
+CONTENDED_FOR = 1.0
+"""Seconds after a lock timeout for which work that may meet held keys waits for locks only briefly."""
 
 _CACHED_STATEMENTS = 200
 
 
-async def connect(settings: PostgresSettings, timeout: float) -> Connection:
+async def connect(
+    settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
+) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     connection: Connection = await asyncpg.connect(
         settings.dsn,
         timeout=timeout,
         statement_cache_size=0 if settings.pgbouncer else _CACHED_STATEMENTS,
         max_cached_statement_lifetime=0,
-        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **SESSION_SETTINGS},
+        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
     )
     try:
         await connection.set_type_codec(
@@ -95,12 +106,18 @@ async def connect(settings: PostgresSettings, timeout: float) -> Connection:
 
 
 class Pool:
-    """At most ``settings.connections`` connections, used by one event loop."""
+    """At most ``settings.connections`` connections, used by one event loop.
+
+    Work that another client's open transaction may block gets half of them, one at least. So held keys do not
+    delay settlements, renewals and the lead.
+    """
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._idle: deque[Connection] = deque()
         self._free = asyncio.Semaphore(settings.connections)
+        self._lockable = asyncio.Semaphore(max(settings.connections // 2, 1))
+        self._contended_until = float("-inf")
         self._closed = False
 
     async def run(
@@ -109,7 +126,7 @@ class Pool:
         """Run work once. Raise ``Transient`` if the next try may succeed.
 
         Work fails after the timeout, or that of the settings. A locked row raises ``Transient`` after the
-        lock timeout; without ``wait_for_locks``, ``Contended``.
+        lock timeout; without ``wait_for_locks``, ``Contended``. See ``run_lockable``.
         """
         if self._closed:
             raise Closed(f"{self._settings.url}: the engine is closed")
@@ -119,9 +136,9 @@ class Pool:
         try:
             connection = await self.acquire(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY))
             async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY)):
-                if self._settings.pgbouncer:
+                if local := self._local_settings(wait_for_locks=wait_for_locks):
                     async with connection.transaction():
-                        await connection.execute(SET_LOCAL)
+                        await connection.execute(local)
                         reply = await work(connection)
                 else:
                     reply = await work(connection)
@@ -130,13 +147,35 @@ class Pool:
         except DayjobError:
             raise
         except Exception as error:
+            sound = isinstance(error, asyncpg.LockNotAvailableError)  # The statement was rolled back.
             public = public_error(
                 self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
             )
+            if isinstance(public, Contended):
+                self._contended_until = SYSTEM.elapsed() + CONTENDED_FOR
             raise public from (None if public is error else error)
         finally:
             if connection is not None:
                 self.release(connection, sound=sound)
+
+    async def run_lockable(self, work: Work[Reply]) -> Reply:
+        """Run work that another client's open transaction may block. Raise ``Contended`` if it does."""
+        deadline = SYSTEM.elapsed() + self._settings.timeout
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                await self._lockable.acquire()
+        except TimeoutError as error:
+            raise public_error(self._settings, error, sent=False) from error
+        try:
+            return await self.run(work, timeout=deadline - SYSTEM.elapsed(), wait_for_locks=False)
+        finally:
+            self._lockable.release()
+
+    def _local_settings(self, *, wait_for_locks: bool) -> str:
+        """Return the SQL for the settings of one transaction; empty if those of the session apply."""
+        local = SET_LOCAL if self._settings.pgbouncer else ""
+        brief = not wait_for_locks and SYSTEM.elapsed() < self._contended_until
+        return local + BRIEF_LOCKS if brief else local
 
     async def run_retrying(self, work: Work[Reply]) -> Reply:
         """Run work outside of the broker's calls, again after transient errors, until the timeout.
@@ -249,9 +288,9 @@ class Database:
             reply: StoredReply = await work(connection) if stored is None else stored[0]
             return reply
 
-        repeated = token is not None and token.repeated
+        run = self.pool.run if wait_for_locks else self.pool.run_lockable
         try:
-            return await self.pool.run(repeat if repeated else work, wait_for_locks=wait_for_locks)
+            return await run(repeat if token is not None and token.repeated else work)
         except asyncpg.UniqueViolationError as error:
             if not token_is_stored(error):
                 raise
@@ -266,23 +305,32 @@ class Database:
         """Start to fold the counters if they have many rows."""
         if rows > FEW and self._folding is None:
             self._rows_written = 0
-            self._folding = asyncio.get_running_loop().create_task(self._fold())
+            self._folding = asyncio.get_running_loop().create_task(self._fold_in_background())
 
-    async def _fold(self) -> None:
+    async def _fold_in_background(self) -> None:
         try:
-            await self._maintain("fold_counters", _BATCH)
+            await self._fold()
         except EngineUnavailable:
             pass  # The next fold covers these rows.
         finally:
             self._folding = None
 
     async def fold_and_prune(self) -> None:
-        """Fold the counters, and remove old replies."""
-        await self._maintain("fold_counters", _BATCH)
-        await self._maintain("prune_replies", _REPLY_RETENTION, _BATCH)
+        """Fold the counters, and remove all old replies."""
+        await self._fold()
+        removed, after = BATCH, 0
+        while removed == BATCH:
+            # Each batch starts after the last, not at the dead index entries that the last has left.
+            ((removed, after),) = await self._maintain("prune_replies", _REPLY_RETENTION, BATCH, after)
 
-    async def _maintain(self, name: str, *parameters: Any) -> None:
-        await self.pool.run(lambda connection: connection.execute(self.statements[name], *parameters))
+    async def _fold(self) -> None:
+        """Fold the counters until there are few rows, or as many queues as rows."""
+        taken, left = BATCH, 0
+        while taken == BATCH and left <= BATCH // 2:
+            ((taken, left),) = await self._maintain("fold_counters", BATCH)
+
+    async def _maintain(self, name: str, *parameters: Any) -> list[Any]:
+        return await self.pool.run(lambda connection: connection.fetch(self.statements[name], *parameters))
 
 
 def token_key(token: Token | None, part: int = 0) -> bytes:

@@ -7,18 +7,24 @@ from typing import Any
 
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.postgres.database import Connection
-from dayjob.engines.postgres.migrate import layout_version
+from dayjob.engines.postgres.errors import NOTIFICATIONS_REMEDY
+from dayjob.engines.postgres.migrate import read_stored
 from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.engines.postgres.statements import FULL_NOTIFICATION_QUEUE
 
 OLDEST_VERSION = 140_000
 LONG_TRANSACTION = 3600
 """Seconds after which a transaction is reported, because it keeps vacuum from removing rows."""
+
+CROWDED_NOTIFICATION_QUEUE = 0.5
+"""The usage of the notification queue above which it is reported."""
 
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS shown,
     current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('full_page_writes') AS full_page_writes, current_setting('autovacuum') AS autovacuum,
     current_setting('max_connections')::int AS max_connections, pg_is_in_recovery() AS standby,
+    pg_notification_queue_usage() AS notifications,
     (SELECT count(*) FROM pg_stat_activity) AS connections,
     (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
         FROM pg_stat_activity WHERE xact_start IS NOT NULL AND datname = current_database()) AS oldest
@@ -26,10 +32,10 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
 
 
 async def diagnose(connection: Connection, settings: PostgresSettings) -> list[Diagnostic]:
-    layout = await layout_version(connection, settings)
+    stored = await read_stored(connection, settings)
     found = await connection.fetchrow(_SETTINGS)
     return [
-        Diagnostic("layout", "ok", f"version {layout} in schema {settings.schema!r}"),
+        Diagnostic("layout", "ok", f"version {stored.version} in schema {settings.schema!r}"),
         *_settings(dict(found)),
     ]
 
@@ -69,6 +75,13 @@ def _settings(found: Mapping[str, Any]) -> Iterator[Diagnostic]:
         )  # fmt: skip
     else:
         yield Diagnostic("vacuum", "ok", "autovacuum is on, and no transaction holds it up")
+    usage = found["notifications"]
+    crowded = usage > CROWDED_NOTIFICATION_QUEUE
+    yield Diagnostic(
+        "notifications", "warning" if crowded else "ok", f"{usage:.0%} of the notification queue is in use",
+        f"from {FULL_NOTIFICATION_QUEUE:.0%} on, workers find jobs by polling: {NOTIFICATIONS_REMEDY}"
+        if crowded else None,
+    )  # fmt: skip
     used, allowed = found["connections"], found["max_connections"]
     if used > 0.9 * allowed:
         yield Diagnostic(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from dayjob.engines.postgres.claim import Claimer, ScanHints
 from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
 from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
-from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.notifier import Notifier, has_due_time
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
@@ -37,12 +38,18 @@ from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats,
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
+_log = logging.getLogger("dayjob.engines.postgres")
+
 
 class PostgresEngine:
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=False
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=True,
+        knows_orphans=False,
+        stores_replies=True,
     )
 
     def __init__(self, settings: PostgresSettings) -> None:
@@ -58,13 +65,13 @@ class PostgresEngine:
         statements = self._statements
         pool = Pool(self._settings)
 
-        async def begin(connection: Connection) -> str:
-            await prepare(connection, self._settings)
+        async def read_installation(connection: Connection) -> str:
             installation: str = await connection.fetchval(statements["installation"])
             return installation
 
         try:
-            self._installation = await pool.run_retrying(begin)
+            await prepare(pool, self._settings, lambda text: _log.info("%s: %s", self._settings.url, text))
+            self._installation = await pool.run_retrying(read_installation)
         except BaseException:
             await pool.close()
             raise
@@ -97,7 +104,6 @@ class PostgresEngine:
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
     ) -> list[Enqueued]:
         statements = self._database.statements
-        topics: set[Topic] = {queue_topic(job.queue) for job in jobs} | {DUE}
         fetch = await caller_fetch(connection)
         try:
             found = await fetch(statements["installation"])
@@ -110,6 +116,9 @@ class PostgresEngine:
                 f"connection={connection!r} leads to another database than {self._settings.url}: "
                 "pass a connection to the database of the queue"
             )
+        topics: set[Topic] = {queue_topic(job.queue) for job in jobs}
+        if any(map(has_due_time, jobs)):
+            topics.add(DUE)
         message = self._notifier.message(list(topics))
         transaction = Transaction(fetch, statements, now, self._notifier.channel, message)
         return await insert_all(transaction, jobs)
@@ -145,17 +154,18 @@ class PostgresEngine:
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
     ) -> list[Renewed]:
+        ordered = rows.in_lock_order(renewals)
         found = await self._database.fetch(
             "renew", now,
-            [renewal.key for renewal in renewals],
-            [renewal.epoch for renewal in renewals],
-            [renewal.lease for renewal in renewals],
+            [renewal.key for renewal in ordered],
+            [renewal.epoch for renewal in ordered],
+            [renewal.lease for renewal in ordered],
         )  # fmt: skip
         renewed = {(row[0], row[1]): Renewed(row[2], row[3]) for row in found}
         return [renewed.get((renewal.key, renewal.epoch), Renewed(None)) for renewal in renewals]
 
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
-        latest = {(report.key, report.epoch): report for report in reports}
+        latest = {(report.key, report.epoch): report for report in rows.in_lock_order(reports)}
         await self._database.execute(
             "record_progress",
             token,

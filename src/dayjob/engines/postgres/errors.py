@@ -46,6 +46,11 @@ _COMMIT_UNKNOWN = (
 )
 """The server may have committed before the error."""
 
+NOTIFICATIONS_REMEDY = (
+    "end the session that listens inside an open transaction: find it in pg_stat_activity as "
+    "'idle in transaction'"
+)
+
 _POOLED = (
     asyncpg.ProtocolViolationError,
     asyncpg.DuplicatePreparedStatementError,
@@ -63,7 +68,8 @@ _MISCONFIGURED = (
 
 
 def is_transient(error: BaseException) -> bool:
-    return isinstance(error, _TRANSIENT) and not isinstance(error, _POOLED + _MISCONFIGURED)
+    expected = isinstance(error, _TRANSIENT) and not isinstance(error, _POOLED + _MISCONFIGURED)
+    return expected or is_notification_queue_full(error)
 
 
 def commit_unknown(error: BaseException) -> bool:
@@ -74,6 +80,11 @@ def commit_unknown(error: BaseException) -> bool:
 def token_is_stored(error: Exception) -> bool:
     """Whether a write failed because an earlier try of it has committed meanwhile."""
     return isinstance(error, asyncpg.UniqueViolationError) and error.table_name == "replies"
+
+
+def is_notification_queue_full(error: BaseException) -> bool:
+    """Whether a notification found no room. The text of the error may be translated."""
+    return isinstance(error, asyncpg.ProgramLimitExceededError) and error.server_source_filename == "async.c"
 
 
 def public_error(
@@ -114,11 +125,20 @@ def _remedy(settings: PostgresSettings, error: Exception) -> str | None:
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return "the server is read-only, as a standby is: point the URL at the primary"
     if isinstance(
-        error, asyncpg.UndefinedTableError | asyncpg.UndefinedFunctionError | asyncpg.InvalidSchemaNameError
+        error,
+        asyncpg.UndefinedTableError
+        | asyncpg.UndefinedColumnError
+        | asyncpg.UndefinedFunctionError
+        | asyncpg.InvalidSchemaNameError,
     ):
-        return f"the schema {settings.schema!r} lacks a table or function: run  dayjob migrate"
+        return (
+            f"the schema {settings.schema!r} lacks it: upgrade dayjob if a newer one has migrated the "
+            "schema, else run  dayjob migrate"
+        )
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return f"grant the role the schema {settings.schema!r}, or run  dayjob migrate  as its owner"
+    if is_notification_queue_full(error):
+        return NOTIFICATIONS_REMEDY
     if isinstance(error, asyncpg.DiskFullError | asyncpg.OutOfMemoryError):
         return "free disk space or memory on the server, then try again"
     return None

@@ -6,7 +6,7 @@ time until the announcement has arrived.
 
 Notifications are throttled, because each takes a lock that all commits of the server share. The first
 notification of a topic is sent with the commit that causes it. Those that follow within ``WINDOW`` seconds
-are held and sent at its end, in one message for all topics.
+are held and sent at its end, all topics together. The waits for jobs share one window.
 
 They are received on one connection. The listener starts with the first wait. When its connection breaks,
 waiting callers are woken at short intervals until it listens again, and once more then, for changes made in
@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 import msgspec
 
@@ -73,6 +74,14 @@ def encode_message(sender: str, items: list[Item]) -> str:
     return (text if len(text) <= _MAX_BYTES else _encode((sender, [EVERYTHING]))).decode()
 
 
+def encode_messages(sender: str, items: list[Item]) -> list[str]:
+    """Return the texts of as few messages as these items fit into."""
+    if len(items) == 1 or len(_encode((sender, items))) <= _MAX_BYTES:
+        return [encode_message(sender, items)]
+    half = len(items) // 2
+    return [*encode_messages(sender, items[:half]), *encode_messages(sender, items[half:])]
+
+
 def decode_message(message: str) -> tuple[str, list[Item]]:
     """Return the sender and the items. One that can't be decoded is treated as a change of all topics."""
     try:
@@ -109,14 +118,13 @@ class Notifier:
 
     async def close(self) -> None:
         self._signals.on_listen = None
-        if self._wait_timer is not None:
-            self._wait_timer.cancel()
-        held = self._throttle.close()
-        if held is not None:
+        if held := self._throttle.close():
             self._send(held)
         if self._sending:
             await asyncio.wait(self._sending)
         await self._listener.stop()
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
 
     # Sending.
 
@@ -133,7 +141,7 @@ class Notifier:
         topics: set[Topic] = set()
         for job in jobs:
             topics.add(queue_topic(job.queue))
-            if _has_due_time(job):
+            if has_due_time(job):
                 topics.add(DUE)
             self._hints.job_pending(job.queue, (job.priority, job.key))
         self._signals.publish(topics)
@@ -163,14 +171,14 @@ class Notifier:
                     del self._awaited[key]
                 self._throttle.announce([topic_item(job_topic(key)) for key in awaited])
 
-    def _send(self, message: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_notify(message))
+    def _send(self, messages: list[str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run_notify(messages))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _run_notify(self, message: str) -> None:
+    async def _run_notify(self, messages: list[str]) -> None:
         async def notify(connection: Connection) -> None:
-            await connection.fetch(self._database.statements["notify"], self.channel, message)
+            await connection.fetch(self._database.statements["notify"], self.channel, messages)
 
         try:
             await self._database.pool.run_retrying(notify)
@@ -190,6 +198,7 @@ class Notifier:
                 self._signals.publish_all()
             elif kind == WAIT:
                 self._awaited[bytes.fromhex(name)] = SYSTEM.elapsed() + WAIT_EXPIRY
+                self._start_wait_timer()
             elif kind == "job":
                 topics.append((kind, bytes.fromhex(name)))
             else:
@@ -208,8 +217,11 @@ class Notifier:
             loop = asyncio.get_running_loop()
             for delay in WAIT_CHECKS:
                 loop.call_later(delay, self._signals.publish, list(map(job_topic, keys)))
-            if self._wait_timer is None:
-                self._wait_timer = loop.call_later(WAIT_EXPIRY / 2, self._renew_waits)
+            self._start_wait_timer()
+
+    def _start_wait_timer(self) -> None:
+        if self._wait_timer is None:
+            self._wait_timer = asyncio.get_running_loop().call_later(WAIT_EXPIRY / 2, self._renew_waits)
 
     def _renew_waits(self) -> None:
         """Announce the waits of this process again, and drop the expired waits of others."""
@@ -220,7 +232,7 @@ class Notifier:
         if keys:
             self._throttle.announce([(WAIT, key.hex(), 0) for key in keys])
         if keys or self._awaited:
-            self._wait_timer = asyncio.get_running_loop().call_later(WAIT_EXPIRY / 2, self._renew_waits)
+            self._start_wait_timer()
 
 
 def _job_items(jobs: Sequence[Insertion]) -> list[Item]:
@@ -229,10 +241,10 @@ def _job_items(jobs: Sequence[Insertion]) -> list[Item]:
     for job in jobs:
         queues[job.queue] = min(job.priority, queues.get(job.queue, job.priority))
     items: list[Item] = [("queue", queue, priority) for queue, priority in queues.items()]
-    return [*items, topic_item(DUE)] if any(_has_due_time(job) for job in jobs) else items
+    return [*items, topic_item(DUE)] if any(has_due_time(job) for job in jobs) else items
 
 
-def _has_due_time(job: Insertion) -> bool:
+def has_due_time(job: Insertion) -> bool:
     """Whether the job may be due or expire at a later time."""
     return bool(job.delay) or not (job.run_at is job.expires_at is job.expires_in is None)
 
@@ -240,10 +252,10 @@ def _has_due_time(job: Insertion) -> bool:
 class Throttle:
     """Decides which topics are sent now and which at the end of the window.
 
-    ``send`` sends a message outside of any commit. ``sender`` names this process in its messages.
+    ``send`` sends messages outside of any commit. ``sender`` names this process in its messages.
     """
 
-    def __init__(self, send: Callable[[str], None]) -> None:
+    def __init__(self, send: Callable[[list[str]], None]) -> None:
         self.sender = ids.new_key().hex()
         self._send = send
         self._sent_at: dict[tuple[str, str], float] = {}
@@ -257,16 +269,7 @@ class Throttle:
         Throttled topics are held from the end of the block. A notification before the commit would wake
         listeners that cannot see the rows yet.
         """
-        now = SYSTEM.elapsed()
-        sent, held = [], []
-        for item in items:
-            if now - self._sent_at.get(item[:2], -WINDOW) >= WINDOW:
-                sent.append(item)
-                self._sent_at[item[:2]] = now
-            else:
-                held.append(item)
-        if len(self._sent_at) > _MAX_TOPICS:
-            self._sent_at.clear()
+        sent, held = self._split(items)
         try:
             yield encode_message(self.sender, sent) if sent else None
         finally:
@@ -275,9 +278,28 @@ class Throttle:
 
     def announce(self, items: Iterable[Item]) -> None:
         """Notify of changes that are committed already."""
-        with self.with_commit(items) as message:
-            if message is not None:
-                self._send(message)
+        sent, held = self._split(items)
+        if sent:
+            self._send(encode_messages(self.sender, sent))
+        if held:
+            self._hold(held)
+
+    def _split(self, items: Iterable[Item]) -> tuple[list[Item], list[Item]]:
+        """Return the items to send now, which start their windows, and those to hold."""
+        now = SYSTEM.elapsed()
+        sent, held = [], []
+        started: set[tuple[str, str]] = set()
+        for item in items:
+            window = _window(item)
+            if window in started or now - self._sent_at.get(window, -WINDOW) >= WINDOW:
+                sent.append(item)
+                started.add(window)
+            else:
+                held.append(item)
+        self._sent_at.update(dict.fromkeys(started, now))
+        if len(self._sent_at) > _MAX_TOPICS:
+            self._sent_at.clear()
+        return sent, held
 
     def _hold(self, items: Iterable[Item]) -> None:
         for kind, name, priority in items:
@@ -288,19 +310,27 @@ class Throttle:
 
     def _flush(self) -> None:
         self._timer = None
-        self._sent_at.update(dict.fromkeys(self._held, SYSTEM.elapsed()))
+        self._sent_at.update(dict.fromkeys(map(_window, self._held), SYSTEM.elapsed()))
         self._send(self._take_held())
 
-    def _take_held(self) -> str:
+    def _take_held(self) -> list[str]:
         held, self._held = self._held, {}
-        return encode_message(self.sender, [(*topic, priority) for topic, priority in held.items()])
+        return encode_messages(self.sender, [(*topic, priority) for topic, priority in held.items()])
 
-    def close(self) -> str | None:
-        """Stop the timer. Return the message that is still to be sent, or None."""
+    def close(self) -> list[str]:
+        """Stop the timer. Return the messages that are still to be sent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return self._take_held() if self._held else None
+        return self._take_held() if self._held else []
+
+
+def _window(item: Sequence[Any]) -> tuple[str, str]:
+    """Return the name of the window of an item. Each topic has its own, but all waits share one.
+
+    Otherwise many waits at once would send a notification each.
+    """
+    return (item[0], "" if item[0] == WAIT else item[1])
 
 
 class Listener:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.model.job import Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
+Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 
 FOREVER = -1
 """Retention without end; 0 is not at all."""
@@ -71,8 +72,17 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
     return [list(map(getter, jobs)) for getter in _GETTERS]
 
 
+def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
+    """Return the items by job id. Statements lock the jobs in the order of their parameters.
+
+    Without one order, two batches with the same jobs would wait for each other.
+    """
+    return sorted(items, key=attrgetter("key"))
+
+
 def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
     """Return the parameters of ``ack.sql`` from the second on; the driver encodes arrays item by item."""
+    ops = in_lock_order(ops)
     keys = b"".join([op.key for op in ops]).hex(",", 16)
     epochs = ",".join([str(op.epoch) for op in ops])
     return f"{{{keys}}}", f"{{{epochs}}}", len(ops)
@@ -80,6 +90,7 @@ def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
 
 def settle_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
     """Return the parameters of ``settle.sql`` from the third on."""
+    ops = in_lock_order(ops)
     return [
         [op.key for op in ops],
         [op.epoch for op in ops],

@@ -19,8 +19,8 @@ _DRIVER_OPTIONS = frozenset(
 """Options of the URL that are passed to the driver."""
 
 _KNOWN = (
-    "postgresql:// takes schema, connections, timeout, poll and pgbouncer, and the connection options of "
-    "libpq, such as sslmode"
+    "postgresql:// takes schema, connections, timeout, migration_timeout, poll and pgbouncer, and the "
+    "connection options of libpq, such as sslmode"
 )
 
 MAX_CONNECTIONS = 100
@@ -37,6 +37,7 @@ class PostgresSettings(Struct, frozen=True):
     schema: str = "dayjob"
     connections: int = 4
     timeout: float = 15.0
+    migration_timeout: float = 3600.0
     poll: float = 1.0
     pgbouncer: bool = False
 
@@ -50,8 +51,9 @@ def read_settings(location: Location) -> PostgresSettings:
     """Return the settings of a URL. Raise ``ConfigError`` for a bad or unknown option.
 
     ``schema``: the schema of the tables (default ``dayjob``). ``connections``: the most connections, without
-    the listening one (4). ``timeout``: seconds until an operation fails (15). ``poll``: seconds between polls
-    while notifications are unavailable (1). ``pgbouncer=1``: use no session state.
+    the listening one (4). ``timeout``: seconds until an operation fails (15). ``migration_timeout``: seconds
+    until a migration of the layout fails (3600). ``poll``: seconds between polls while notifications are
+    unavailable (1). ``pgbouncer=1``: use no session state.
     """
     url = location.shown
     schema = location.take("schema", "dayjob")
@@ -59,6 +61,7 @@ def read_settings(location: Location) -> PostgresSettings:
         raise ConfigError(f"the URL {url!r} has schema={schema!r}: write a name of 1 to 56 bytes")
     connections = int(_number(location, "connections", "4", 1, MAX_CONNECTIONS))
     timeout = _number(location, "timeout", "15", 0.1, 3600)
+    migration_timeout = _number(location, "migration_timeout", "3600", 0.1, 604_800)
     poll = _number(location, "poll", "1", 0.01, 3600)
     pgbouncer = location.take("pgbouncer", "0")
     if pgbouncer not in ("0", "1"):
@@ -67,8 +70,8 @@ def read_settings(location: Location) -> PostgresSettings:
     location.done(_KNOWN)
     dsn = location.parts._replace(scheme="postgresql", query=urlencode(passed)).geturl()
     return PostgresSettings(
-        url=url, dsn=dsn, schema=schema, connections=connections, timeout=timeout, poll=poll,
-        pgbouncer=pgbouncer == "1",
+        url=url, dsn=dsn, schema=schema, connections=connections, timeout=timeout,
+        migration_timeout=migration_timeout, poll=poll, pgbouncer=pgbouncer == "1",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dayjob.engines.base import SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
-from dayjob.engines.postgres.insert import Transaction, insert_all
+from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import ack_columns, settle_columns
 from dayjob.model.job import FINISHED, JobState, id_key
@@ -83,8 +83,9 @@ async def _settle_with_effects(
             await transaction.run("store_reply", key, reply)
         return reply
 
+    wait_for_locks = all(is_plain(op.insert) and not op.kv for op in ops)
     with notifier.with_commit([job for op in ops for job in op.insert]) as message:
-        return await database.write(token, key, run, wait_for_locks=False)
+        return await database.write(token, key, run, wait_for_locks=wait_for_locks)
 
 
 async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:

@@ -20,11 +20,19 @@ _HERE = files("dayjob.engines.postgres")
 LAST_TIME = 2**63 - 1
 """A time after all others."""
 
+FULL_NOTIFICATION_QUEUE = 0.9
+"""The usage of the notification queue from which on nothing is sent: a full queue would fail the commit.
+
+Other processes find the changes by polling. Reading the usage also frees the part of the queue that all
+listeners have read.
+"""
+
 _CONSTANTS = {
     "ERRORS_KEPT": ERRORS_KEPT,
     "FOREVER": rows.FOREVER,
     "ID_RESERVATION": ID_RESERVATION,
     "LAST_TIME": LAST_TIME,
+    "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
     "JOB_COLUMNS": rows.JOB_COLUMNS,
     **rows.INSERT_LISTS,

@@ -1,8 +1,8 @@
 """Connections to the server, one try per call, and the classification of errors.
 
 A failure that may pass by itself is raised as ``Transient``: a lost connection, a failover, a busy server.
-The time limit of a try is about silence: it starts again whenever data arrives. Connections are opened on
-demand.
+The time limit of a try is about silence: it starts again whenever data is sent or arrives. Connections are
+opened on demand.
 """
 
 from __future__ import annotations
@@ -38,10 +38,16 @@ from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 
 SILENCE = 5.0
-"""Seconds without data from the server after which a try fails."""
+"""Seconds in which a try neither sends nor receives data, after which it fails."""
 
-_SLOWEST = 1024 * 1024
-"""Bytes per second that any link transmits: a try that sends more gets more time."""
+_PART = 256 * 1024
+"""Bytes of a request that are sent at once. Each part restarts the time limit."""
+
+_BUFFERED, _SLOWEST = 16 * 1024 * 1024, 1024 * 1024
+"""Bytes of a request that buffers on the way may hold, and bytes per second at which they are emptied."""
+
+_REPLIES_KEPT = 600.0
+"""Seconds for which the server keeps the reply of a write after the last try of it may have begun."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
@@ -67,6 +73,7 @@ class Client:
         self.opening = True
         """While this is set, a refused user is an error of the configuration."""
         self._silence = min(SILENCE, settings.timeout)
+        self._replies_kept = round((settings.timeout + _REPLIES_KEPT) * 1000)
         self._target: tuple[str, int] | None = None
         self._idle: list[AbstractConnection] = []
         self._busy: set[AbstractConnection] = set()
@@ -98,11 +105,10 @@ class Client:
         """Send the commands together, once, and return the replies."""
         if self._closed:
             raise Closed(f"{self.settings.shown}: the engine is closed")
-        packed = [pack_command(tuple(command)) for command in commands]  # type: ignore[arg-type]
-        seconds = (silence or self._silence) + sum(map(len, packed)) / _SLOWEST
+        packed = list(map(_packed, commands))
         written = False
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(silence or self._silence) as limit:
                 connection = self._idle.pop() if self._idle else self.connection()
                 self._busy.add(connection)
                 sent = False
@@ -110,7 +116,10 @@ class Client:
                     if not connection.is_connected:
                         await connection.connect()  # type: ignore[no-untyped-call]
                     written = True
-                    await connection.send_packed_command(packed, check_health=False)
+                    if sum(map(len, packed)) <= _PART:
+                        await connection.send_packed_command(packed, check_health=False)
+                    else:
+                        await self._send_parts(connection, b"".join(packed), limit)
                     sent = True
                 finally:
                     if not sent:
@@ -150,26 +159,42 @@ class Client:
     async def run_idempotent(self, verb: str, *arguments: bytes | str | int, now: int | None = None) -> Any:
         """Return the reply of a script that stores no reply, since a repetition changes nothing."""
         keys = self.settings.keys
-        head = ("" if now is None else now, keys.changes, keys.ends, 0, 0)
+        head = self.script_head(now)
         return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
 
-    def begin(self, command: Command) -> Coroutine[Any, Any, list[Any]]:
-        """``execute_retrying``; if a connection is idle, the command is written before this returns."""
+    def script_head(self, now: int | None, number: int = 0, step: int = 0) -> tuple[bytes | str | int, ...]:
+        """Return the first arguments of every script; see ``lua/shared/1_keys.lua``."""
+        keys = self.settings.keys
+        return ("" if now is None else now, keys.changes, keys.ends, number, step, self._replies_kept)
+
+    def begin(self, *commands: Command) -> Coroutine[Any, Any, list[Any]]:
+        """``execute_retrying``; if a connection is idle, the commands are written before this returns."""
         if self._idle:
             writer = self._idle[-1]._writer
             if writer is not None and not writer.is_closing():
                 connection = self._idle.pop()
                 self._busy.add(connection)
-                writer.write(pack_command(tuple(command)))  # type: ignore[arg-type]
-                return self._finish(connection, command)
-        return self.execute_retrying(command, timeout=self.settings.timeout)
+                writer.writelines(map(_packed, commands))
+                return self._finish(connection, commands)
+        return self.execute_retrying(*commands, timeout=self.settings.timeout)
 
-    async def _finish(self, connection: AbstractConnection, command: Command) -> list[Any]:
+    async def _finish(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
         try:
             async with asyncio.timeout(self._silence) as limit:
-                return await self._receive(connection, 1, limit)
+                return await self._receive(connection, len(commands), limit)
         except (OSError, RedisError):
-            return await self.execute_retrying(command, timeout=self.settings.timeout)
+            return await self.execute_retrying(*commands, timeout=self.settings.timeout)
+
+    async def _send_parts(
+        self, connection: AbstractConnection, request: bytes, limit: asyncio.Timeout
+    ) -> None:
+        """Send a long request. The time limit restarts with each part that leaves this process."""
+        now = asyncio.get_running_loop().time
+        silence = self._silence + min(len(request), _BUFFERED) / _SLOWEST
+        for start in range(0, len(request), _PART):
+            limit.reschedule(now() + silence)
+            await connection.send_packed_command(request[start : start + _PART], check_health=False)
+        limit.reschedule(now() + silence)
 
     async def _receive(self, connection: AbstractConnection, count: int, limit: asyncio.Timeout) -> list[Any]:
         """Return the replies to so many commands, and make the connection idle again."""
@@ -231,6 +256,11 @@ class Client:
         for connection in self._idle:
             connection._close()  # type: ignore[no-untyped-call]
         self._idle.clear()
+
+
+def _packed(command: Command) -> bytes:
+    packed: bytes = pack_command(tuple(command))  # type: ignore[arg-type]
+    return packed
 
 
 def _described(error: Exception) -> str:

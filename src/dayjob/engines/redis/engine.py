@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from struct import Struct as Layout
 from typing import Any
 
 from dayjob.engines.base import (
@@ -49,8 +50,12 @@ _CLOSING = 0.5
 """Seconds for acknowledgments, and for removing waiting claims, when the engine closes."""
 
 _EXAMINED = 250
-"""Approximate number of running jobs that one step of ``reclaim`` examines: each is read with its payload."""
+"""Approximate number of running jobs that one step of ``reclaim`` examines."""
 
+_HANDOFFS_CHECKED = 1_000_000
+"""Microseconds until unacknowledged hand-offs are looked for again, while claims wait for hand-offs."""
+
+_CLAIM = Layout(">16sI")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
@@ -58,7 +63,11 @@ class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=False, knows_orphans=False
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=False,
+        knows_orphans=False,
+        stores_replies=True,
     )
 
     def __init__(self, settings: RedisSettings) -> None:
@@ -116,8 +125,8 @@ class RedisEngine:
         """
         if token is None:
             token = _new_token()
-        head = ("" if now is None else now, self._keys.changes, self._keys.ends, token.number, step)
         keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
+        head = self._client.script_head(now, token.number, step)
         return await self._client.run(verb, keys, (*head, *given))
 
     # Insert.
@@ -174,9 +183,9 @@ class RedisEngine:
             jobs: list[Job] = []
             keys: list[bytes] = []
             errors: Arguments = []
-            for key, blob in zip(reply[::2], reply[1::2], strict=True):
+            for key, blob, payload in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
                 try:
-                    jobs.append(record.claimed_job(key, blob))
+                    jobs.append(record.claimed_job(key, blob, payload))
                 except record.Corrupt as error:
                     keys.append(key)
                     errors += (record.epoch_of(blob), str(error))
@@ -192,7 +201,10 @@ class RedisEngine:
 
         A late job is delivered only after the reply, which shows whether its claim is still current.
         """
-        reply = self._client.begin(("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)))
+        reply = self._client.begin(
+            ("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)),
+            ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
+        )
         if not late:
             waiting.deliver(job)
         task = asyncio.get_running_loop().create_task(self._acknowledged(reply, waiting, job, late))
@@ -205,7 +217,7 @@ class RedisEngine:
         if not late:
             await SYSTEM.wait(asyncio.Event(), _JOB_FIRST)
         try:
-            (current,) = await reply
+            current, _ = await reply
         except DayjobError as error:
             _log.warning("job %s was not acknowledged and may run elsewhere, too: %s", job.id, error)
         else:
@@ -255,12 +267,8 @@ class RedisEngine:
         (keys,) = await self._client.execute(("SMEMBERS", self._keys.cancel_requests))
         if not keys:
             return []
-        (blobs,) = await self._client.execute(("HMGET", self._keys.jobs, *keys))
-        return [
-            (key, record.epoch_of(blob))
-            for key, blob in zip(keys, blobs, strict=True)
-            if record.cancel_requested(blob)
-        ]
+        claims = await self._client.run_idempotent("cancel_requests", arguments.ids(keys))
+        return list(_CLAIM.iter_unpack(claims))
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
         await self._listen()
@@ -281,7 +289,7 @@ class RedisEngine:
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
     ) -> int:
         keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
-        return sum(await self.requeue(keys, now, token)) if keys or _repeated(token) else 0
+        return sum(await self.requeue(keys, now, token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
@@ -300,8 +308,6 @@ class RedisEngine:
         now: int | None = None,
     ) -> tuple[int, bytes | None]:
         """Remove the jobs that are in the state. Return their number, and the cursor of the first try."""
-        if not keys and not _repeated(token):
-            return 0, cursor
         given = (STATE_CODES[state], age, cursor or b"", arguments.ids(keys))
         dropped, cursor = await self._run(token, "drop", now, *given)
         return dropped, cursor or None
@@ -359,14 +365,17 @@ class RedisEngine:
     async def next_due(self, now: int | None = None) -> int | None:
         await self._listen()
         first = (0, 0, "WITHSCORES")
-        (seconds, micros), *ends = await self._client.execute(
+        (seconds, micros), waiting, *ends = await self._client.execute(
             ("TIME",),
+            ("ZCARD", self._keys.waiting_claims),
             ("ZRANGE", self._keys.due, *first),
             ("ZRANGE", self._keys.expiries, *first),
             ("ZRANGE", self._keys.handoffs, *first),
         )
         at = int(seconds) * 1_000_000 + int(micros) if now is None else now
         times = [int(float(end[1])) for end in ends if end]
+        if waiting:
+            times.append(at + _HANDOFFS_CHECKED)  # A hand-off publishes no due time.
         return max(min(times) - at, 0) if times else None
 
     async def reap(
@@ -435,11 +444,6 @@ class RedisEngine:
 def _new_token() -> Token:
     key = new_key()
     return Token(key=key, client=key, slot=0, number=1)
-
-
-def _repeated(token: Token | None) -> bool:
-    """Return whether an earlier try may have been applied, so that a stored reply must be read."""
-    return token is not None and token.repeated
 
 
 def _enqueued(jobs: Sequence[Insertion], reply: bytes) -> list[Enqueued]:

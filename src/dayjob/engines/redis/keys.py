@@ -8,7 +8,9 @@ entries. Sorted sets whose scores are all 0 are ordered by the bytes of their me
 ===================  ======  ==============================================  ================================
 key                  type    content                                         removed
 ===================  ======  ==============================================  ================================
-``jobs``             hash    id → record (``record.py``)                     with the job
+``jobs``             hash    id → record (``record.py``): all that changes   with the job
+``payloads``         hash    id → payload, unless it is empty                with the job
+``results``          hash    id → result, of jobs that have one              with the job
 ``ids``              zset 0  id queue, of every job: listings in id order    with the job
 ``pending``          zset 0  queue NUL priority id (4 bytes big endian, 16)  when the job is no longer pending
 ``due``              zset    id by due time, of scheduled jobs               when it is no longer scheduled
@@ -31,9 +33,11 @@ key                  type    content                                         rem
                              callers gave
 ``handoffs``         zset    id epoch by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
+``handoff_clients``  zset    client by the time of its first hand-off        by its acknowledgment or next
+                             without an acknowledgment                       claim, or after ten minutes
 ``layout``           string  the version of this layout                      never
-``reply:…``          string  number, step and reply of the last write of     by the next write, or after ten
-                             one client and slot                             minutes
+``reply:…``          string  number, step and reply of the last write of     by the next write, or ten minutes
+                             one client and slot                             after the client's ``timeout``
 ===================  ======  ==============================================  ================================
 
 Two channels announce changes: ``changes`` (queues with claimable jobs, due times, cancel requests, kinds of
@@ -45,8 +49,11 @@ A dead job has two entries in ``dead_index``, each with the time of its failure 
 under its queue, and one under the empty name for all queues. ``find_dead`` removes entries that a damaged
 record left.
 
-Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``).
-Layout 4 added ``reserved_ids``.
+Payloads and results are apart from the records, so that a transition neither reads nor writes them. Only a
+claim reads the payloads of its jobs.
+
+Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
+payloads and results to keys of their own, and added ``reserved_ids``.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ LAYOUT = 4
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "cancel_requests", "dedup",
     "kv", "counts", "queues", "paused", "documents", "dead_index", "waiting_claims", "handoffs",
-    "reserved_ids",
+    "payloads", "results", "handoff_clients", "reserved_ids",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` names them."""
 
@@ -80,7 +87,8 @@ class Keys:
         (
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.cancel_requests, self.dedup, self.kv, self.counts, self.queues, self.paused,
-            self.documents, self.dead_index, self.waiting_claims, self.handoffs, self.reserved_ids,
+            self.documents, self.dead_index, self.waiting_claims, self.handoffs, self.payloads, self.results,
+            self.handoff_clients, self.reserved_ids,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.changes = self.named("changes")

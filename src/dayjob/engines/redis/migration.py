@@ -18,7 +18,7 @@ OPENING_TIMEOUT = 5.0
 
 _DEAD_INDEX_LAYOUT = 2
 _PAGE = 250
-"""Dead jobs of layout 1 that one call indexes: each is read with its payload."""
+"""Dead jobs of layout 1 that one call indexes."""
 
 _checked: set[str] = set()
 
@@ -41,8 +41,9 @@ async def prepare(client: Client) -> None:
             ("SETNX", settings.keys.layout, LAYOUT), ("GET", settings.keys.layout), timeout=timeout
         )
     if layout.isdigit() and int(layout) < LAYOUT:
+        await _in_pages(client, "split_records")
         if int(layout) < _DEAD_INDEX_LAYOUT:
-            await _build_dead_index(client)
+            await _in_pages(client, "build_dead_index", _PAGE)
         layout = await _migrate(client, timeout)
     if not layout.isdigit() or int(layout) > LAYOUT:
         raise ConfigError(
@@ -55,10 +56,13 @@ async def prepare(client: Client) -> None:
             _log.warning("%s: %s", settings.shown, risk)
 
 
-async def _build_dead_index(client: Client) -> None:
-    """Index the dead jobs. Several processes may do so at once, and after an interruption it starts again."""
+async def _in_pages(client: Client, verb: str, *arguments: int) -> None:
+    """Run a script page by page.
+
+    Several processes may do so at once, and after an interruption it starts again.
+    """
     cursor = b""
-    while cursor := await client.run_idempotent("build_dead_index", cursor, _PAGE):
+    while cursor := await client.run_idempotent(verb, cursor, *arguments):
         pass
 
 

@@ -26,6 +26,9 @@ RUNS = 100
 PAGE = 1000
 """The most ids or records that are read at once."""
 
+_TRIES = 3
+"""How often jobs are read that are written meanwhile, or whose records are damaged."""
+
 _BEYOND = b"\xff" * 25
 """Above every time and id."""
 
@@ -47,25 +50,31 @@ async def stats(client: Client) -> dict[str, QueueStats]:
     return dict(sorted(found.items()))
 
 
-async def get(client: Client, keys: Sequence[bytes], *, repaired: bool = False) -> list[Job | None]:
-    """Return the full records. Those whose head can't be read are repaired first."""
+async def get(client: Client, keys: Sequence[bytes], *, tries: int = _TRIES) -> list[Job | None]:
+    """Return the full records. Those whose head can't be read are repaired first.
+
+    The three reads of a page are no commit. They are repeated if a job was written in between.
+    """
     names = client.settings.keys
-    commands: list[Command] = [
-        ("HMGET", names.jobs, *keys[start : start + PAGE]) for start in range(0, len(keys), PAGE)
-    ]
-    replies = await client.execute(*commands) if commands else []
-    blobs = [blob for reply in replies for blob in reply]
     found: list[Job | None] = []
     unreadable: list[bytes] = []
-    for key, blob in zip(keys, blobs, strict=True):
-        try:
-            found.append(None if blob is None else record.full_job(key, blob))
-        except record.Unreadable:
-            found.append(None)
-            unreadable.append(key)
-    if unreadable and not repaired:
-        await client.run_idempotent("repair", b"".join(unreadable))
-        return await get(client, keys, repaired=True)
+    torn = False
+    for start in range(0, len(keys), PAGE):
+        page = keys[start : start + PAGE]
+        reads: list[Command] = [
+            ("HMGET", name, *page) for name in (names.payloads, names.results, names.jobs)
+        ]
+        for key, payload, result, blob in zip(page, *await client.execute(*reads), strict=True):
+            try:
+                found.append(None if blob is None else record.full_job(key, blob, payload or b"", result))
+            except record.Unreadable:
+                found.append(None)
+                unreadable.append(key)
+            torn = torn or (blob is not None and record.is_torn(blob, payload or b"", result))
+    if tries > 1 and (unreadable or torn):
+        if unreadable:
+            await client.run_idempotent("repair", b"".join(unreadable))
+        return await get(client, keys, tries=tries - 1)
     return found
 
 

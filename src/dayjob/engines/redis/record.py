@@ -1,7 +1,8 @@
 """Encoding and decoding of records; ``lua/shared/2_records.lua`` has the same layout.
 
-A record is a fixed head, seven strings whose sizes are in the head, and the facts, which never change and
-which no script reads. ``NONE`` stands for a missing time.
+A record is a fixed head, six strings whose sizes are in the head, and the facts, which never change and
+which no script reads. Payload and result are stored apart; the head has the size of the payload. ``NONE``
+stands for a missing time.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ STATES = {code: state for state, code in STATE_CODES.items()}
 TIME = Layout(">q")
 RETENTION = Layout(">qqq")
 NUMBERS = Layout(">BIIIqq")
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = Layout(">BBBIIIIqqqqqqqHHHIIII")
-_FAILURE_SIZE = Layout(">I")
+_SIZE = Layout(">I")
 _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
 
@@ -38,10 +39,9 @@ _CANCEL, _SETTLED, _ERROR, _RESULT = 1, 4, 8, 16
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
-    """The fields that never change in a job's life."""
+    """The fields that never change in a job's life, but for the payload."""
 
     task: str
-    payload: bytes
     tenant: str | None = None
     headers: dict[str, str] | None = None
 
@@ -51,7 +51,7 @@ _decode_facts = msgspec.msgpack.Decoder(Facts).decode
 
 
 class Corrupt(Exception):
-    """The facts of a record can't be decoded; the text has the reason."""
+    """The facts of a record can't be decoded, or its payload is gone; the text has the reason."""
 
 
 class Unreadable(Exception):
@@ -59,7 +59,7 @@ class Unreadable(Exception):
 
 
 def facts(job: Insertion) -> bytes:
-    return _encode(Facts(job.task, job.payload, job.tenant, job.headers or None))
+    return _encode(Facts(job.task, job.tenant, job.headers or None))
 
 
 def numbers(job: Insertion) -> bytes:
@@ -93,23 +93,29 @@ def progress(fraction: float, message: str) -> bytes:
     return _FRACTION.pack(fraction) + message.encode()
 
 
-def claimed_job(key: bytes, record: bytes) -> Job:
-    """Return the job with the fields that a run needs. Raise ``Corrupt`` if its facts can't be decoded."""
+def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None = None) -> Job:
+    """Return the job with the fields that a run needs. Raise ``Corrupt`` if it can't run.
+
+    With ``facts``, those of the record are ignored, and the payload is not checked.
+    """
     (_, _, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease, _, expires, _,
-     queue_size, dedup_size, worker_size, error_size, errors_size, result_size, progress_size
+     queue_size, dedup_size, worker_size, error_size, errors_size, progress_size, payload_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
     end = _HEAD.size + queue_size
     queue = record[_HEAD.size : end].decode("utf-8", "replace")
     worker_at = end + dedup_size
     error_at = worker_at + worker_size
-    facts_at = error_at + error_size + errors_size + result_size + progress_size
-    try:
-        found = _decode_facts(record[facts_at:])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(corrupt_text(str(error))) from None
+    facts_at = error_at + error_size + errors_size + progress_size
+    if facts is None:
+        try:
+            facts = _decode_facts(record[facts_at:])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Corrupt(corrupt_text(str(error))) from None
+        if len(payload) != payload_size:
+            raise Corrupt(corrupt_text(f"its payload has {len(payload):,} of {payload_size:,} bytes"))
     job = Job(
-        key=key, queue=queue, task=found.task, payload=found.payload, headers=found.headers or {},
-        tenant=found.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
+        key=key, queue=queue, task=facts.task, payload=payload, headers=facts.headers or {},
+        tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
         lease_us=lease,
     )  # fmt: skip
@@ -129,19 +135,13 @@ def epoch_of(record: bytes) -> int:
     return epoch
 
 
-def cancel_requested(record: bytes) -> bool:
-    """Return whether the job runs and a cancel is requested."""
-    _, state, flags = record[:3]
-    return state == STATE_CODES[JobState.RUNNING] and flags & _CANCEL > 0
-
-
-def full_job(key: bytes, record: bytes) -> Job:
+def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | None = None) -> Job:
     """Return the public record. Facts that can't be decoded are empty, and ``last_error`` has the reason.
 
     Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
-        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes
+        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes, _
          ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None
@@ -152,11 +152,11 @@ def full_job(key: bytes, record: bytes) -> Job:
     for size in sizes:
         parts.append(record[start : start + size])
         start += size
-    _, dedup, _, _, errors, result, progress = parts
+    _, dedup, _, _, errors, progress = parts
     try:
-        job = claimed_job(key, record)
+        job = claimed_job(key, record, payload)
     except Corrupt as error:
-        job = claimed_job(key, record[:start] + _encode(Facts("", b"")))
+        job = claimed_job(key, record, payload, Facts(""))
         job.last_error = job.last_error or str(error)
     job.state = STATES[state]
     job.claimed_us = _time(claimed)
@@ -168,6 +168,14 @@ def full_job(key: bytes, record: bytes) -> Job:
     job.result = result if flags & _RESULT else None
     job.progress = _progress(progress)
     return job
+
+
+def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:
+    """Return whether the payload and the result do not belong to the record, which was read after them."""
+    if len(record) < _HEAD.size:
+        return False
+    size: int = _SIZE.unpack_from(record, _HEAD.size - _SIZE.size)[0]
+    return size != len(payload) or (record[2] & _RESULT > 0) != (result is not None)
 
 
 def corrupt_text(reason: str) -> str:
@@ -184,8 +192,8 @@ def _failures(blob: bytes) -> tuple[Failure, ...]:
     start = 0
     try:
         while start < len(blob):
-            (size,) = _FAILURE_SIZE.unpack_from(blob, start)
-            start += _FAILURE_SIZE.size
+            (size,) = _SIZE.unpack_from(blob, start)
+            start += _SIZE.size
             attempt, at, worker_size = _FAILURE.unpack_from(blob, start)
             worker_at = start + _FAILURE.size
             message_at = worker_at + worker_size

@@ -20,7 +20,10 @@ from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 
 _LUA = files("dayjob.engines.redis") / "lua"
 
-_PARTS = {"insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6, "compare_and_set": 5, "migrate": 0}
+_PARTS = {
+    "insert": 5, "settle": 5, "claim": 6, "insert_and_claim": 6, "compare_and_set": 5, "split_records": 2,
+    "migrate": 0,
+}  # fmt: skip
 """How many parts of ``lua/shared/`` a verb needs; the others need those up to the rules."""
 
 _RULES = 4

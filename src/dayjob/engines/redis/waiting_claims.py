@@ -2,13 +2,14 @@
 
 A claim that finds no job is registered on the server. An enqueue in any process may then claim its job for it
 and send the job to this process; that ends the registration. The server reclaims a handed-off job that is not
-acknowledged within 3 s, so a message may be lost. After a message that came late, the reply to the
+acknowledged within 2 s, so a message may be lost. After a message that came late, the reply to the
 acknowledgment decides whether the claim is still current.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct as Layout
 
 from msgspec import Struct
 
@@ -19,8 +20,12 @@ from dayjob.model.job import Job
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 
-LATE = 1.0
-"""Seconds after which a handed-off job may have been reclaimed; the server does so after three."""
+LATE = 0.7
+"""Seconds after which a handed-off job may have been reclaimed; the server does so after two."""
+
+_SIZE = Layout(">I")
+_RECORD_AT = 36
+"""A message has the waiting claim's name, the job's id, the size of the record, the record, the payload."""
 
 
 class _Registered(Struct):
@@ -78,8 +83,9 @@ class WaitingClaims:
         registered = self._registered.get(message[:16])
         if registered is None:
             return  # The claim was closed a while ago, and the message came late.
+        end = _RECORD_AT + _SIZE.unpack_from(message, 32)[0]
         try:
-            job = claimed_job(message[16:32], message[32:])
+            job = claimed_job(message[16:32], message[_RECORD_AT:end], message[end:])
         except Corrupt:
             return
         sent = registered.asked if self._offset is None else (job.claimed_us or 0) / SECOND - self._offset

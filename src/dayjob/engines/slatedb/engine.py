@@ -20,7 +20,11 @@ from dayjob.runtime.clock import Clock
 Reply = TypeVar("Reply")
 
 CAPABILITIES = Capabilities(
-    persistent=True, multi_process=False, transactional_enqueue=False, knows_orphans=True
+    persistent=True,
+    multi_process=False,
+    transactional_enqueue=False,
+    knows_orphans=True,
+    stores_replies=False,
 )
 
 

@@ -172,14 +172,19 @@ class SqliteLayout(Struct, frozen=True):
 
     settings: SqliteSettings
 
-    def script(self) -> str:
-        """Return the SQL that creates the tables, as one transaction."""
+    async def script(self, since: int | None = None) -> str:
+        """Return the SQL from a layout, or from that of the file, to the newest, as one transaction."""
+        newest = migrations()[-1][0]
+        if since is None:
+            since = self._version() if self.settings.path.exists() else 0
+        elif not 0 <= since <= newest:
+            raise ConfigError(f"there is no layout {since}: pass 0 to {newest}")
         parts = ["BEGIN;"]
-        for number, sql in migrations():
+        for number, sql in migrations()[since:]:
             parts += [f"-- Layout {number}", sql.strip(), _mark(number)]
         return "\n\n".join([*parts, "COMMIT;", ""])
 
-    async def apply(self) -> tuple[int, int]:
+    async def apply(self, on_progress: Callable[[str], None]) -> tuple[int, int]:
         before = self._version() if self.settings.path.exists() else 0
         self.settings.prepare().close()
         return before, migrations()[-1][0]

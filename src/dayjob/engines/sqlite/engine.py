@@ -33,7 +33,11 @@ class SqliteEngine(LocalEngine[SqliteStore]):
     """Jobs in a SQLite file."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=True
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=True,
+        knows_orphans=True,
+        stores_replies=False,
     )
 
     def __init__(self, settings: SqliteSettings, clock: Clock) -> None:

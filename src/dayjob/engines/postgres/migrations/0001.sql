@@ -1,4 +1,5 @@
 -- The tables of the first layout; README.md describes all tables as they are now.
+-- Readable since layout 1.
 
 -- Return the time to act at: the given one, or the server's.
 CREATE FUNCTION dayjob.now_us(given bigint) RETURNS bigint

@@ -1,4 +1,5 @@
 -- Compare-and-set records, and dead jobs in the order of their failures.
+-- Readable since layout 1.
 
 CREATE TABLE dayjob.notes (
     kind text COLLATE "C" NOT NULL,
@@ -14,5 +15,5 @@ CREATE TABLE dayjob.notes (
 );
 
 -- Dead jobs by finish time, of all queues and of one.
-CREATE INDEX jobs_dead ON dayjob.jobs (finished_at, id) WHERE state = 'dead';
-CREATE INDEX jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead';
+CREATE INDEX CONCURRENTLY jobs_dead ON dayjob.jobs (finished_at, id) WHERE state = 'dead';
+CREATE INDEX CONCURRENTLY jobs_dead_of ON dayjob.jobs (queue, finished_at, id) WHERE state = 'dead';

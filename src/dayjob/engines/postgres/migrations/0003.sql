@@ -1,5 +1,6 @@
 -- Tables and columns get the names of the engine contract. The counters get a primary key: with a publication FOR ALL
 -- TABLES, the server refuses to change rows of a table without one.
+-- Readable since layout 3.
 
 ALTER TABLE dayjob.notes RENAME TO documents;
 ALTER INDEX dayjob.notes_pkey RENAME TO documents_pkey;

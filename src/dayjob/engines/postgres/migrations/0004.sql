@@ -1,4 +1,5 @@
 -- Reservations of the ids that callers gave.
+-- Readable since layout 3.
 
 CREATE TABLE dayjob.reserved_ids (
     id uuid PRIMARY KEY,

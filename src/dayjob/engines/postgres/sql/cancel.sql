@@ -41,4 +41,4 @@ result AS MATERIALIZED (
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result
 )
-SELECT reply, CASE WHEN requests THEN pg_notify($3, $4) END FROM result
+SELECT reply, CASE WHEN requests AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result

@@ -47,4 +47,4 @@ stored AS (
     INSERT INTO dayjob.replies (token, reply)
     SELECT $1::uuid, ARRAY[written::text] FROM result WHERE $1::uuid IS NOT NULL
 )
-SELECT ARRAY[written::text], CASE WHEN written AND $4::text IS NOT NULL THEN pg_notify($3, $4) END FROM result
+SELECT ARRAY[written::text], CASE WHEN written AND $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result

@@ -45,6 +45,6 @@ stored AS (
     INSERT INTO dayjob.replies (token, reply)
     SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL AND inserted > 0
 )
-SELECT reply, CASE WHEN $4::text IS NOT NULL THEN pg_notify($3, $4) END
+SELECT reply, CASE WHEN $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END
 --reserving     , ARRAY(SELECT reserved.id::text FROM reserved WHERE reserved.id NOT IN (SELECT inserted.id FROM inserted))
 FROM result

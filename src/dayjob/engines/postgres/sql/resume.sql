@@ -9,4 +9,4 @@ used AS (
 stored AS (
     INSERT INTO dayjob.replies (token, reply) VALUES ($1::uuid, '{}')
 )
-SELECT pg_notify($3, $4)
+SELECT CASE WHEN :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END

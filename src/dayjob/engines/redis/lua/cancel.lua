@@ -23,8 +23,6 @@ for index, id in ipairs(ids) do
     replies[index] = '\1'
   end
 end
-local reply = table.concat(replies)
 flush(true)
 publish()
-store_reply(reply)
-return reply
+return store_reply(table.concat(replies))

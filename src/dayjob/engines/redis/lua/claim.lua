@@ -1,7 +1,7 @@
 -- Claim pending jobs in (priority, id) order.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the number of waiting claims to remove, and their members; the
 -- requests (shared/6_claim.lua).
--- Returns for each request a list: id, record, id, record, ...; or the member of its waiting claim.
+-- Returns for each request a list: id, record, payload, id, record, payload, ...; or the member of its waiting claim.
 local stored = stored_reply()
 if stored then
   return stored.err and stored or claimed_again(stored)
@@ -10,10 +10,5 @@ for _ = 1, take_number() do
   redis.call('ZREM', WAITING_CLAIMS, take())
 end
 local replies, claims = claim_all()
-for _, claim in ipairs(claims) do
-  if #claim > 0 then
-    store_reply(claims)
-    break
-  end
-end
+store_reply(claims)
 return replies

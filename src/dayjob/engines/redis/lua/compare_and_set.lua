@@ -17,7 +17,8 @@ for _ = 1, take_number() do
   local from, to = '[' .. prefix .. '\0', '(' .. prefix .. '\1'
   local member = redis.call('ZRANGEBYLEX', DOCUMENTS, from, to, 'LIMIT', 0, 1)[1]
   if (member and sub(member, #prefix + 10)) ~= expected then
-    return 0
+    flush(true)
+    return store_reply(0)
   end
   removed[#removed + 1] = member
   if value then
@@ -40,5 +41,4 @@ if is_announced and next(kinds) then
   end
   redis.call('PUBLISH', ARGV[2], '\1' .. table.concat(names, '\1'))
 end
-store_reply(1)
-return 1
+return store_reply(1)

@@ -18,7 +18,5 @@ for _, id in ipairs(ids) do
     dropped = dropped + 1
   end
 end
-local reply = { dropped, cursor }
 flush(true)
-store_reply(reply)
-return reply
+return store_reply({ dropped, cursor })

@@ -12,5 +12,4 @@ end
 for _ = 1, take_number() do
   redis.call('HDEL', KV, take())
 end
-store_reply(1)
-return 1
+return store_reply(1)

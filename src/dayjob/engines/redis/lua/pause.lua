@@ -13,5 +13,4 @@ else
   claimable[queue] = true
   publish()
 end
-store_reply(1)
-return 1
+return store_reply(1)

@@ -19,9 +19,7 @@ for _, id in ipairs(ids) do
     indexes[EXPIRIES][id] = false
   end
 end
-if #ids > 0 then
-  flush(true)
-end
+flush(true)
 ids = redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do
@@ -33,9 +31,7 @@ for _, id in ipairs(ids) do
     indexes[DUE][id] = false
   end
 end
-if #ids > 0 then
-  flush(true)
-end
+flush(true)
 local claims = redis.call('ZRANGEBYSCORE', HANDOFFS, '-inf', NOW, 'LIMIT', 0, limit)
 for _, name in ipairs(claims) do
   local r = load(sub(name, 1, 16))
@@ -46,11 +42,6 @@ for _, name in ipairs(claims) do
     indexes[HANDOFFS][name] = false
   end
 end
-if #claims > 0 then
-  flush(true)
-end
+flush(true)
 publish()
-if expired + promoted > 0 then
-  store_reply({ promoted, expired })
-end
-return { promoted, expired }
+return store_reply({ promoted, expired })

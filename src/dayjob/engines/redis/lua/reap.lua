@@ -7,9 +7,6 @@ if stored then
 end
 local limit, retention = take_number(), take_retention()
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)
-if #ids == 0 then
-  return 0
-end
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -21,5 +18,4 @@ for _, id in ipairs(ids) do
 end
 flush(true)
 publish()
-store_reply(#ids)
-return #ids
+return store_reply(#ids)

@@ -19,7 +19,7 @@ local function worker_of(blob)
   if not blob or #blob < FIXED_SIZE then
     return ''
   end
-  local queue_size, dedup_size, worker_size = unpack_from('>I2I2I2', blob, 76)
+  local queue_size, dedup_size, worker_size = unpack_from('>I2I2I2', blob, SIZES_AT)
   local first = FIXED_SIZE + 1 + queue_size + dedup_size
   return sub(blob, first, first + worker_size - 1)
 end
@@ -39,10 +39,6 @@ for _, id in ipairs(ids) do
     lost = lost + 1
   end
 end
-local reply = { STEP, page[1], lost }
-if lost > ended_before then
-  flush(true)
-  publish()
-  store_reply(reply)
-end
-return reply
+flush(true)
+publish()
+return store_reply({ STEP, page[1], lost })

@@ -15,5 +15,4 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
-store_reply(1)
-return 1
+return store_reply(1)

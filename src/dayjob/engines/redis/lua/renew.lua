@@ -20,7 +20,5 @@ for index, id in ipairs(ids) do
     replies[index] = NONE .. '\0'
   end
 end
-local reply = table.concat(replies)
 flush(true)
-store_reply(reply)
-return reply
+return store_reply(table.concat(replies))

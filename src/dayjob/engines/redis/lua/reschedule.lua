@@ -24,8 +24,6 @@ for index, id in ipairs(ids) do
   end
   replies[index] = waiting and '\1' or '\0'
 end
-local reply = table.concat(replies)
 flush(true)
 publish()
-store_reply(reply)
-return reply
+return store_reply(table.concat(replies))

@@ -12,30 +12,33 @@ local NUMBERS, NUMBERS_SIZE = '>I4BBI4c8c8c8c8', 42
 local NOT_KEPT = to_time(0)
 local ids, numbers = take_ids(), take()
 fetch(ids)
-local replies, applied = {}, false
+local replies = {}
 
 -- Skip the follow-up jobs of a settlement that is not applied.
 local function skip_jobs()
   for _ = 1, #take() / 16 do
     local _, _, _, kv_writes = unpack_from(INSERTION, ARGV[position + 2])
-    position = position + 4 + 2 * kv_writes
+    position = position + 5 + 2 * kv_writes
   end
 end
 
--- Apply an ack of a job that is not kept and has no dedup key or cancel request, without decoding its record.
+-- Apply an ack of a job that is not kept and has no dedup key, cancel request or result, without decoding its record.
 local function ack_plain(id, epoch)
   local blob = loaded[id] == nil and raw[id]
   if not blob or #blob < FIXED_SIZE then
     return false
   end
   local format, state, bits, _, _, _, at_epoch = unpack_from('>BBBI4I4I4I4', blob)
-  if format ~= FORMAT or state ~= RUNNING or at_epoch ~= epoch or bits % 4 > 0 then
+  if format ~= FORMAT or state ~= RUNNING or at_epoch ~= epoch or bits % 4 > 0 or bits >= RESULT_FLAG then
     return false
   end
-  local queue = sub(blob, FIXED_SIZE + 1, FIXED_SIZE + unpack_from('>I2', blob, 76))
+  local queue = sub(blob, FIXED_SIZE + 1, FIXED_SIZE + unpack_from('>I2', blob, SIZES_AT))
   indexes[LEASES][id] = false
   indexes[IDS][id .. queue] = false
   saved[id], loaded[id] = false, false
+  if unpack_from('>I4', blob, PAYLOAD_SIZE_AT) > 0 then
+    payloads[id] = false
+  end
   ended[#ended + 1] = id
   count(queue, RUNNING, -1)
   count(queue, DONE, 1)
@@ -71,13 +74,8 @@ for index, id in ipairs(ids) do
       end
     end
   end
-  applied = applied or state > 0
   replies[index] = string.char(state)
 end
-local reply = table.concat(replies)
-if applied then
-  flush(true)
-  publish()
-  store_reply(reply)
-end
-return reply
+flush(true)
+publish()
+return store_reply(table.concat(replies))

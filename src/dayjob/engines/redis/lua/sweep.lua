@@ -1,11 +1,13 @@
--- Remove finished jobs whose retention is over, and reservations of ids that have ended; and, of ten random waiting
--- claims, those whose client is gone.
+-- Remove finished jobs whose retention is over, and reservations of ids that have ended; of ten random waiting claims,
+-- those whose client is gone; and clients that have not acknowledged a hand-off for long.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
 -- Returns the numbers of removed jobs and reservations.
 local stored = stored_reply()
 if stored then
   return stored
 end
+local LONG = 600000000 -- microseconds
+send('ZREM', HANDOFF_CLIENTS, redis.call('ZRANGEBYSCORE', HANDOFF_CLIENTS, '-inf', NOW - LONG, 'LIMIT', 0, CHUNK))
 for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   local first = string.find(member, '\0', 1, true) + 9
   local subscribers = redis.pcall('PUBSUB', 'NUMSUB', HANDOFFS .. ':' .. sub(member, first, first + 15))
@@ -14,13 +16,9 @@ for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   end
 end
 local limit = take_number()
-local ended = redis.call('ZRANGEBYSCORE', RESERVED_IDS, '-inf', NOW, 'LIMIT', 0, limit)
+local freed = redis.call('ZRANGEBYSCORE', RESERVED_IDS, '-inf', NOW, 'LIMIT', 0, limit)
+send('ZREM', RESERVED_IDS, freed)
 local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, limit)
-local reply = { #ids, #ended }
-if #ids + #ended == 0 then
-  return reply
-end
-send('ZREM', RESERVED_IDS, ended)
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -32,5 +30,4 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
-store_reply(reply)
-return reply
+return store_reply({ #ids, #freed })

@@ -1,8 +1,8 @@
--- Records: one string per job; record.py has the same layout. Times stay packed (8 bytes, big endian) unless
--- they are compared: a double would round times beyond its precision.
-local FORMAT = 1
+-- Records: one string per job, without its payload and its result; record.py has the same layout. Times stay packed
+-- (8 bytes, big endian) unless they are compared: a double would round times beyond its precision.
+local FORMAT = 2
 local FIXED = '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4'
-local FIXED_SIZE = 97
+local FIXED_SIZE, SIZES_AT, PAYLOAD_SIZE_AT = 97, 76, 94
 local NONE = '\128\0\0\0\0\0\0\0'
 
 local CANCEL_FLAG, HELD_FLAG, SETTLED_FLAG, ERROR_FLAG, RESULT_FLAG = 1, 2, 4, 8, 16
@@ -21,8 +21,8 @@ local NOW_TIME = to_time(NOW)
 -- Return the record as a table, or nil if it can't be read.
 local function decode(id, blob)
   local ok, format, state, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
-    finished, expires, remove, queue_size, dedup_size, worker_size, error_size, errors_size, result_size,
-    progress_size = pcall(unpack_from, FIXED, blob)
+    finished, expires, remove, queue_size, dedup_size, worker_size, error_size, errors_size, progress_size,
+    payload_size = pcall(unpack_from, FIXED, blob)
   if not ok or format ~= FORMAT or state < SCHEDULED or state > CANCELLED then
     return nil
   end
@@ -30,8 +30,7 @@ local function decode(id, blob)
   local worker_at = dedup_at + dedup_size
   local error_at = worker_at + worker_size
   local errors_at = error_at + error_size
-  local result_at = errors_at + errors_size
-  local progress_at = result_at + result_size
+  local progress_at = errors_at + errors_size
   local facts_at = progress_at + progress_size
   if facts_at > #blob + 1 then
     return nil
@@ -45,20 +44,19 @@ local function decode(id, blob)
     queue = sub(blob, FIXED_SIZE + 1, dedup_at - 1), dedup = sub(blob, dedup_at, worker_at - 1),
     worker = sub(blob, worker_at, error_at - 1),
     error = band(flags, ERROR_FLAG) > 0 and sub(blob, error_at, errors_at - 1) or nil,
-    errors = sub(blob, errors_at, result_at - 1),
-    result = band(flags, RESULT_FLAG) > 0 and sub(blob, result_at, progress_at - 1) or nil,
-    progress = sub(blob, progress_at, facts_at - 1), facts = sub(blob, facts_at),
+    errors = sub(blob, errors_at, progress_at - 1), progress = sub(blob, progress_at, facts_at - 1),
+    has_result = band(flags, RESULT_FLAG) > 0, payload_size = payload_size, facts = sub(blob, facts_at),
   }
 end
 
 local function encode(r)
   local flags = (r.cancel and CANCEL_FLAG or 0) + (r.held and HELD_FLAG or 0)
-    + (r.settled and SETTLED_FLAG or 0) + (r.error and ERROR_FLAG or 0) + (r.result and RESULT_FLAG or 0)
-  local error, result = r.error or '', r.result or ''
+    + (r.settled and SETTLED_FLAG or 0) + (r.error and ERROR_FLAG or 0) + (r.has_result and RESULT_FLAG or 0)
+  local error = r.error or ''
   return pack(FIXED, FORMAT, r.state, flags, r.priority, r.attempts, r.max_attempts, r.epoch, r.enqueued,
     r.run, r.claimed, r.lease, r.finished, r.expires, r.remove, #r.queue, #r.dedup, #r.worker, #error,
-    #r.errors, #result, #r.progress)
-    .. r.queue .. r.dedup .. r.worker .. error .. r.errors .. result .. r.progress .. r.facts
+    #r.errors, #r.progress, r.payload_size)
+    .. r.queue .. r.dedup .. r.worker .. error .. r.errors .. r.progress .. r.facts
 end
 
 -- Return the member of PENDING. Bytewise order is (priority, id) within the queue, whose name has no NUL.

@@ -3,6 +3,8 @@
 local raw = {} -- id -> the stored string, or false
 local loaded = {} -- id -> record, or false if there is none
 local saved = {} -- id -> record, or false to remove it
+local payloads = {} -- id -> payload, or false to remove it
+local results = {} -- id -> result, or false to remove it
 local holders = {} -- field of DEDUP -> id, or false
 local cancels = {} -- id -> whether it belongs to CANCEL_REQUESTS
 local writes = {} -- user key -> value
@@ -28,7 +30,7 @@ local function count(queue, state, difference)
   of_queue[state] = (of_queue[state] or 0) + difference
 end
 
--- Read many records at once.
+-- Read many records at once, without their payloads.
 local function fetch(ids)
   for first = 1, #ids, CHUNK do
     local last = math.min(first + CHUNK - 1, #ids)
@@ -51,7 +53,7 @@ local function index_dead(r, score)
   indexes[DEAD_INDEX][of_all], indexes[DEAD_INDEX][of_queue] = score, score
 end
 
--- Give a record that can't be read a new head, rebuilt from the sorted sets. The old string becomes its facts, which
+-- Give a record that can't be read a new head, rebuilt from the other keys. The old string becomes its facts, which
 -- can't be decoded, so that a claim quarantines the job.
 local function repair(id, blob)
   local entry = redis.call('ZRANGEBYLEX', IDS, '[' .. id, '+', 'LIMIT', 0, 1)[1]
@@ -64,10 +66,12 @@ local function repair(id, blob)
     enqueued = to_time(0), run = to_time(0), claimed = NONE, lease = NONE, finished = NONE, expires = NONE,
     remove = NONE, cancel = false, held = false, settled = false, queue = sub(entry, 17), dedup = '',
     worker = '', error = 'corrupt record: its head can\'t be read', errors = '', progress = '', facts = blob,
+    payload_size = redis.call('HSTRLEN', PAYLOADS, id), has_result = redis.call('HEXISTS', RESULTS, id) == 1,
   }
   local lease, due = redis.call('ZSCORE', LEASES, id), redis.call('ZSCORE', DUE, id)
   if lease then
     r.state, r.lease = RUNNING, to_time(tonumber(lease))
+    r.cancel = redis.call('SISMEMBER', CANCEL_REQUESTS, id) == 1
   elseif due then
     r.state, r.run = SCHEDULED, to_time(tonumber(due))
   else
@@ -142,6 +146,12 @@ end
 local function erase(r)
   saved[r.id] = false
   loaded[r.id] = false
+  if r.payload_size > 0 then
+    payloads[r.id] = false
+  end
+  if r.has_result then
+    results[r.id] = false
+  end
   indexes[IDS][r.id .. r.queue] = false
 end
 
@@ -204,7 +214,11 @@ local function flush(when_full)
     redis.call('DEL', REPLY)
   end
   local removed_jobs, records = split(saved)
+  local removed_payloads, new_payloads = split(payloads)
+  local removed_results, new_results = split(results)
   send('HDEL', JOBS, removed_jobs)
+  send('HDEL', PAYLOADS, removed_payloads)
+  send('HDEL', RESULTS, removed_results)
   for index = 2, #records, 2 do
     records[index] = records[index].encoded or encode(records[index])
   end
@@ -235,6 +249,8 @@ local function flush(when_full)
   end
   send('SREM', CANCEL_REQUESTS, withdrawn)
   send('HSET', JOBS, records)
+  send('HSET', PAYLOADS, new_payloads)
+  send('HSET', RESULTS, new_results)
   for index, members in pairs(added) do
     send('ZADD', index, members)
   end
@@ -252,7 +268,7 @@ local function flush(when_full)
       end
     end
   end
-  saved, holders, cancels, writes, counts, used = {}, {}, {}, {}, {}, {}
+  saved, payloads, results, holders, cancels, writes, counts, used = {}, {}, {}, {}, {}, {}, {}, {}
 end
 
 -- Publish the collected notifications: at most one message on each channel.

@@ -35,11 +35,13 @@ local function fail(r, message)
   r.error = message
   local failure = pack('>I4i8I2', r.attempts, NOW, #r.worker) .. r.worker .. message
   local starts, first = {}, 1
-  while first <= #r.errors do
+  while first + 3 <= #r.errors do
     starts[#starts + 1] = first
     first = first + 4 + unpack_from('>I4', r.errors, first)
   end
-  if #starts >= ERRORS_KEPT then
+  if first ~= #r.errors + 1 then
+    r.errors = '' -- it was damaged
+  elseif #starts >= ERRORS_KEPT then
     r.errors = sub(r.errors, starts[#starts - ERRORS_KEPT + 2])
   end
   r.errors = r.errors .. pack('>I4', #failure) .. failure
@@ -104,7 +106,10 @@ local function settle(r, transition, delay, times, error, result, progress)
   end
   r.state, r.attempts = settled_state(r, transition, delay)
   if r.state >= DONE then
-    r.result = result
+    if result or r.has_result then
+      results[r.id] = result or false
+    end
+    r.has_result = result ~= nil
     finish(r, times)
   else
     if transition ~= RELEASE then

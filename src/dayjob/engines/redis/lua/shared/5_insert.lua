@@ -2,7 +2,7 @@
 --
 -- ARGV: the ids, joined; then for each job its queue, its numbers (flags: 1 run is relative, 2 expiry is
 -- relative, 4 dedup until settled, 8 reserve the id; priority; max attempts; number of kv writes; run; expiry),
--- its dedup key or '', its facts, and key and value of each kv write.
+-- its dedup key or '', its facts, its payload, and key and value of each kv write.
 local INSERTION = '>BI4I4I4c8c8'
 
 -- Return the id of the job that holds the dedup key. A stale entry, whose job does not hold it, is ignored.
@@ -28,7 +28,7 @@ local function insert()
   fetch(ids)
   local replies, created = {}, nil
   for index, id in ipairs(ids) do
-    local queue, numbers, dedup, facts = take(), take(), take(), take()
+    local queue, numbers, dedup, facts, payload = take(), take(), take(), take(), take()
     local flags_, priority, max_attempts, kv_writes, run, expires = unpack_from(INSERTION, numbers)
     local reserves = band(flags_, 8) > 0
     local field, holder = nil, (exists(id) or reserves and is_reserved(id)) and id or nil
@@ -51,10 +51,13 @@ local function insert()
         max_attempts = max_attempts, epoch = 0, enqueued = NOW_TIME, run = run, claimed = NONE, lease = NONE,
         finished = NONE, expires = expires, remove = NONE, cancel = false, held = field ~= nil,
         settled = band(flags_, 4) > 0, queue = queue, dedup = dedup, worker = '', errors = '',
-        progress = '', facts = facts,
+        progress = '', facts = facts, payload_size = #payload, has_result = false,
       }
       created = r
       loaded[id] = r
+      if payload ~= '' then
+        payloads[id] = payload
+      end
       used[queue] = true
       indexes[IDS][id .. queue] = 0
       if reserves then

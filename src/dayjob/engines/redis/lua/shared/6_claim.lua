@@ -3,16 +3,27 @@
 -- ARGV: the number of requests; for each the limit, the worker or '', the waiting claim or '' (client and name, 16
 -- bytes each), the number of queues, and their names and leases. A request with a waiting claim has one queue.
 local MOST_SKIPPED = 10000 -- expired or stale entries that one claim skips; promote removes expired jobs
-local FIRST_PAGE = 50 -- records to read before their average size is known
 
-local claimed, bytes = 0, 0 -- jobs claimed by this call, and their size
+local bytes = 0 -- the size of the jobs claimed by this call
 
--- Return the number of records to read next: as many as fit into the rest of BATCH_BYTES, by their average size.
-local function page_size(limit)
-  if claimed == 0 then
-    return math.min(limit, FIRST_PAGE)
+-- Add a claimed job to a reply: its id, its record, and room for its payload.
+local function add_claimed(reply, r)
+  r.encoded = encode(r)
+  local last = #reply
+  reply[last + 1], reply[last + 2], reply[last + 3] = r.id, r.encoded, ''
+end
+
+-- Read the payloads of the jobs of a reply. One that is missing stays empty; its record has the size.
+local function add_payloads(reply)
+  for first = 1, #reply, 3 * CHUNK do
+    local ids = {}
+    for index = first, math.min(first + 3 * CHUNK, #reply) - 1, 3 do
+      ids[#ids + 1] = reply[index]
+    end
+    for index, payload in ipairs(redis.call('HMGET', PAYLOADS, unpack(ids))) do
+      reply[first + 3 * index - 1] = payload or ''
+    end
   end
-  return math.max(1, math.min(limit, CHUNK, math.ceil((BATCH_BYTES - bytes) * claimed / bytes)))
 end
 
 -- Claim up to the limit, and up to BATCH_BYTES; but at least one job for each request, since a request without
@@ -21,7 +32,7 @@ local function claim_from(queue, lease, worker, limit, reply)
   local from, to = '[' .. queue .. '\0', '(' .. queue .. '\1'
   local skipped = 0
   while limit > 0 and skipped < MOST_SKIPPED do
-    local members = redis.call('ZRANGEBYLEX', PENDING, from, to, 'LIMIT', 0, page_size(limit))
+    local members = redis.call('ZRANGEBYLEX', PENDING, from, to, 'LIMIT', 0, math.min(limit, CHUNK))
     if #members == 0 then
       break
     end
@@ -38,15 +49,12 @@ local function claim_from(queue, lease, worker, limit, reply)
       elseif is_expired(r) then
         skipped = skipped + 1
       else
-        bytes = bytes + #r.facts
+        bytes = bytes + #r.facts + r.payload_size
         if bytes > BATCH_BYTES and #reply > 0 then
           return 0
         end
-        claimed = claimed + 1
         claim(r, lease, worker)
-        r.encoded = encode(r)
-        reply[#reply + 1] = r.id
-        reply[#reply + 1] = r.encoded
+        add_claimed(reply, r)
         limit = limit - 1
       end
     end
@@ -55,15 +63,17 @@ local function claim_from(queue, lease, worker, limit, reply)
   return limit
 end
 
--- Add a waiting claim to the end of the queue's line, and return its member of WAITING_CLAIMS.
+-- Add a waiting claim to the end of the queue's line, and return its member of WAITING_CLAIMS. The client is alive, so
+-- it gets hand-offs again.
 local function wait_for(queue, waiting, lease, worker)
   local member = queue .. '\0' .. NOW_TIME .. waiting .. to_time(lease) .. worker
   redis.call('ZADD', WAITING_CLAIMS, 0, member)
+  redis.call('ZREM', HANDOFF_CLIENTS, sub(waiting, 1, 16))
   return member
 end
 
--- Return for each request a list of ids and records in turns, or, if there is none, the member of its waiting claim;
--- and the claims to store for a repetition: ids and epochs.
+-- Return for each request a list of ids, records and payloads in turns, or, if there is none, the member of its waiting
+-- claim; and the claims to store for a repetition: ids and epochs, or that member.
 local function claim_all()
   local replies, claims = {}, {}
   for number = 1, take_number() do
@@ -75,14 +85,17 @@ local function claim_all()
       end
     end
     replies[number], claims[number] = reply, {}
-    for index = 1, #reply, 2 do
+    for index = 1, #reply, 3 do
       local r = loaded[reply[index]]
       table.insert(claims[number], r.id)
       table.insert(claims[number], r.epoch)
     end
     flush(true) -- so that the next request does not find the same jobs
-    if waiting ~= '' and #reply == 0 then
+    if #reply > 0 then
+      add_payloads(reply)
+    elseif waiting ~= '' then
       replies[number] = wait_for(queue, waiting, lease, worker)
+      claims[number] = replies[number]
     end
   end
   return replies, claims
@@ -93,12 +106,16 @@ local function claimed_again(claims)
   local replies = {}
   for number, of_request in ipairs(claims) do
     local reply = {}
-    for index = 1, #of_request, 2 do
-      local r = load(of_request[index])
-      if is_current(r, of_request[index + 1]) then
-        reply[#reply + 1] = r.id
-        reply[#reply + 1] = encode(r)
+    if type(of_request) == 'string' then
+      reply = of_request
+    else
+      for index = 1, #of_request, 2 do
+        local r = load(of_request[index])
+        if is_current(r, of_request[index + 1]) then
+          add_claimed(reply, r)
+        end
       end
+      add_payloads(reply)
     end
     replies[number] = reply
   end

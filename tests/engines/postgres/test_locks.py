@@ -1,0 +1,47 @@
+"""Batches with the same jobs lock them in one order, and the timeouts of a role do not apply."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dayjob import Broker, BrokerConfig, Job, NewJob, Retention, Settlement
+from dayjob.engines.base import Progress
+from dayjob.runtime import entropy
+from tests.support.servers.private_postgres import private_server
+
+QUIET = BrokerConfig(duties=False, retention=Retention(done=0))
+
+ROUNDS = 20
+
+
+@pytest.mark.slow
+async def test_batches_with_the_same_jobs_in_different_orders_never_deadlock() -> None:
+    def shuffled(jobs: list[Job]) -> list[Job]:
+        return sorted(jobs, key=lambda _: entropy.fraction())
+
+    # Shorter than the lock timeout, so that a deadlock is detected.
+    async with private_server(deadlock_timeout="10ms") as server:
+        async with Broker(server.url, config=QUIET) as worker, Broker(server.url, config=QUIET) as heartbeat:
+            for settle in (Settlement.release, Settlement.ack):
+                await worker.enqueue_many([NewJob("q") for _ in range(300)])
+                for _ in range(ROUNDS if settle is Settlement.release else 1):
+                    jobs = await worker.claim("q", limit=300, lease=60)
+                    reports = [Progress(job.key, job.epoch, 0.5, "") for job in shuffled(jobs)]
+                    await asyncio.gather(
+                        heartbeat.renew_many(shuffled(jobs), 60),
+                        worker.record_progress(reports),
+                        worker.settle_many([settle(job) for job in shuffled(jobs)]),
+                    )
+        assert await server.fetch("SELECT sum(deadlocks)::int FROM pg_stat_database") == [(0,)]
+
+
+async def test_the_statement_timeout_of_a_role_fails_no_large_batch() -> None:
+    async with private_server() as server:
+        async with Broker(server.url, config=QUIET):
+            pass
+        await server.fetch("ALTER ROLE dayjob SET statement_timeout = '5ms'")
+        async with Broker(f"{server.url}?timeout=30", config=QUIET) as broker:
+            await broker.enqueue_many([NewJob("q", bytes(2000)) for _ in range(4000)])
+            assert (await broker.stats("q")).pending == 4000
