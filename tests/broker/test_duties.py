@@ -183,8 +183,8 @@ class IdleEngine:
             raise EngineUnavailable("no reply")
         return []
 
-    async def sweep(self, *_: Any, token: Token) -> int:
-        return 0
+    async def sweep(self, *_: Any, token: Token) -> tuple[int, int]:
+        return 0, 0
 
     def storage(self) -> RetryingStorage:
         engine: Any = self

@@ -70,6 +70,8 @@ def facts(job: Insertion) -> bytes:
 def numbers(job: Insertion) -> bytes:
     """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
+    if job.reserve_id:
+        flags |= 8
     if job.run_at is None:
         flags |= 1
         run = job.delay or 0
