@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -16,34 +14,12 @@ from dayjob.model.lifecycle import Transition
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import claim_and_stay, hold, read_all, try_to_open
-from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
+from tests.engines.slatedb.s3 import Proxy
 from tests.support.arrange import KEEP_ALL, quiet
 from tests.support.observe import check_counters, everything
 from tests.support.processes import Spawn, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    server.make_bucket()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-async def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    async with proxying(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> str:
-    """A prefix for this test."""
-    return f"s3://{BUCKET}/{tmp_path.name}"
 
 
 @pytest.fixture

@@ -95,13 +95,17 @@ class Queue(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Owner(Struct, array_like=True, frozen=True):
-    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``."""
+    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``.
+
+    ``tried_store`` names the store that was found to honour conditional writes.
+    """
 
     session: int
     process: Process
     beat_us: int
     interval_us: int
     closed: bool = False
+    tried_store: str = ""
 
 
 class Removal(Struct, array_like=True, frozen=True, gc=False):
@@ -196,6 +200,14 @@ def facts(value: bytes) -> Facts:
     """Return the constant part of a job from its value. Raise ``Corrupt`` if it can't be decoded."""
     head, part = job_parts(value)
     return _facts(head, body_of(part))
+
+
+def task(value: bytes) -> str:
+    """Return the task of a job from its value; empty if it can't be decoded."""
+    try:
+        return body_of(_split(value, 2)[1]).task
+    except Corrupt:
+        return ""
 
 
 def _facts(head: Head, body: Body) -> Facts:
