@@ -136,7 +136,7 @@ class SlateStore(Store):
 
         Such a claim would otherwise apply to the new job after a restart.
         """
-        for number in self.claims.ended_of(key):
+        for number in self.claims.take_ended(key):
             claim = self.claims.by_number[number]
             stored = claim.stored
             entries = [entry for entry in stored.entries if entry[0] != key]
