@@ -183,15 +183,15 @@ class IdleEngine:
             raise EngineUnavailable("no reply")
         return []
 
-    async def sweep(self, *_: Any, token: Token) -> int:
-        return 0
+    async def sweep(self, *_: Any, token: Token) -> tuple[int, int]:
+        return 0, 0
 
     def storage(self) -> RetryingStorage:
         engine: Any = self
-        return RetryingStorage(engine)
+        return RetryingStorage(engine, self._clock)
 
     def reap_duty(self, interval: float) -> Reap:
-        return Reap(self.storage(), RETENTION, EndedJobs(None), interval, self._clock)
+        return Reap(self.storage(), RETENTION, EndedJobs(None), interval, self._clock, 30)
 
 
 @pytest.mark.parametrize("interval", [0.2, 5, 3600])

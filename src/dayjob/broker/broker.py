@@ -33,7 +33,7 @@ from dayjob.engines.base import (
     Reschedule,
 )
 from dayjob.engines.caller_connection import is_asynchronous
-from dayjob.engines.registry import create_engine, without_password
+from dayjob.engines.registry import absolute, create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
@@ -87,11 +87,11 @@ class Broker:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
-        self.url = url
+        self.url = absolute(url)
         self._on_ended = on_ended
         self._clock = clock
-        self._engine = create_engine(url, clock or SYSTEM)
-        self._shown_url = without_password(url)
+        self._engine = create_engine(self.url, clock or SYSTEM)
+        self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
@@ -171,8 +171,9 @@ class Broker:
     ) -> Enqueued:
         """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
-        With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
-        transaction of that database connection and exists when it commits.
+        With an ``id``, a repeated call within an hour stores nothing and returns ``created=False``, also when
+        the job has left. With ``kv``, job and key-value writes commit together. With ``connection``, the job
+        joins the open transaction of that database connection and exists when it commits.
         """
         return await self.enqueue_job(NewJob(queue, payload, task, **options), connection=connection)
 
@@ -252,7 +253,7 @@ class Broker:
         session = self._session
 
         async def all_queues() -> ClaimRequest:
-            pending = [name for name, counts in (await self.all_stats()).items() if counts.pending]
+            pending = await session.storage.read(self._engine.pending_queues)
             return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)
@@ -323,7 +324,7 @@ class Broker:
     async def renew(self, job: Job, lease: Duration | None = None) -> None:
         """Set the lease to ``lease`` (or the queue's) from now, and ``job.lease_expires_at`` with it."""
         session = self._session
-        renewed = await session.renew(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
+        renewed = await session.renew(Renewal(job.key, job.claim, self._lease(job.queue, lease)))
         if renewed.lease_us is None:
             self._claims.drop([job])
             raise _lost(job, "renew")
@@ -334,7 +335,7 @@ class Broker:
     async def renew_many(self, jobs: Sequence[Job], lease: Duration | None = None) -> list[Renewed]:
         """Set new leases for many claims in one commit. A lost claim gets no lease."""
         session = self._session
-        renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
+        renewals = [Renewal(job.key, job.claim, self._lease(job.queue, lease)) for job in jobs]
         return await session.renew_all(renewals) if renewals else []
 
     async def record_progress(self, reports: Sequence[Progress]) -> None:
@@ -657,7 +658,8 @@ class Broker:
     async def reclaim(self, *, trust_silence: bool = True) -> int:
         """End the claims of dead workers. Return their number.
 
-        Without ``trust_silence``, only a worker whose process is known to be gone counts as dead.
+        A worker is dead if its process is known to be gone, or if it is silent by the engine's clock. Without
+        ``trust_silence`` its silence counts only as far as this process has watched it.
         """
         return await self._session.reclaim.reclaim(trust_silence=trust_silence)
 

@@ -113,6 +113,8 @@ class Validator:
             policy.max_attempts,
             _NO_HEADERS,
         )
+        if job.id is not None:
+            insertion.reserve_id = True
         if job.priority is not None:
             check_priority(job.priority, "priority")
             insertion.priority = job.priority
@@ -142,7 +144,7 @@ class Validator:
         retention = (
             policy.retention if settlement.retention is None else retention_times(settlement.retention)
         )
-        op = SettleOp(job.key, job.epoch, transition, retention, progress=settlement.progress)
+        op = SettleOp(job.key, job.claim, transition, retention, progress=settlement.progress)
         if transition is Transition.ACK:
             if settlement.result is not None:
                 op.result = self._bytes(settlement.result, "result")

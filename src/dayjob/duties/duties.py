@@ -137,6 +137,9 @@ class Reap:
     A lock or an outage that holds up this duty holds up renewals, too, and both continue at the same time. A
     lease therefore counts as expired only if it was at an earlier look, and that look was able to write.
     Since then its holder had the time to renew it.
+
+    After a step of the engine's clock, leases have expired before their holders could renew them. They get as
+    much time as the step, but no more than the longest lease.
     """
 
     name = "reap"
@@ -149,12 +152,14 @@ class Reap:
         ended: EndedJobs,
         interval: float,
         clock: Clock,
+        longest_lease: float,
     ) -> None:
         self._storage = storage
         self._retention = retention
         self._ended = ended
         self._interval = interval
         self._clock = clock
+        self._longest_lease = longest_lease
         self._next_look = clock.elapsed()
         self._expired_by = 1
         """A time of the engine. Leases that had expired by then end."""
@@ -181,9 +186,11 @@ class Reap:
             self._expired_by = self._seen
         await self.reap(expired_by=self._expired_by)
         ended = self._clock.elapsed()
-        disturbed = disturbed or ended - started > RENEWAL_GRACE / 2
-        if trusted or disturbed:
-            self._seen, self._trusted_at = seen, ended + (RENEWAL_GRACE if disturbed else 0.0)
+        grace = self._storage.steps.rest(self._longest_lease)
+        if disturbed or ended - started > RENEWAL_GRACE / 2:
+            grace = max(grace, RENEWAL_GRACE)
+        if trusted or grace > 0:
+            self._seen, self._trusted_at = seen, ended + max(grace, 0.0)
         self._next_look = ended + self._interval
 
     async def reap(self, expired_by: int | None = None) -> int:
@@ -201,13 +208,14 @@ BEATS = 3
 """Heartbeats that a worker sends within the time after which it counts as dead."""
 
 RECLAIM_INTERVAL = 1.0
+"""The most seconds between two looks at the worker registry."""
 
 
 class Reclaim:
     """Ends the claims of dead workers, so that their jobs run again.
 
     A worker is dead when its process is known to be gone, or after a silence of ``dead_after``. After an
-    outage every worker was silent, so silence is ignored until each had the time for a new heartbeat.
+    outage every worker was silent, so the registry then waits until each had the time for a new heartbeat.
     """
 
     name = "reclaim"
@@ -220,27 +228,15 @@ class Reclaim:
         retention: RetentionByQueue,
         ended: EndedJobs,
         dead_after: float,
-        clock: Clock,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._retention = retention
         self._ended = ended
         self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
-        self._grace = dead_after / BEATS + self._interval
-        self._outage = min(5 * self._interval, dead_after * (BEATS - 1) / BEATS)
-        self._clock = clock
-        self._steady_since: float | None = None
-        self._checked = float("-inf")
 
     async def run_once(self) -> float:
-        now = self._clock.elapsed()
-        if now - self._checked > self._outage:
-            self._steady_since = now
-        self._checked = float("-inf")
-        steady = self._steady_since is not None and now - self._steady_since >= self._grace
-        await self.reclaim(trust_silence=steady)
-        self._checked = now
+        await self.reclaim(trust_silence=False)
         return self._interval
 
     async def reclaim(self, *, trust_silence: bool) -> int:
@@ -269,7 +265,7 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over."""
+    """Removes finished jobs when their retention is over, and ended reservations of ids."""
 
     name = "sweep"
     topics: tuple[Topic, ...] = ()
@@ -283,15 +279,19 @@ class Sweep:
         return self._interval
 
     async def sweep(self) -> int:
-        """Remove the jobs whose retention is over. Return their number."""
-        storage = self._storage
-        removed = await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.sweep, limit, storage.now())),
-            SWEEP_PAUSE,
-        )
-        if removed:
-            _log.debug("%d jobs were removed at the end of their retention", removed)
-        return removed
+        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+        storage, total = self._storage, 0
+
+        async def some(limit: int) -> int:
+            nonlocal total
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, storage.now()))
+            total += jobs
+            return max(jobs, ids)
+
+        await in_short_commits(some, SWEEP_PAUSE)
+        if total:
+            _log.debug("%d jobs were removed at the end of their retention", total)
+        return total
 
 
 class Recur:

@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
+from dayjob.model.durations import SECOND
 from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
@@ -39,6 +40,9 @@ BATCH = 10_000
 
 BATCH_BYTES = 8 * 1024 * 1024
 """The largest number of payload, result and kv bytes in one commit, unless a single item is larger."""
+
+ID_RESERVATION = 3600 * SECOND
+"""Microseconds after its insert for which an id that the caller gave counts as existing."""
 
 
 class Transient(EngineUnavailable):
@@ -62,7 +66,8 @@ class Token(Struct, frozen=True, gc=False):
 
     ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
     has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
-    is enough. ``repeated`` is true if an earlier try may have been applied.
+    is enough. ``repeated`` is true if an earlier try may have been applied. The jobs that a write claims run
+    under its ``key``.
     """
 
     key: bytes
@@ -70,6 +75,11 @@ class Token(Struct, frozen=True, gc=False):
     slot: int
     number: int
     repeated: bool = False
+
+
+def claim_key(token: Token | None) -> bytes:
+    """Return the key of the claims that a call makes. One call never claims a job twice."""
+    return new_key() if token is None else token.key
 
 
 class Capabilities(Struct, frozen=True):
@@ -132,6 +142,8 @@ class Insertion(Struct, gc=False):
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
     kv: Mapping[bytes, bytes] | None = None
+    reserve_id: bool = False
+    """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
 
     def times(self, now: int) -> tuple[int, int | None]:
         """Return the due time and the expiry as instants."""
@@ -202,14 +214,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class SettleOp(Struct, gc=False):
-    """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
+    """A settlement of the claim ``(key, claim)``, ready to apply: delay resolved, texts cleaned.
 
     ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if the
     settlement is applied.
     """
 
     key: bytes
-    epoch: int
+    claim: bytes
     transition: Transition
     retention: RetentionTimes
     error: str | None = None
@@ -228,10 +240,10 @@ class SettleOp(Struct, gc=False):
 
 
 class Renewal(Struct, frozen=True, gc=False):
-    """Set the lease of the claim ``(key, epoch)`` to ``lease`` microseconds from now."""
+    """Set the lease of the claim ``(key, claim)`` to ``lease`` microseconds from now."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     lease: int
 
 
@@ -243,10 +255,10 @@ class Renewed(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """The progress of the run of the claim ``(key, epoch)``."""
+    """The progress of the run of the claim ``(key, claim)``."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     fraction: float
     message: str
 
@@ -325,6 +337,8 @@ class Engine(Protocol):
 
         A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
         dedup key is held on its queue (the reply has the holder's id). Earlier jobs of the batch count.
+        A job with ``reserve_id`` reserves its id in the same commit. Until the reservation ends, the id
+        counts as existing for such jobs, even if the job has left.
         """
         ...
 
@@ -342,10 +356,11 @@ class Engine(Protocol):
     ) -> list[list[Job]]:
         """Claim pending jobs in ``(priority, id)`` order.
 
-        Sets the state to running, increments attempts and epoch, and sets the lease. Skips paused
-        queues, and jobs whose ``expires_at`` passed before their first counted run. Releases dedup keys held
-        until the claim. Quarantines a record that can't be decoded and claims another. A request ends when
-        its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
+        Sets the state to running, increments attempts, sets the lease, and stores the key of the token as the
+        job's claim. The epoch becomes the time in microseconds, or one more than before if that is larger.
+        Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
+        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
+        request ends when its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
         """
         ...
 
@@ -392,8 +407,8 @@ class Engine(Protocol):
         """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
-        """Return the claims ``(key, epoch)`` of all running jobs with a cancel request."""
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
+        """Return the claims ``(key, claim)`` of all running jobs with a cancel request."""
         ...
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
@@ -439,6 +454,10 @@ class Engine(Protocol):
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
+        ...
+
+    async def pending_queues(self) -> list[str]:
+        """Return the queues with pending jobs, in name order. Idle queues should cost little."""
         ...
 
     async def position(self, key: bytes, limit: int) -> int:
@@ -498,8 +517,11 @@ class Engine(Protocol):
         """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        """Remove up to ``limit`` finished jobs whose retention is over."""
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        """Remove finished jobs whose retention is over, and reservations of ids that have ended.
+
+        Up to ``limit`` of each kind. Return the number of each.
+        """
         ...
 
     async def sweep_finished(

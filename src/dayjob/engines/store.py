@@ -11,7 +11,7 @@ read may fail, so a verb awaits all its reads before its first change.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
@@ -50,6 +50,17 @@ class Store(ABC):
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         """Store the job. If it exists, or its dedup key is held, store nothing and return the other's id."""
 
+    @abstractmethod
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        """Return those of the ids that are reserved."""
+
+    @abstractmethod
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None: ...
+
+    @abstractmethod
+    def free_ids(self, limit: int, now: int) -> int:
+        """Remove reservations that have ended. Return their number."""
+
     # Jobs by id. A record is changed in place and then saved.
 
     @abstractmethod
@@ -87,9 +98,9 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        """Claim pending jobs that have not expired, in ``(priority, id)`` order.
+        """Claim pending jobs that have not expired under the key, in ``(priority, id)`` order.
 
         Stop when the payloads reach ``room`` bytes. Quarantine records that can't be decoded.
         """
@@ -106,7 +117,7 @@ class Store(ABC):
         """Return running jobs of the workers."""
 
     @abstractmethod
-    async def cancel_requests(self) -> list[tuple[bytes, int]]: ...
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]: ...
 
     # Jobs by time. Each is returned once: the verb changes or removes it.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     BATCH_BYTES,
+    ID_RESERVATION,
     ClaimRequest,
     DocumentWrite,
     Insertion,
@@ -77,12 +78,18 @@ async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqu
 
 def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     times = [job.times(now) for job in jobs]
-    plain = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
+    reserving = [job.key for job in jobs if job.reserve_id]
+    reserved = store.reserved_ids(reserving, now) if reserving else ()
+    plain = len(jobs) > 1 and not reserved and not any(job.dedup_key is not None or job.kv for job in jobs)
     added = plain and store.add_all(jobs, times, now)
     replies: list[Enqueued] = []
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     for job, (run_at, expires_at) in zip(jobs, times, strict=True):
-        other = None if added else store.add(job, run_at, expires_at, now)
+        other = None
+        if job.key in reserved:
+            other = job.key
+        elif not added:
+            other = store.add(job, run_at, expires_at, now)
         if other is not None:
             replies.append(Enqueued(id_text(other), False))
             continue
@@ -96,11 +103,14 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
         store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
     if deltas:
         store.count(deltas)
+    if reserving:
+        new = [job.key for job, reply in zip(jobs, replies, strict=True) if job.reserve_id and reply.created]
+        store.reserve_ids(new, now + ID_RESERVATION)
     return replies
 
 
 async def claim(
-    store: Store, now: int, requests: Sequence[ClaimRequest], quarantined: deque[EndedJob]
+    store: Store, now: int, requests: Sequence[ClaimRequest], key: bytes, quarantined: deque[EndedJob]
 ) -> list[list[Job]]:
     """A request stops at ``BATCH_BYTES`` of payloads. The bound is per request, so that none ends empty.
 
@@ -119,7 +129,7 @@ async def claim(
                 break
             if store.is_paused(queue):
                 continue
-            jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
+            jobs = await store.claim_from(queue, limit, room, lease, request.worker, key, now)
             if jobs:
                 deltas[queue, JobState.PENDING] -= len(jobs)
                 deltas[queue, JobState.RUNNING] += len(jobs)
@@ -138,10 +148,11 @@ async def insert_and_claim(
     now: int,
     jobs: Sequence[Insertion],
     requests: Sequence[ClaimRequest],
+    key: bytes,
     quarantined: deque[EndedJob],
 ) -> tuple[list[Enqueued], list[list[Job]]]:
     enqueued = await insert(store, now, jobs)
-    return enqueued, await claim(store, now, requests, quarantined)
+    return enqueued, await claim(store, now, requests, key, quarantined)
 
 
 async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobState | None]:
@@ -192,7 +203,7 @@ async def renew(store: Store, now: int, renewals: Sequence[Renewal]) -> list[Ren
     replies: list[Renewed] = []
     for renewal in renewals:
         record = found.get(renewal.key)
-        if record is None or not records.is_current(record, renewal.epoch):
+        if record is None or not records.is_current(record, renewal.claim):
             replies.append(Renewed(None))
             continue
         record.lease_us = now + renewal.lease
@@ -205,7 +216,7 @@ async def record_progress(store: Store, reports: Sequence[Progress]) -> None:
     found = store.load([report.key for report in reports])
     for report in reports:
         record = found.get(report.key)
-        if record is not None and records.is_current(record, report.epoch):
+        if record is not None and records.is_current(record, report.claim):
             record.progress = (report.fraction, report.message)
             store.save_progress(record)
 
@@ -373,8 +384,8 @@ def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Reco
     changes.count()
 
 
-async def sweep(store: Store, now: int, limit: int) -> int:
-    return _remove(store, await store.removable(limit, now))
+async def sweep(store: Store, now: int, limit: int) -> tuple[int, int]:
+    return _remove(store, await store.removable(limit, now)), store.free_ids(limit, now)
 
 
 async def sweep_finished(

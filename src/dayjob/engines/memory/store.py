@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import nlargest
 from itertools import islice
@@ -54,6 +54,16 @@ class MemoryStore(Store):
             active.enter(record)
         return other
 
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        return self._active.reserved_ids(keys, now)
+
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
+        for key in keys:
+            self._active.reserve(key, until)
+
+    def free_ids(self, limit: int, now: int) -> int:
+        return len(self._active.take_ended(limit, now))
+
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return self._jobs
 
@@ -88,12 +98,12 @@ class MemoryStore(Store):
     # Claims.
 
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         active, facts = self._active, self._facts
         jobs: list[Job] = []
         for record in active.take_pending(queue, now):
-            records.claim(record, now, lease, worker)
+            records.claim(record, now, lease, worker, key)
             active.release(record)
             active.enter(record)
             job = record.to_claimed_job(facts[record.key])
@@ -108,7 +118,7 @@ class MemoryStore(Store):
     async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
         return self._active.claimed_by({*workers}, limit)
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return self._active.cancel_requests()
 
     # Jobs by time.

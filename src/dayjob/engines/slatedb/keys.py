@@ -8,31 +8,33 @@ scan orders by comes first.
 | --- | --- | --- | --- |
 | ``j`` | id | the job as it was enqueued | a job that waits or runs; opening scans these |
 | ``s`` | id | the state of the job | only if it differs from the state at enqueue or claim |
-| ``c`` | number | worker, time, ids and epochs | one for all jobs of a claim |
+| ``c`` | number | key, worker, time, ids and epochs | one for all jobs of a claim |
 | ``f`` | state, id | ``j`` and ``s`` in one | a finished job that is kept; opening does not scan these |
 | ``r`` | time, id | state, queue, finish time | the end of a finished job's retention |
 | ``d`` | queue or nothing, NUL, time, id | the queue's name | the finish time of a dead job: twice |
 | ``q`` | queue's name | counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
+| ``i`` | time, id | nothing | the end of the reservation of an id; opening scans these |
 | ``n`` | kind, NUL, name | the document and its write time | the broker's records; opening scans these |
 | ``o`` | – | the owner and its last heartbeat | the process that may write |
 
 ``LAYOUT_KEY`` never changes. Its value is the version of the layout. Version 2 added the documents, the
-index of dead jobs (``d``), and the finish time in ``r``. Opening version 1 indexes the dead jobs, then
-writes the new version in the commit that makes the process the owner.
+index of dead jobs (``d``), and the finish time in ``r``. Version 3 added the keys of claims, and the
+reservations (``i``). Opening version 1 indexes the dead jobs. Opening an older version writes the new one in
+the commit that makes the process the owner.
 
 A dead job has two ``d`` rows: one among the dead jobs of its queue, one among all dead jobs.
 
-A claim's entry ``(id, epoch)`` is valid if the job's stored epoch is one less. The job's stored state is
-then the one before the claim, and opening applies the claim again. A job that was changed while it ran, or
-was settled and is still there, has the claim's epoch itself, and its state is in ``s``. So a claim needs no
-write per job, and an ack only the delete.
+A claim's entry ``(id, epoch)`` is valid if the job's stored epoch is smaller. The job's stored state is then
+the one before the claim, and opening applies the claim again. A job that was changed while it ran, or was
+settled and is still there, has the claim's epoch itself, and its state is in ``s``. So a claim needs no write
+per job, and an ack only the delete.
 
 The engine's speed depends on the number of writes (tens of microseconds each):
 
 | transition | writes |
 | --- | --- |
-| enqueue | 1 |
+| enqueue | 1; 1 more if the caller gave the id, and 1 when its reservation ends |
 | claim | 1 for all jobs of the call |
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
 | ack, kept | 2; 1 more if the retention ends |
@@ -47,7 +49,7 @@ from __future__ import annotations
 
 from dayjob.model.job import JobState
 
-VERSION = 2
+VERSION = 3
 LAYOUT_KEY = b"\x00dayjob"
 
 _PREFIX = b"\x01"
@@ -60,6 +62,7 @@ REMOVAL = _PREFIX + b"r"
 DEAD = _PREFIX + b"d"
 QUEUE = _PREFIX + b"q"
 KV = _PREFIX + b"k"
+RESERVATION = _PREFIX + b"i"
 DOCUMENT = _PREFIX + b"n"
 OWNER = _PREFIX + b"o"
 
@@ -104,6 +107,10 @@ def moment_of(stored: bytes) -> tuple[int, bytes]:
 
 def removal(time: int, key: bytes) -> bytes:
     return REMOVAL + moment(time, key)
+
+
+def reservation(time: int, key: bytes) -> bytes:
+    return RESERVATION + moment(time, key)
 
 
 def dead_prefix(queue: str | None) -> bytes:

@@ -58,7 +58,7 @@ class SlateReader:
         self._open = True
         try:
             async with self._source() as source:
-                await self.settings.opening(check_layout(source))
+                await check_layout(source)
         except BaseException:
             self._open = False
             raise
@@ -129,7 +129,7 @@ class SlateReader:
     cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
     sweep_finished = compare_and_set = _refuse
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return []
 
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
@@ -150,6 +150,9 @@ class SlateReader:
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
 
     async def paused(self) -> set[str]:
         return {name for name, row in (await self._queues()).items() if row.paused}
@@ -206,8 +209,8 @@ class SlateReader:
     ) -> list[EndedJob]:
         return []
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        return 0
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        return 0, 0
 
 
 async def _load_finished(batch: WriteBatch) -> SlateStore:

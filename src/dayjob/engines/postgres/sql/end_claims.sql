@@ -22,7 +22,7 @@ removed AS (
 ),
 saved AS (
     UPDATE dayjob.jobs
-    SET state = ended.state, lease_expires_at = NULL, last_error = $7,
+    SET state = ended.state, late = pg_current_xact_id(), lease_expires_at = NULL, last_error = $7,
         errors = (jobs.errors || jsonb_build_array(jobs.attempts, clock.now, jobs.worker, $7::text)::text)[greatest(cardinality(jobs.errors) + 2 - :ERRORS_KEPT, 1):],
         finished_at = CASE WHEN ended.state = 'dead' THEN clock.now END,
         remove_at = CASE WHEN ended.retention > 0 THEN clock.now + ended.retention END,
