@@ -184,6 +184,7 @@ class Reap:
         trusted = started >= self._trusted_at
         if trusted:
             self._expired_by = self._seen
+        self._expired_by = min(self._expired_by, seen)  # The clock of the engine may have been set back.
         await self.reap(expired_by=self._expired_by)
         ended = self._clock.elapsed()
         grace = self._storage.steps.rest(self._longest_lease)
