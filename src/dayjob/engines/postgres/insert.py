@@ -45,7 +45,9 @@ async def insert(
     if is_plain(jobs):
         columns = insertion_columns(jobs)
         with notifier.with_commit(jobs) as message:
-            reply = await database.write_statement("insert", token, now, notifier.channel, message, *columns)
+            reply = await database.write_statement(
+                "insert", token, now, notifier.channel, message, *columns, wait_for_locks=False
+            )
         enqueued = _plain_replies(jobs, reply)
     else:
         several = len(jobs) > 1 or bool(jobs[0].kv)
@@ -61,7 +63,7 @@ async def insert(
             return reply
 
         with notifier.with_commit(jobs) as message:
-            reply = await database.write(token, key, store, wait_for_locks=False)
+            reply = await database.write(token, key, store, keyed=True)
         enqueued = _plain_replies(jobs, None) if reply is None else _decode(reply)
         if several:
             return enqueued
