@@ -242,8 +242,8 @@ class Pool:
 class Database:
     """A pool, the statements of its schema, and the ways to run them.
 
-    Two tables only grow, and are kept small: the rows of counters are folded in the background when this
-    process has written or read many, and stored replies are removed by ``fold_and_prune``.
+    Two tables only grow, and are kept small by ``fold_and_prune``. Some rows of counters are also folded in
+    the background when this process has written or read many.
     """
 
     def __init__(self, pool: Pool, statements: Statements) -> None:
@@ -331,11 +331,11 @@ class Database:
         """Start to fold the counters if they have many rows."""
         if rows > FEW and self._folding is None:
             self._rows_written = 0
-            self._folding = asyncio.get_running_loop().create_task(self._fold_in_background())
+            self._folding = asyncio.get_running_loop().create_task(self._fold_some())
 
-    async def _fold_in_background(self) -> None:
+    async def _fold_some(self) -> None:
         try:
-            await self._fold()
+            await self._maintain("fold_counters", BATCH)
         except EngineUnavailable:
             pass  # The next fold covers these rows.
         finally:
