@@ -86,7 +86,7 @@ async def test_only_the_enqueue_writes_the_payload(server: Server, broker: Broke
         assert await written(broker.enqueue("q", bytes(MEGABYTE))) > MEGABYTE
         job = await claim_one(broker)
         assert await written(broker.renew(job)) < SMALL
-        assert await written(broker.record_progress([Progress(job.key, job.epoch, 0.5, "half")])) < SMALL
+        assert await written(broker.record_progress([Progress(job.key, job.claim, 0.5, "half")])) < SMALL
         assert await written(broker.nack(job, "boom", delay=1e-6)) < SMALL
         assert await written(broker.promote()) < SMALL
         assert await written(broker.reschedule(job.id, priority=5)) < SMALL

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 from dayjob.engines import sql
-from dayjob.engines.postgres import rows
+from dayjob.engines.postgres import rows, scan_hints
 from dayjob.model.job import ERRORS_KEPT
 
 _HERE = files("dayjob.engines.postgres")
@@ -30,6 +30,7 @@ _CONSTANTS = {
     "ERRORS_KEPT": ERRORS_KEPT,
     "FOREVER": rows.FOREVER,
     "LAST_TIME": LAST_TIME,
+    "LATE": scan_hints.LATE,
     "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
     "JOB_COLUMNS": rows.JOB_COLUMNS,
