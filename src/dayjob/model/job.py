@@ -211,7 +211,7 @@ def new_job_like(job: Job) -> NewJob:
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """The reply to an enqueue. ``created`` is false if the id existed or was reserved, or its key was held."""
+    """The reply to an enqueue. ``created`` is false if the id existed or is reserved, or its key was held."""
 
     id: str
     created: bool
