@@ -5,88 +5,99 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dayjob import EngineUnavailable
-from dayjob.duties import Lead, Led, Reclaim, Recur, Service
+from dayjob import Broker, EngineUnavailable
+from dayjob.duties import EndedJobs, Lead, Led, Reclaim, Recur, Service
 from dayjob.duties.duties import FOLLOWER_INTERVAL
+from dayjob.model.durations import SECOND
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock
-from tests.broker.test_duties import RETENTION, idle_storage
-from tests.support.staging import turns
+from tests.broker.test_duties import RETENTION, IdleEngine
+from tests.support.registered_workers import MEMBER
+from tests.support.staging import Stage, turns
 
 
-class Registry:
-    """A registry without dead workers. Records whether silence was trusted."""
+async def looks_until_dead(broker: Broker, clock: ManualClock, interval: float = 1) -> int:
+    """Look at the registry at intervals. Return the number of looks that declare no worker dead."""
+    for look in range(100):
+        if await broker._session.worker_registry.mark_dead(False):
+            return look
+        clock.advance(interval)
+    raise AssertionError("the worker is not declared dead")
 
-    def __init__(self) -> None:
-        self.trusted: list[bool] = []
-        self.failing = False
+
+@pytest.fixture
+async def watched(broker: Broker, clock: ManualClock) -> None:
+    """A worker that the broker has watched for a while, with its last heartbeat just now."""
+    member = await broker.register(MEMBER)
+    for _ in range(8):
+        assert await broker.reclaim(trust_silence=False) == 0
+        clock.advance(1)
+    assert await broker.beat(member, 0) is not None
+
+
+async def test_a_watched_worker_is_dead_after_dead_after(
+    broker: Broker, clock: ManualClock, watched: None
+) -> None:
+    assert await looks_until_dead(broker, clock) == 16, "more than 15 seconds"
+
+
+async def test_silence_counts_after_a_worker_had_the_time_for_a_heartbeat(
+    broker: Broker, clock: ManualClock
+) -> None:
+    await broker.register(MEMBER)
+    clock.advance(3600)
+    assert await looks_until_dead(broker, clock) == 7, "a heartbeat comes every 5 seconds"
+
+
+async def test_after_an_outage_silence_does_not_count_for_a_while(
+    broker: Broker, clock: ManualClock, watched: None
+) -> None:
+    clock.advance(14)
+    documents = Stage(broker, "documents")
+    documents.failures.append(EngineUnavailable("no reply"))
+    with pytest.raises(EngineUnavailable):
+        await broker.reclaim()
+    clock.advance(0.1)
+    assert await looks_until_dead(broker, clock) == 7
+
+
+@pytest.mark.parametrize(("dead_after", "stall"), [(15, 5.1), (3, 2.1), (1.5, 1.1)])
+async def test_after_a_stall_of_this_process_silence_does_not_count_for_a_while(
+    broker: Broker, clock: ManualClock, dead_after: float, stall: float
+) -> None:
+    """A pause of this process, or a term of another leader: heartbeats may have been missed meanwhile."""
+    interval = min(dead_after / 3, 1)
+    await broker.register(replace(MEMBER, dead_after=round(dead_after * SECOND)))
+    looks = round(dead_after / interval)
+    for _ in range(looks):
+        await broker._session.worker_registry.mark_dead(False)
+        clock.advance(interval)
+    clock.advance(stall)
+    assert await looks_until_dead(broker, clock, interval) * interval >= dead_after / 3
+
+
+async def test_a_short_delay_is_no_stall(broker: Broker, clock: ManualClock, watched: None) -> None:
+    for _ in range(13):
+        await broker.reclaim(trust_silence=False)
+        clock.advance(1)
+    clock.advance(3)
+    assert await looks_until_dead(broker, clock) == 0
+
+
+class NoWorkers:
+    """A registry without dead workers."""
 
     async def mark_dead(self, trust_silence: bool) -> list[Any]:
-        if self.failing:
-            raise EngineUnavailable("no reply")
-        self.trusted.append(trust_silence)
         return []
 
 
-def reclaim(registry: Any, dead_after: float, clock: ManualClock) -> Reclaim:
-    return Reclaim(idle_storage(), registry, RETENTION, dead_after, clock)
-
-
-async def run(duty: Reclaim, clock: ManualClock, times: int) -> None:
-    for _ in range(times):
-        delay = await duty.run_once()
-        clock.advance(delay)
-
-
-async def test_silence_counts_after_every_worker_had_the_time_for_a_heartbeat(clock: ManualClock) -> None:
-    registry = Registry()
-    duty = reclaim(registry, 15, clock)
-    await run(duty, clock, 8)
-    assert registry.trusted == [False] * 6 + [True] * 2, "a heartbeat comes every 5 seconds"
-
-
-async def test_after_an_outage_silence_does_not_count_for_a_while(clock: ManualClock) -> None:
-    registry = Registry()
-    duty = reclaim(registry, 15, clock)
-    await run(duty, clock, 8)
-    registry.trusted.clear()
-    registry.failing = True
-    for _ in range(3):
-        with pytest.raises(EngineUnavailable):
-            await duty.run_once()
-        clock.advance(0.1)
-    registry.failing = False
-    await run(duty, clock, 8)
-    assert registry.trusted == [False] * 6 + [True] * 2
-
-
-@pytest.mark.parametrize(("dead_after", "stall"), [(15, 5.1), (3, 2.1), (1, 0.7)])
-async def test_after_a_stall_of_this_process_silence_does_not_count_for_a_while(
-    clock: ManualClock, dead_after: float, stall: float
-) -> None:
-    """A pause of this process, or a term of another leader: heartbeats may have been missed meanwhile."""
-    registry = Registry()
-    duty = reclaim(registry, dead_after, clock)
-    await run(duty, clock, 8)
-    assert registry.trusted[-1]
-    clock.advance(stall)
-    await duty.run_once()
-    assert not registry.trusted[-1]
-
-
-async def test_a_short_delay_is_no_stall(clock: ManualClock) -> None:
-    registry = Registry()
-    duty = reclaim(registry, 15, clock)
-    await run(duty, clock, 8)
-    clock.advance(3)
-    await duty.run_once()
-    assert registry.trusted[-1]
-
-
 async def test_reclaim_runs_each_second_or_at_each_heartbeat(clock: ManualClock) -> None:
-    assert await reclaim(Registry(), 15, clock).run_once() == 1
-    assert await reclaim(Registry(), 1.5, clock).run_once() == 0.5
+    registry: Any = NoWorkers()
+    for dead_after, interval in ((15, 1), (1.5, 0.5)):
+        storage = IdleEngine(clock).storage()
+        assert await Reclaim(storage, registry, RETENTION, EndedJobs(None), dead_after).run_once() == interval
 
 
 class Election:

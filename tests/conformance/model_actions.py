@@ -39,6 +39,7 @@ def id_of(number: int) -> str:
 ids = st.integers(0, POOL - 1).map(id_of)
 queues = st.sampled_from(QUEUES)
 times = st.sampled_from([0, 1e-6, 1, 4.999999, 5, 10, 20, 29.999999, 30, 60, 10_000])
+steps = [1e-6, 16, 60, 3600, 86_400, 365 * 86_400]
 priorities = st.sampled_from([0, 1, 1000, 2**32 - 1])
 kv = st.none() | st.dictionaries(st.sampled_from(KEYS), st.sampled_from([b"", b"v", b"w"]), max_size=2)
 picks = st.integers(0, 1000)
@@ -94,6 +95,7 @@ def settlements(draw: st.DrawFn) -> dict[str, Any]:
 ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "enqueue": (3, {"job": new_jobs()}),
     "enqueue_many": (3, {"jobs": st.lists(new_jobs(), max_size=6)}),
+    "enqueue_again": (3, {"pick": picks, "queue": queues}),
     "claim": (
         2,
         {
@@ -124,7 +126,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "kv": (1, {"key": st.sampled_from(KEYS), "value": st.sampled_from([None, b"", b"x"])}),
     "pass_time": (3, {"seconds": times}),
     "outlast_reservations": (2, {}),
-    "set_clock_back": (1, {"seconds": st.sampled_from([1e-6, 10, 3600])}),
+    "step_clock": (2, {"seconds": st.sampled_from(steps), "back": st.booleans()}),
     "duty": (
         6,
         {

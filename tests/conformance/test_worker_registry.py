@@ -188,9 +188,10 @@ async def test_a_slow_read_of_the_registry_declares_no_worker_dead(
     broker: Broker, silent: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage was away during the read: the time of the read does not count as silence."""
-    monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 2)))
+    registry = broker._session.worker_registry
+    monkeypatch.setattr(registry, "_clock", _Elapsed(count(0, 2)))
     assert await broker.reclaim() == 0, "the worker was not silent two seconds ago"
-    monkeypatch.setattr("dayjob.broker.worker_registry.SYSTEM", _Elapsed(count(0, 0.5)))
+    monkeypatch.setattr(registry, "_clock", _Elapsed(count(0, 0.5)))
     assert await broker.reclaim() == 2
 
 

@@ -22,8 +22,8 @@ from dayjob.engines.base import (
     SettleOp,
     Token,
 )
-from dayjob.model.job import id_key
-from dayjob.model.lifecycle import Transition
+from dayjob.model.job import EndedJob, id_key
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Transition
 from dayjob.runtime.ids import new_key
 from tests.support.arrange import claim_one, dead, quiet
 from tests.support.observe import everything
@@ -34,7 +34,7 @@ DOCUMENT = DocumentWrite("k", "a", None, b"1")
 
 
 class Jobs(Struct):
-    """A job in each state, on a queue of the state's name, and three dead ones whose retention is over."""
+    """A job in each state, on a queue of the state's name. The three dead ones are past their retention."""
 
     broker: Broker
     running: Job
@@ -53,8 +53,8 @@ class Jobs(Struct):
         return self.broker._validator.insertion(NewJob("new", kv={b"k": b"1"}))
 
     def ack(self) -> SettleOp:
-        key, epoch = self.running.key, self.running.epoch
-        return SettleOp(key, epoch, Transition.ACK, RetentionTimes(), insert=(self.insertion(),))
+        key, claim = self.running.key, self.running.claim
+        return SettleOp(key, claim, Transition.ACK, RetentionTimes(), insert=(self.insertion(),))
 
     async def state(self) -> dict[str, Any]:
         """Return the whole state but the leases, which a repeated renewal may set again."""
@@ -70,10 +70,11 @@ class Jobs(Struct):
 async def jobs_in_each_state(url: str) -> AsyncIterator[Jobs]:
     async with Broker(url, config=quiet(retention=Retention(dead=1e-6))) as broker:
         ids = [await dead(broker, "dead") for _ in range(3)]
-        await broker.enqueue("running")
+        await broker.enqueue("running", task="t")
         running = await claim_one(broker, "running", lease=1e-6)
         pending = (await broker.enqueue("pending")).id
         await broker.enqueue("due", delay=1e-6)
+        await broker.enqueue("expiring", task="t", expires=1e-6)
         yield Jobs(broker, running, id_key(pending), [id_key(id) for id in ids])
 
 
@@ -87,10 +88,10 @@ CALLS: dict[str, Call] = {
     ),
     "settle": lambda jobs, token: jobs.engine.settle([jobs.ack()], token=token),
     "renew": lambda jobs, token: jobs.engine.renew(
-        [Renewal(jobs.running.key, jobs.running.epoch, LEASE)], token=token
+        [Renewal(jobs.running.key, jobs.running.claim, LEASE)], token=token
     ),
     "record_progress": lambda jobs, token: jobs.engine.record_progress(
-        [Progress(jobs.running.key, jobs.running.epoch, 0.1, "begun")], token=token
+        [Progress(jobs.running.key, jobs.running.claim, 0.1, "begun")], token=token
     ),
     "cancel": lambda jobs, token: jobs.engine.cancel([jobs.pending], jobs.retention, token=token),
     "requeue": lambda jobs, token: jobs.engine.requeue(jobs.dead[:1], token=token),
@@ -113,7 +114,11 @@ CALLS: dict[str, Call] = {
 
 
 def claimed(reply: list[list[Job]]) -> list[tuple[bytes, int]]:
-    return [(job.key, job.epoch) for jobs in reply for job in jobs]
+    return [(job.key, job.attempts) for jobs in reply for job in jobs]
+
+
+def ended(jobs: list[EndedJob]) -> list[tuple[str, str, str, str, int, str]]:
+    return [(job.queue, job.task, job.old_state, job.state, job.attempts, job.error) for job in jobs]
 
 
 REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
@@ -133,9 +138,11 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     "reschedule": lambda jobs, reply: reply == [True],
     "kv_write": lambda jobs, reply: reply is None,
     "pause": lambda jobs, reply: reply is None,
-    "promote": lambda jobs, reply: reply == (1, 0),
-    "reap": lambda jobs, reply: reply == 1,
-    "reclaim": lambda jobs, reply: reply == 1,
+    "promote": lambda jobs, reply: (
+        (reply[0], ended(reply[1])) == (1, [("expiring", "t", "pending", "cancelled", 0, EXPIRED)])
+    ),
+    "reap": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, LEASE_EXPIRED)],
+    "reclaim": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, WORKER_GONE)],
     "sweep": lambda jobs, reply: reply == (3, 0),
     "sweep_finished": lambda jobs, reply: reply == (2, jobs.dead[1]),
     "compare_and_set": lambda jobs, reply: reply is True,
@@ -144,7 +151,7 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
 
 LATER_WRITES: dict[str, Callable[[Jobs], Awaitable[Any]]] = {
     "record_progress": lambda jobs: jobs.engine.record_progress(
-        [Progress(jobs.running.key, jobs.running.epoch, 0.9, "nearly done")]
+        [Progress(jobs.running.key, jobs.running.claim, 0.9, "nearly done")]
     ),
     "reschedule": lambda jobs: jobs.engine.reschedule([Reschedule(jobs.pending, None, 9)]),
     "kv_write": lambda jobs: jobs.engine.kv_write([(b"k", b"newer")]),

@@ -7,6 +7,7 @@ signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,7 @@ from dayjob.broker.history import Sample
 from dayjob.broker.session import Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Member
+from dayjob.duties import OnEnded
 from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import (
     BATCH,
@@ -56,6 +58,8 @@ from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
+_log = logging.getLogger("dayjob.broker")
+
 _ALL = 2**31 - 1
 
 OnProgress = Callable[[int], None]
@@ -67,13 +71,24 @@ class Broker:
 
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process
     and the event loop that opened it.
+
+    ``on_ended`` is called with the jobs that this broker ended without a worker: their lease expired, their
+    worker is gone, they expired, or their record is corrupt. The log has a line for each, too.
     """
 
-    def __init__(self, url: str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+        on_ended: OnEnded | None = None,
+    ) -> None:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
         self.url = absolute(url)
+        self._on_ended = on_ended
         self._clock = clock
         self._engine = create_engine(self.url, clock or SYSTEM)
         self._shown_url = without_password(self.url)
@@ -93,8 +108,9 @@ class Broker:
                 return self
             await self._engine.open()
             self._opened = Session(
-                self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock
-            )
+                self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock,
+                self._on_ended,
+            )  # fmt: skip
             if self.config.duties:
                 self._opened.start_duties()
         return self
@@ -237,7 +253,7 @@ class Broker:
         session = self._session
 
         async def all_queues() -> ClaimRequest:
-            pending = [name for name, counts in (await self.all_stats()).items() if counts.pending]
+            pending = await session.storage.read(self._engine.pending_queues)
             return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)
@@ -308,7 +324,7 @@ class Broker:
     async def renew(self, job: Job, lease: Duration | None = None) -> None:
         """Set the lease to ``lease`` (or the queue's) from now, and ``job.lease_expires_at`` with it."""
         session = self._session
-        renewed = await session.renew(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
+        renewed = await session.renew(Renewal(job.key, job.claim, self._lease(job.queue, lease)))
         if renewed.lease_us is None:
             self._claims.drop([job])
             raise _lost(job, "renew")
@@ -319,7 +335,7 @@ class Broker:
     async def renew_many(self, jobs: Sequence[Job], lease: Duration | None = None) -> list[Renewed]:
         """Set new leases for many claims in one commit. A lost claim gets no lease."""
         session = self._session
-        renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
+        renewals = [Renewal(job.key, job.claim, self._lease(job.queue, lease)) for job in jobs]
         return await session.renew_all(renewals) if renewals else []
 
     async def record_progress(self, reports: Sequence[Progress]) -> None:
@@ -458,11 +474,13 @@ class Broker:
     async def purge_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
         """Remove those of the jobs that are dead. Return their number."""
         storage = self._session.storage
-        return await _in_chunks(
+        purged = await _in_chunks(
             _keys(ids),
             lambda keys: storage.write(partial(self._engine.purge, keys)),
             on_progress,
         )
+        _log.debug("%d dead jobs were purged", purged)
+        return purged
 
     async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
         """Requeue the jobs of the queue that are dead now. Return their number."""
@@ -477,11 +495,13 @@ class Broker:
         """Remove the jobs that are dead now, of one queue or of all. Return their number."""
         storage = self._session.storage
         counted = [await self.stats(queue)] if queue is not None else (await self.all_stats()).values()
-        return await _up_to(
+        purged = await _up_to(
             sum(stats.dead for stats in counted),
             lambda limit: storage.write(partial(self._engine.purge_dead, queue, limit)),
             on_progress,
         )
+        _log.debug("%d dead jobs were purged", purged)
+        return purged
 
     async def reschedule(self, id: str, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Change the due time or the priority of a waiting job. False if it isn't waiting."""
@@ -638,7 +658,8 @@ class Broker:
     async def reclaim(self, *, trust_silence: bool = True) -> int:
         """End the claims of dead workers. Return their number.
 
-        Without ``trust_silence``, only a worker whose process is known to be gone counts as dead.
+        A worker is dead if its process is known to be gone, or if it is silent by the engine's clock. Without
+        ``trust_silence`` its silence counts only as far as this process has watched it.
         """
         return await self._session.reclaim.reclaim(trust_silence=trust_silence)
 

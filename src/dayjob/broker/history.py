@@ -2,13 +2,13 @@
 
 A sample also has the due time of the first pending job of each queue, from which the waiting time follows.
 One document holds the samples of an hour. Nothing is written while the counters do not change, and nothing
-is ever added to a settlement.
+is ever added to a settlement. After the clock was set back, samples of the future are ignored and removed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from math import inf
 
@@ -70,7 +70,7 @@ class History:
         """Store the counters of this minute, once for all processes. Return microseconds to the next one."""
         now, documents = await self._storage.documents(KIND)
         minute = now - now % MINUTE
-        samples = [sample for document in documents for sample in _read(document)]
+        samples = _until(now, documents)
         if not samples or samples[-1].at_us < minute:
             stats = await self._storage.read(self._storage.engine.stats)
             queues = _counters(stats)
@@ -94,20 +94,20 @@ class History:
     async def _add(self, documents: list[Document], sample: Sample) -> None:
         hour = _name(sample.at_us)
         this = next((document for document in documents if document.name == hour), None)
-        samples = [*(_read(this) if this is not None else ()), sample]
+        samples = [*(_until(sample.at_us, [this]) if this is not None else ()), sample]
         writes = [DocumentWrite(KIND, hour, None if this is None else this.value, _encode(samples))]
         oldest = _name(sample.at_us - KEPT * HOUR)
         writes += [
             DocumentWrite(KIND, document.name, document.value, None)
             for document in documents
-            if document.name < oldest
+            if not oldest <= document.name <= hour
         ]
         await self._storage.compare_and_set(writes)
 
     async def read(self, hours: int = KEPT) -> tuple[int, list[Sample]]:
         """Return the engine's time, and the samples of the last hours with the one before, oldest first."""
         now, documents = await self._storage.documents(KIND)
-        samples = [sample for document in documents for sample in _read(document)]
+        samples = _until(now, documents)
         before = [sample for sample in samples if sample.at_us <= now - hours * HOUR]
         return now, before[-1:] + samples[len(before) :]
 
@@ -123,6 +123,10 @@ def _counters(stats: dict[str, QueueStats]) -> dict[str, tuple[int, int, int, in
 
 def _name(instant: int) -> str:
     return f"{instant // HOUR:012}"
+
+
+def _until(now: int, documents: Iterable[Document]) -> list[Sample]:
+    return [sample for document in documents for sample in _read(document) if sample.at_us <= now]
 
 
 def _read(document: Document) -> list[Sample]:

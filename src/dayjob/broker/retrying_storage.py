@@ -25,6 +25,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dayjob.broker.clock_steps import ClockSteps
 from dayjob.engines.base import (
     ClaimRequest,
     Contended,
@@ -55,7 +56,7 @@ _MAX_UNCONFIRMED = 1000
 _MAX_LATE_REPLIES = 100_000
 """Replies of confirmed batches that are kept for callers that have not retried yet."""
 
-_Settlement = tuple[bytes, int, str]
+_Settlement = tuple[bytes, bytes, str]
 """The claim and the transition that settles it."""
 
 
@@ -82,6 +83,7 @@ class RetryingStorage:
         self.engine = engine
         self._injected = injected
         self._clock = clock
+        self.steps = ClockSteps(injected or clock)
         self._client = new_key()
         self._key_prefix = self._client[8:]
         self._number = 0
@@ -163,12 +165,14 @@ class RetryingStorage:
         """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
         jobs: list[Job] = []
         while self.unconfirmed_claims:
-            requests, token = self.unconfirmed_claims[0]
+            requests, token = self.unconfirmed_claims.pop(0)
             try:
                 claimed = await self.engine.claim(requests, self.now(), token=token)
-            except Transient:
-                break  # The next claim tries again.
-            self.unconfirmed_claims.pop(0)
+            except BaseException as error:
+                self.unconfirmed_claims.insert(0, (requests, token))
+                if isinstance(error, Transient):
+                    break  # The next claim tries again.
+                raise
             self._free_slots.append(token.slot)
             jobs += chain.from_iterable(claimed)
         return jobs
@@ -230,7 +234,14 @@ class RetryingStorage:
 
     async def documents(self, kind: str) -> tuple[int, list[Document]]:
         """Return the engine's time and the documents of the kind."""
-        return await self.read(partial(self.engine.documents, kind, self.now()))
+        asked = self.steps.elapsed()
+        now, found = await self.read(partial(self.engine.documents, kind, self.now()))
+        self.steps.observe(now, asked)
+        return now, found
+
+    async def time(self) -> int:
+        """Return the engine's time."""
+        return (await self.documents("time"))[0]  # There are no documents of this kind.
 
     async def compare_and_set(
         self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
@@ -281,7 +292,7 @@ class RetryingStorage:
 
 
 def _settlement(op: SettleOp) -> _Settlement:
-    return op.key, op.epoch, op.transition
+    return op.key, op.claim, op.transition
 
 
 def _is_timeout(error: Transient) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 import msgspec
 from msgspec import Struct
@@ -90,6 +91,8 @@ class Schedules:
         self._clock = clock
         self._undeclared: dict[str, float] = {}
         self._reported: dict[str, str | None] = {}
+        self._fired_at: float = inf
+        """The engine's time of the last call of ``fire``."""
         self._alone: set[str] = set()
         """The schedules that fire in a commit of their own, because their dedup keys may be held."""
 
@@ -163,17 +166,18 @@ class Schedules:
         tried: set[str] = set()
         while True:
             now, stored = await self._read()
+            set_back = now < self._fired_at  # At the first call, the clock may have been set back before.
             due = {
                 id: each
                 for id, each in stored.items()
                 if each.schedule is not None
-                and (each.schedule.app is not None or _is_due(each.schedule, now))
+                and (set_back or each.schedule.app is not None or _is_due(each.schedule, now))
             }
             self._alone &= due.keys()
             if due:
                 workers = await self._live_workers()
                 together = {id: each for id, each in due.items() if id not in self._alone}
-                writes, jobs = self._plan(together, workers, now)
+                writes, jobs = self._plan(together, workers, now, set_back)
                 if writes:
                     await self._fire_together(together, writes, jobs)
                     continue  # Another process may have changed a document: read again.
@@ -184,6 +188,7 @@ class Schedules:
                         break  # It took a while. Others may be due.
                 if alone:
                     continue
+            self._fired_at = now
             return self._wait(stored, now)
 
     async def _fire_together(
@@ -216,7 +221,7 @@ class Schedules:
         return True
 
     def _plan(
-        self, due: dict[str, Stored], workers: LiveWorkers, now: int
+        self, due: dict[str, Stored], workers: LiveWorkers, now: int, set_back: bool = False
     ) -> tuple[list[DocumentWrite], list[Insertion]]:
         writes: list[DocumentWrite] = []
         jobs: list[Insertion] = []
@@ -232,11 +237,12 @@ class Schedules:
                     writes.append(DocumentWrite(KIND, id, each.value, None))
                 continue
             self._undeclared.pop(id, None)
-            if not _is_due(schedule, now):
-                continue
-            after, new = self._fired(schedule, workers, now)
-            jobs += new
-            size += insertions_weight(new)[1]
+            if _is_due(schedule, now):
+                after, new = self._fired(schedule, workers, now)
+                jobs += new
+                size += insertions_weight(new)[1]
+            else:
+                after = self._realigned(schedule, now) if set_back else schedule
             if after != schedule:
                 writes.append(DocumentWrite(KIND, id, each.value, _encode(after)))
             if len(jobs) >= IN_A_COMMIT or size >= BATCH_BYTES:
@@ -264,6 +270,18 @@ class Schedules:
         if schedule.held_us is None:
             self._reported.pop(schedule.id, None)
         return due.schedule, jobs
+
+    def _realigned(self, schedule: Schedule, now: int) -> Schedule:
+        try:
+            after = schedule.realigned(now)
+        except Exception as error:
+            return self._failed(schedule, f"{type(error).__name__}: {error}")
+        if after is not schedule:
+            _log.warning(
+                "schedule %r: the clock was set back, so its next due time is no longer %s but %s",
+                schedule.id, schedule.next_at, after.next_at,
+            )  # fmt: skip
+        return after
 
     def _failed(self, schedule: Schedule, problem: str) -> Schedule:
         if self._reported.get(schedule.id) != problem:

@@ -1,6 +1,7 @@
 """The workers of a storage. Each has a document, written with every heartbeat.
 
-A worker is dead when its document was not written for ``dead_after``, or its process is known to be gone.
+A worker is dead when its document has not changed for ``dead_after``, or its process is known to be gone. The
+leader measures the silence by its own elapsed time, so a step of the engine's clock declares no worker dead.
 It is marked first, and removed when its claims have been ended, so that another leader can finish the work
 after a crash. The next heartbeat of a marked worker fails its compare-and-set: it must register again.
 """
@@ -13,11 +14,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dayjob.broker.document_watch import DocumentWatch
 from dayjob.broker.retrying_storage import RetryingStorage
+from dayjob.duties import BEATS, RECLAIM_INTERVAL
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.worker_info import WorkerInfo
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import is_gone, this_process
 
 _log = logging.getLogger("dayjob.broker")
@@ -82,8 +85,11 @@ _decode = msgspec.msgpack.Decoder(Member).decode
 class WorkerRegistry:
     """Reads and writes the documents of the workers."""
 
-    def __init__(self, storage: RetryingStorage) -> None:
+    def __init__(self, storage: RetryingStorage, clock: Clock) -> None:
         self._storage = storage
+        self._clock = clock
+        self._watch = DocumentWatch()
+        self._looked = float("-inf")
 
     async def join(self, member: Member) -> Member:
         """Register a worker."""
@@ -114,31 +120,58 @@ class WorkerRegistry:
     async def live(self) -> tuple[int, list[Seen]]:
         """Return the engine's time, and the workers that are alive at that time."""
         now, members = await self._read()
-        return now, [seen for seen in members if not seen.member.gone and not seen.silent(now)]
+        elapsed = self._clock.elapsed()
+        return now, [
+            seen
+            for seen in members
+            if not seen.member.gone and (not seen.silent(now) or self._is_watched_alive(seen, elapsed))
+        ]
 
     async def mark_dead(self, trust_silence: bool) -> list[Seen]:
         """Mark the workers that are dead. Return all that are marked.
 
-        Without ``trust_silence`` a silent worker is not dead: an outage may have stopped its heartbeats.
+        Silence counts as far as this process has watched it. With ``trust_silence`` the engine's
+        clock is enough.
         """
-        started = SYSTEM.elapsed()
+        started = self._clock.elapsed()
+        gap, self._looked = started - self._looked, float("-inf")
         now, members = await self._read()
+        replied = self._clock.elapsed()
         # The reply may be late, after an outage. Silence is measured at the time of the call.
-        called = now - round((SYSTEM.elapsed() - started) * SECOND)
+        called = now - round((replied - started) * SECOND)
         marked = []
         for seen in members:
             if seen.member.gone:
                 marked.append(seen)
                 continue
-            silent = seen.silent(called)
-            if not (self._ended(seen.member) or (trust_silence and silent)):
+            self._look(seen, now, replied, gap)
+            silent = not self._is_watched_alive(seen, started) or (trust_silence and seen.silent(called))
+            if not (silent or self._ended(seen.member)):
                 continue
             gone = replace(seen.member, gone=True)
             if await self._write(gone.id, seen.document.value, gone):
                 why = "sent no heartbeat in time" if silent else "has ended without deregistering"
                 _log.warning("worker %s %s: its claims are ended", gone.id, why)
                 marked.append(Seen(Document(gone.id, _encode(gone), now), gone))
+        self._watch.keep(seen.document.name for seen in members)
+        self._looked = started
         return marked
+
+    def _look(self, seen: Seen, now: int, elapsed: float, gap: float) -> None:
+        """Watch a worker's document. ``gap`` is the time since the last look.
+
+        Before the first look, and in a gap, an outage may have stopped the heartbeats, or the clock may have
+        been set. So a worker is watched for one heartbeat at least before its silence counts.
+        """
+        beat = seen.member.dead_after / SECOND / BEATS
+        interval = min(beat, RECLAIM_INTERVAL)
+        outage = gap > min(5 * interval, (BEATS - 1) * beat)
+        self._watch.look(seen.document, now, elapsed, (BEATS - 1) * beat - interval, gap=outage)
+
+    def _is_watched_alive(self, seen: Seen, elapsed: float) -> bool:
+        """Whether this process watches the worker, and saw a change of its document within ``dead_after``."""
+        unchanged = self._watch.unchanged(seen.document, elapsed)
+        return unchanged is not None and unchanged <= seen.member.dead_after / SECOND
 
     async def remove(self, seen: Seen) -> None:
         await self._write(seen.member.id, seen.document.value, None)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from dayjob.errors import Closed, EngineFenced
+from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import Signals, Topic
@@ -39,16 +39,20 @@ class Service:
         self._signals = signals
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+        """Not ``task.cancelling()``, which is also true while the timeout of a wait ends it."""
 
     def start(self) -> None:
         if self._task is None:
+            self._cancelled = False
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"dayjob duty {self._duty.name}"
             )
 
     def cancel(self) -> None:
         """Start no further run. ``stop`` waits for the end."""
-        if self._task is not None and not self._task.cancelling():
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
             self._task.cancel()
 
     async def stop(self) -> None:
@@ -69,8 +73,12 @@ class Service:
                 except EngineFenced as error:
                     _log.info("the %s duty stops: %s", self._duty.name, error)
                     return
-                except Exception:
-                    _log.exception("the %s duty failed; next try in %.1f s", self._duty.name, backoff.pause)
+                except Exception as error:
+                    outage = isinstance(error, EngineUnavailable)
+                    _log.error(
+                        "the %s duty failed; next try in %.1f s: %s", self._duty.name, backoff.pause, error,
+                        exc_info=not outage,
+                    )  # fmt: skip
                     await backoff.wait(self._clock)  # No signal cuts it short.
                 else:
                     backoff.reset()

@@ -22,6 +22,7 @@ announced documents were written. It calls ``publish_all`` if the changed topics
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -29,7 +30,7 @@ from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import SECOND
-from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
+from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -65,7 +66,8 @@ class Token(Struct, frozen=True, gc=False):
 
     ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
     has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
-    is enough. ``repeated`` is true if an earlier try may have been applied.
+    is enough. ``repeated`` is true if an earlier try may have been applied. The jobs that a write claims run
+    under its ``key``.
     """
 
     key: bytes
@@ -73,6 +75,11 @@ class Token(Struct, frozen=True, gc=False):
     slot: int
     number: int
     repeated: bool = False
+
+
+def claim_key(token: Token | None) -> bytes:
+    """Return the key of the claims that a call makes. One call never claims a job twice."""
+    return new_key() if token is None else token.key
 
 
 class Capabilities(Struct, frozen=True):
@@ -207,14 +214,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class SettleOp(Struct, gc=False):
-    """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
+    """A settlement of the claim ``(key, claim)``, ready to apply: delay resolved, texts cleaned.
 
     ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if the
     settlement is applied.
     """
 
     key: bytes
-    epoch: int
+    claim: bytes
     transition: Transition
     retention: RetentionTimes
     error: str | None = None
@@ -233,10 +240,10 @@ class SettleOp(Struct, gc=False):
 
 
 class Renewal(Struct, frozen=True, gc=False):
-    """Set the lease of the claim ``(key, epoch)`` to ``lease`` microseconds from now."""
+    """Set the lease of the claim ``(key, claim)`` to ``lease`` microseconds from now."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     lease: int
 
 
@@ -248,10 +255,10 @@ class Renewed(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """The progress of the run of the claim ``(key, epoch)``."""
+    """The progress of the run of the claim ``(key, claim)``."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     fraction: float
     message: str
 
@@ -312,6 +319,8 @@ class Engine(Protocol):
     signals: Signals
     timeout: float
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
+    quarantined: deque[EndedJob]
+    """Jobs that claims of this engine have quarantined. The broker takes them out and reports them."""
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
@@ -347,10 +356,11 @@ class Engine(Protocol):
     ) -> list[list[Job]]:
         """Claim pending jobs in ``(priority, id)`` order.
 
-        Sets the state to running, increments attempts and epoch, and sets the lease. Skips paused
-        queues, and jobs whose ``expires_at`` passed before their first counted run. Releases dedup keys held
-        until the claim. Quarantines a record that can't be decoded and claims another. A request ends when
-        its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
+        Sets the state to running, increments attempts, sets the lease, and stores the key of the token as the
+        job's claim. The epoch becomes the time in microseconds, or one more than before if that is larger.
+        Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
+        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
+        request ends when its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
         """
         ...
 
@@ -397,8 +407,8 @@ class Engine(Protocol):
         """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
-        """Return the claims ``(key, epoch)`` of all running jobs with a cancel request."""
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
+        """Return the claims ``(key, claim)`` of all running jobs with a cancel request."""
         ...
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
@@ -446,6 +456,10 @@ class Engine(Protocol):
         """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
         ...
 
+    async def pending_queues(self) -> list[str]:
+        """Return the queues with pending jobs, in name order. Idle queues should cost little."""
+        ...
+
     async def position(self, key: bytes, limit: int) -> int:
         """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0."""
         ...
@@ -466,10 +480,10 @@ class Engine(Protocol):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         """Make due jobs pending, and cancel those that expired before they started.
 
-        Up to ``limit`` of each kind. Return the number of each.
+        Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
         """
         ...
 
@@ -478,9 +492,18 @@ class Engine(Protocol):
         ...
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
+
+        None stands for now. With 0 no lease has expired, so only claims of dead processes end. With a time,
+        the call succeeds only while renewals can be written, even if there is no claim to end.
+        """
         ...
 
     async def reclaim(
@@ -490,8 +513,8 @@ class Engine(Protocol):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        """End up to ``limit`` claims of dead workers, as if their leases had expired. Return their number."""
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:

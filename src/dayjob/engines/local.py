@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -25,9 +26,10 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
+    claim_key,
 )
 from dayjob.engines.store import Store
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import Signals, Topic
 
@@ -88,6 +90,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
         self.signals = Signals()
         self.timeout = timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._clock = clock
 
     def _now(self, now: int | None) -> int:
@@ -131,7 +134,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
         return self._write(
-            lambda store: verbs.claim(store, self._now(now), requests), token, lambda reply: reply
+            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token), self.quarantined),
+            token,
+            lambda reply: reply,
         )
 
     async def insert_and_claim(
@@ -142,7 +147,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         return await self._write(
-            lambda store: verbs.insert_and_claim(store, self._now(now), jobs, requests),
+            lambda store: verbs.insert_and_claim(
+                store, self._now(now), jobs, requests, claim_key(token), self.quarantined
+            ),
             token,
             lambda reply: reply[1],
         )
@@ -203,13 +210,20 @@ class LocalEngine(ABC, Generic[StoreType]):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         return await self._write(lambda store: verbs.promote(store, self._now(now), limit, retention), token)
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return await self._write(lambda store: verbs.reap(store, self._now(now), limit, retention), token)
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        return await self._write(
+            lambda store: verbs.reap(store, self._now(now), limit, retention, expired_by), token
+        )
 
     async def reclaim(
         self,
@@ -218,7 +232,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
+    ) -> list[EndedJob]:
         return await self._write(
             lambda store: verbs.reclaim(store, self._now(now), workers, limit, retention), token
         )
@@ -262,7 +276,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return await self._read(lambda store: store.find_dead(queue, before, limit))
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return await self._read(lambda store: store.cancel_requests())
 
     async def position(self, key: bytes, limit: int) -> int:
@@ -271,6 +285,9 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = await self._read(lambda store: store.stats())
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
 
     async def paused(self) -> set[str]:
         return await self._read(lambda store: store.paused())

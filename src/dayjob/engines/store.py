@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
 from dayjob.engines.record import Record
-from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.signals import Topic
 
 Reply = TypeVar("Reply")
@@ -31,6 +31,8 @@ class Store(ABC):
     def __init__(self) -> None:
         self.topics: set[Topic] = set()
         """The topics to publish after the commit."""
+        self.quarantined: list[EndedJob] = []
+        """Jobs that were quarantined. The next claim takes them out."""
 
     # New jobs.
 
@@ -69,6 +71,10 @@ class Store(ABC):
         """Return the records of those of the jobs that are finished, and maybe of other jobs."""
         return self.load(keys)
 
+    @abstractmethod
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        """Return the tasks of jobs that a verb ends. A name that can't be decoded is empty."""
+
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:  # noqa: B027
         """Read the data that ``save`` needs to store these jobs as finished."""
 
@@ -92,9 +98,9 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        """Claim pending jobs that have not expired, in ``(priority, id)`` order.
+        """Claim pending jobs that have not expired under the key, in ``(priority, id)`` order.
 
         Stop when the payloads reach ``room`` bytes. Quarantine records that can't be decoded.
         """
@@ -111,7 +117,7 @@ class Store(ABC):
         """Return running jobs of the workers."""
 
     @abstractmethod
-    async def cancel_requests(self) -> list[tuple[bytes, int]]: ...
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]: ...
 
     # Jobs by time. Each is returned once: the verb changes or removes it.
 

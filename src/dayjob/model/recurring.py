@@ -210,7 +210,23 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
         """Return the schedule no longer paused. Due times of the pause do not fire."""
         overdue = self.next_us is not None and self.next_us <= now
         following = self.timing.after(now) if overdue else self.next_us
-        return replace(self, paused=False, next_us=following, held_us=None)
+        return replace(self, paused=False, next_us=following, held_us=None).realigned(now)
+
+    def realigned(self, now: int) -> Schedule:
+        """Return the schedule with another next due time if the stored one is too far ahead.
+
+        The clock was set back then. After a small step the next due time stays, so that no due time fires
+        twice: it may be the second one from now, or up to ``LATE`` ahead.
+        """
+        if self.paused:
+            return self
+        first = self.timing.after(now)
+        second = None if first is None else self.timing.after(first)
+        if first is None or (
+            self.next_us is not None and (second is None or self.next_us <= max(second, now + LATE))
+        ):
+            return self
+        return replace(self, next_us=first, problem=None, held_us=None)
 
     def starting(self, now: int) -> Schedule:
         """Return the schedule, next due after now. An interval counts from the last fire time."""
@@ -218,7 +234,7 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
             return replace(
                 self, next_us=cron(self.cron, self.timezone).after(now), problem=None, held_us=None
             )
-        start = now if self.last_us is None else self.last_us
+        start = now if self.last_us is None else min(self.last_us, now)  # The clock may have been set back.
         return replace(self, next_us=max(start + self.every_us, now), problem=None, held_us=None)
 
     def new_job(self, due: int | None) -> NewJob:

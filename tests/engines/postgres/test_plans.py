@@ -44,9 +44,11 @@ PLANS: dict[str, set[Step]] = {
     "get": {BY_ID},
     "insert": set(),  # The server looks for conflicts itself.
     "insert_reserving": {BY_ID},
+    "late": {("jobs_late", "queue late")},
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
     "latest_dead_of_queue": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
+    "overlooked": {("jobs_pending", "queue priority id")},
     "pending_keys": {("jobs_pending", "queue priority id")},
     "pending_keys_newest_first": {("jobs_pending", "queue priority id")},
     "position": {("jobs_pending", "queue priority id"), BY_ID},
@@ -73,8 +75,8 @@ WALKS: dict[str, set[Step]] = {
 
 SMALL = {
     "await_claim", "compare_and_set", "documents", "fold_counters", "free_ids", "installation", "kv_get",
-    "kv_write", "notify", "pause", "paused", "prune_replies", "resume", "stats", "store_reply",
-    "stored_reply", "unreserve_ids",
+    "kv_write", "notify", "pause", "paused", "pending_queues", "prune_replies", "resume", "stats",
+    "store_reply", "stored_reply", "unreserve_ids",
 }  # fmt: skip
 """Statements on the small tables: they never read the jobs."""
 
@@ -113,13 +115,13 @@ FIRST, LAST = f"'{'0' * 32}'", f"'{'f' * 32}'"
 RETENTION = "'{big}', '{0}', -1"
 
 PARAMETERS: dict[str, Callable[[int], str]] = {
-    "ack": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {n}",
+    "ack": lambda n: f"{ID}, {some(n)}, {some(n)}, {n}",
     "await_claim": lambda _: ID,
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
         f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, "
-        "false, 1000"
+        f"false, 1000, '{{big,small}}', '{{9,9}}', '{{{'f' * 32},{'f' * 32}}}'"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
     "compare_and_set": lambda n: ", ".join(
@@ -127,7 +129,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     ),
     "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, NULL",
     "documents": lambda _: "NULL, 'kind 1'",
-    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL",
+    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
     "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",
@@ -145,22 +147,25 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "installation": lambda _: "",
     "kv_get": lambda n: each(n, "k"),
     "kv_write": lambda n: f"{ID}, {each(n, 'k')}, {each(n, 'v')}",
+    "late": lambda n: f"'{{big,small}}', '{{NULL,1:5:3}}', {n}",
     "latest_dead": lambda n: f"5, {LAST}, {n}",
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
+    "overlooked": lambda n: f"'{{big,small}}', '{{1000,100}}', {some(2)}, {n}",
     "notify": lambda _: "'channel', '{message}'",
     "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
     "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
     "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
+    "pending_queues": lambda _: "",
     "position": lambda n: f"{ID}, {n}",
     "priorities": lambda n: f"NULL, {n}",
     "promote": lambda n: f"{ID}, NULL, {n}",
     "prune_replies": lambda n: f"1, {n}, 0",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
-    "quarantine": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
-    "record_progress": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {each(n, 'null')}",
-    "renew": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, '30')}",
+    "quarantine": lambda n: f"NULL, {ID}, {some(n)}, {each(n, 'error')}",
+    "record_progress": lambda n: f"{ID}, {some(n)}, {some(n)}, {each(n, 'null')}",
+    "renew": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '30')}",
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
     "resume": lambda _: f"{ID}, 'big', 'channel', 'message'",
@@ -168,8 +173,8 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "scheduled_keys": lambda n: f"'big', {ID}, false, {n}",
     "settle": lambda n: ", ".join(
         [
-            ID, "NULL", some(n), each(n, "1"), each(n, "ack"), each(n, "NULL"), each(n, "0"),
-            each(n, "result"), each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"),
+            ID, "NULL", some(n), some(n), each(n, "ack"), each(n, "NULL"), each(n, "0"), each(n, "result"),
+            each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"), each(n, "1"),
         ]
     ),
     "stats": lambda _: "",

@@ -33,6 +33,7 @@ PLANS: dict[str, list[Step]] = {
     "candidates": [("SEARCH", "dayjob_pending", {"queue_id"})],
     "claim": [BY_ID],
     "load": [BY_ID],
+    "tasks": [BY_ID],
     "fence": [BY_ID],
     "save": [BY_ID],
     "remove": [BY_ID],

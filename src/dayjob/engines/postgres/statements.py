@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from dayjob.engines import sql
 from dayjob.engines.base import ID_RESERVATION
-from dayjob.engines.postgres import rows
+from dayjob.engines.postgres import rows, scan_hints
 from dayjob.model.job import ERRORS_KEPT
 
 _HERE = files("dayjob.engines.postgres")
@@ -32,6 +32,7 @@ _CONSTANTS = {
     "FOREVER": rows.FOREVER,
     "ID_RESERVATION": ID_RESERVATION,
     "LAST_TIME": LAST_TIME,
+    "LATE": scan_hints.LATE,
     "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
     "JOB_COLUMNS": rows.JOB_COLUMNS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from struct import Struct as Layout
@@ -36,7 +37,7 @@ from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -55,7 +56,7 @@ _EXAMINED = 250
 _HANDOFFS_CHECKED = 1_000_000
 """Microseconds until unacknowledged hand-offs are looked for again, while claims wait for hand-offs."""
 
-_CLAIM = Layout(">16sI")
+_CLAIM = Layout("16s16s")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
@@ -73,6 +74,7 @@ class RedisEngine:
     def __init__(self, settings: RedisSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
@@ -126,7 +128,7 @@ class RedisEngine:
         if token is None:
             token = _new_token()
         keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
-        head = self._client.script_head(now, token.number, step)
+        head = self._client.script_head(now, token.number, step, token.key)
         return await self._client.run(verb, keys, (*head, *given))
 
     # Insert.
@@ -183,15 +185,18 @@ class RedisEngine:
             jobs: list[Job] = []
             keys: list[bytes] = []
             errors: Arguments = []
+            ended: list[EndedJob] = []
             for key, blob, payload in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
                 try:
                     jobs.append(record.claimed_job(key, blob, payload))
                 except record.Corrupt as error:
                     keys.append(key)
-                    errors += (record.epoch_of(blob), str(error))
+                    errors += (record.claim_of(blob), str(error))
+                    ended.append(record.quarantined_job(key, blob, str(error)))
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
+                self.quarantined.extend(ended)
                 others = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([others], now))[0]
         return claimed
@@ -202,7 +207,7 @@ class RedisEngine:
         A late job is delivered only after the reply, which shows whether its claim is still current.
         """
         reply = self._client.begin(
-            ("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)),
+            ("ZREM", self._keys.handoffs, job.key + job.claim),
             ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
         )
         if not late:
@@ -236,7 +241,7 @@ class RedisEngine:
     ) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
         for renewal in renewals:
-            given += (renewal.epoch, renewal.lease)
+            given += (renewal.claim, renewal.lease)
         reply = await self._run(token, "renew", now, *given)
         renewed: list[Renewed] = []
         for start in range(0, len(reply), 9):
@@ -247,7 +252,7 @@ class RedisEngine:
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
-            given += (report.epoch, record.progress(report.fraction, report.message))
+            given += (report.claim, record.progress(report.fraction, report.message))
         await self._run(token, "record_progress", None, *given)
 
     # Jobs by id.
@@ -262,7 +267,7 @@ class RedisEngine:
         given = (arguments.ids(keys), *arguments.retention(retention))
         return [_OUTCOMES[code] for code in await self._run(token, "cancel", now, *given)]
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         await self._listen()
         (keys,) = await self._client.execute(("SMEMBERS", self._keys.cancel_requests))
         if not keys:
@@ -326,6 +331,10 @@ class RedisEngine:
         found = await queries.stats(self._client)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
 
+    async def pending_queues(self) -> list[str]:
+        await self._listen(for_claims=True)
+        return await queries.pending_queues(self._client)
+
     async def position(self, key: bytes, limit: int) -> int:
         return await queries.position(self._client, key, limit)
 
@@ -358,9 +367,9 @@ class RedisEngine:
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         promoted, expired = await self._run(token, "promote", now, limit, *arguments.retention(retention))
-        return promoted, expired
+        return promoted, record.ended_jobs(expired)
 
     async def next_due(self, now: int | None = None) -> int | None:
         await self._listen()
@@ -379,10 +388,15 @@ class RedisEngine:
         return max(min(times) - at, 0) if times else None
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        ended: int = await self._run(token, "reap", now, limit, *arguments.retention(retention))
-        return ended
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(retention))
+        return record.ended_jobs(await self._run(token, "reap", now, *given))
 
     async def reclaim(
         self,
@@ -391,18 +405,19 @@ class RedisEngine:
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        given = (len(workers), *workers, *arguments.retention(retention))
+    ) -> list[EndedJob]:
+        given = (limit, len(workers), *workers, *arguments.retention(retention))
         token = token or _new_token()
-        step, cursor, ended = 0, b"0", 0
-        while ended < limit:
-            page = (cursor, _EXAMINED, ended, limit)
+        step, cursor = 0, b"0"
+        ended: list[Any] = []
+        while len(ended) < limit * record.REPORTED:
+            page = (cursor, _EXAMINED, len(ended), *ended)
             # A repetition continues after the last step whose reply is stored.
             step, cursor, ended = await self._run(token, "reclaim", now, *page, *given, step=step)
             step += 1
             if cursor == b"0":
                 break
-        return ended
+        return record.ended_jobs(ended)
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
         jobs, ids = await self._run(token, "sweep", now, limit)

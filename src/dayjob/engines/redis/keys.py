@@ -31,7 +31,7 @@ key                  type    content                                         rem
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
 ``reserved_ids``     zset    id by the end of its reservation, of ids that   by ``sweep``
                              callers gave
-``handoffs``         zset    id epoch by the deadline of the acknowledgment  by the acknowledgment, or after
+``handoffs``         zset    id claim by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``handoff_clients``  zset    client by the time of its first hand-off        by its acknowledgment or next
                              without an acknowledgment                       claim, or after ten minutes
@@ -53,7 +53,7 @@ Payloads and results are apart from the records, so that a transition neither re
 claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
-payloads and results to keys of their own, and added ``reserved_ids``.
+payloads and results to keys of their own, and added the claim to the records, and ``reserved_ids``.
 """
 
 from __future__ import annotations

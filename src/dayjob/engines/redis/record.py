@@ -7,14 +7,16 @@ stands for a missing time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
+from typing import Any
 
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes
-from dayjob.model.job import Failure, Job, JobState
+from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
 
@@ -30,12 +32,15 @@ TIME = Layout(">q")
 RETENTION = Layout(">qqq")
 NUMBERS = Layout(">BIIIqq")
 _FORMAT = 2
-_HEAD = Layout(">BBBIIIIqqqqqqqHHHIIII")
+_HEAD = Layout(">BBBIIIQ16sqqqqqqqHHHIIII")
 _SIZE = Layout(">I")
 _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
 
 _CANCEL, _SETTLED, _ERROR, _RESULT = 1, 4, 8, 16
+
+REPORTED = 7
+"""The values of a job in the reply of a verb that ends jobs without their workers."""
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
@@ -98,8 +103,8 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
 
     With ``facts``, those of the record are ignored, and the payload is not checked.
     """
-    (_, _, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease, _, expires, _,
-     queue_size, dedup_size, worker_size, error_size, errors_size, progress_size, payload_size
+    (_, _, flags, priority, attempts, max_attempts, epoch, claim, enqueued, run, claimed, lease, _, expires,
+     _, queue_size, dedup_size, worker_size, error_size, errors_size, progress_size, payload_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
     end = _HEAD.size + queue_size
     queue = record[_HEAD.size : end].decode("utf-8", "replace")
@@ -117,7 +122,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
         key=key, queue=queue, task=facts.task, payload=payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
-        lease_us=lease,
+        lease_us=lease, claim=claim,
     )  # fmt: skip
     if worker_size:
         job.worker = record[worker_at:error_at].decode("utf-8", "replace")
@@ -130,9 +135,9 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     return job
 
 
-def epoch_of(record: bytes) -> int:
-    epoch: int = _HEAD.unpack_from(record)[6]
-    return epoch
+def claim_of(record: bytes) -> bytes:
+    claim: bytes = _HEAD.unpack_from(record)[7]
+    return claim
 
 
 def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | None = None) -> Job:
@@ -141,7 +146,7 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
-        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes, _
+        (format, state, flags, _, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes, _
          ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None
@@ -168,6 +173,25 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     job.result = result if flags & _RESULT else None
     job.progress = _progress(progress)
     return job
+
+
+def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
+    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply."""
+    ended: list[EndedJob] = []
+    for start in range(0, len(reply), REPORTED):
+        key, queue, task, old_state, state, attempts, error = reply[start : start + REPORTED]
+        queue, task, error = (text.decode("utf-8", "replace") for text in (queue, task, error))
+        old_state, state = STATES[int(old_state)], STATES[int(state)]
+        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), error))
+    return ended
+
+
+def quarantined_job(key: bytes, record: bytes, error: str) -> EndedJob:
+    """Return a claimed job that is quarantined. The attempt does not count."""
+    head = _HEAD.unpack_from(record)
+    attempts, queue_size = head[4], head[14]
+    queue = record[_HEAD.size : _HEAD.size + queue_size].decode("utf-8", "replace")
+    return EndedJob(key, queue, "", JobState.PENDING, JobState.DEAD, max(attempts - 1, 0), error)
 
 
 def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:

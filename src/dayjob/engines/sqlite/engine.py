@@ -22,7 +22,7 @@ from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.engines.store import run_now
 from dayjob.errors import Closed, ConfigError, EngineFenced, InvalidState
-from dayjob.model.job import Enqueued
+from dayjob.model.job import EndedJob, Enqueued
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import this_process
 
@@ -134,17 +134,24 @@ class SqliteEngine(LocalEngine[SqliteStore]):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         if await self.next_due(now) != 0:
-            return 0, 0
+            return 0, []
         return await super().promote(limit, retention, now)
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        if not await self._read(lambda store: store.must_reap(self._now(now))):
-            return 0
-        return await super().reap(limit, retention, now)
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        if not expired_by:  # With a time, the call has to take the write lock.
+            time = self._now(now) if expired_by is None else expired_by
+            if not await self._read(lambda store: store.must_reap(time)):
+                return []
+        return await super().reap(limit, retention, expired_by, now)
 
     async def reclaim(
         self,
@@ -153,9 +160,9 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
+    ) -> list[EndedJob]:
         if not await self._read(lambda store: store.must_reclaim(workers)):
-            return 0
+            return []
         return await super().reclaim(workers, limit, retention, now)
 
     async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:

@@ -82,9 +82,10 @@ class SqliteStore(Store):
         self._gone.clear()
 
     def discard(self) -> None:
-        """Drop buffered changes, topics and cached queue ids after a rollback, which may undo a new queue."""
+        """Drop buffers, topics, reports and cached queue ids after a rollback, which may undo a new queue."""
         self._queues.discard()
         self.topics.clear()
+        self.quarantined.clear()
         for buffer in (self._saved, self._removed, self._leases, self._progress, self._gone):
             buffer.clear()
 
@@ -176,10 +177,16 @@ class SqliteStore(Store):
     def remove(self, record: Record) -> None:
         self._removed.append(record.key)
 
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        found: dict[bytes, str] = {}
+        for width, some in key_chunks([record.key for record in records]):
+            found |= dict(self._cursor.execute(keyed("tasks", width), some).fetchall())
+        return [rows.as_text(found[record.key]) or "" for record in records]
+
     # Claims.
 
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         queue_id = self._queues.id_of(queue)
         if queue_id is None:
@@ -189,7 +196,7 @@ class SqliteStore(Store):
         left = room
         for row in self._statements.execute("candidates", queue_id, now, limit):
             try:
-                job = rows.claimed_job(row, queue, now, lease, worker)
+                job = rows.claimed_job(row, queue, now, lease, worker, key)
             except rows.Corrupt as error:
                 corrupt[row[0]] = str(error)
                 continue
@@ -201,11 +208,12 @@ class SqliteStore(Store):
             found = self._load_in_order(list(corrupt))
             verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
             self.flush()
-            return await self.claim_from(queue, limit, room, lease, worker, now)
+            return await self.claim_from(queue, limit, room, lease, worker, key, now)
         if jobs:
             self._add_owner()
         for width, keys in key_chunks([job.key for job in jobs]):
-            self._cursor.execute(keyed("claim", width), (now, now + lease, worker, self.owner.id, *keys))
+            given = (now, key, now, now + lease, worker, self.owner.id)
+            self._cursor.execute(keyed("claim", width), (*given, *keys))
         return jobs
 
     def ack_plain(self, ops: Sequence[SettleOp]) -> list[str | None]:
@@ -217,7 +225,7 @@ class SqliteStore(Store):
         queues: list[str | None] = []
         for op in ops:
             row = found.pop(op.key, None)
-            if row is None or not records.current(row[2], row[3], op.epoch):
+            if row is None or not records.current(row[2], row[3], op.claim):
                 queues.append(None)
             else:
                 queues.append(self._queues.name_of(row[1]))
@@ -231,7 +239,7 @@ class SqliteStore(Store):
             found += [row[0] for row in held.fetchall()]
         return self._load_in_order(found)
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return self._statements.execute("cancel_requests").fetchall()
 
     # Jobs by time.
@@ -264,8 +272,8 @@ class SqliteStore(Store):
 
     # Checks for work. They run on the reader, so that a duty without work does not take the write lock.
 
-    async def must_reap(self, now: int) -> bool:
-        return bool(self._statements.keys("lapsed", now, 1)) or bool(self._gone_owners())
+    async def must_reap(self, expired_by: int) -> bool:
+        return bool(self._statements.keys("lapsed", expired_by, 1)) or bool(self._gone_owners())
 
     async def must_reclaim(self, workers: Sequence[str]) -> bool:
         return bool(await self.claimed_by(workers, 1))

@@ -1,8 +1,8 @@
 -- The lifecycle: the rules of model/lifecycle.py. The conformance and model tests compare the two.
 
--- The fence: return whether the job runs under the claim with this epoch.
-local function is_current(r, epoch)
-  return r and r.state == RUNNING and r.epoch == epoch
+-- The fence: return whether the job runs under this claim.
+local function is_current(r, claim)
+  return r and r.state == RUNNING and r.claim == claim
 end
 
 -- Return how long a job in that final state is kept, out of three packed durations; nil is for ever.
@@ -48,7 +48,7 @@ local function fail(r, message)
 end
 
 local function clear_claim(r)
-  r.claimed, r.lease, r.worker = NONE, NONE, ''
+  r.claimed, r.lease, r.worker, r.claim = NONE, NONE, '', NO_CLAIM
 end
 
 local function finish(r, times)
@@ -65,12 +65,12 @@ end
 
 -- Return the member of HANDOFFS for the job's current claim.
 local function handoff_member(r)
-  return r.id .. pack('>I4', r.epoch)
+  return r.id .. r.claim
 end
 
 local function claim(r, lease, worker)
   remove_from_indexes(r)
-  r.state, r.attempts, r.epoch = RUNNING, r.attempts + 1, r.epoch + 1
+  r.state, r.attempts, r.epoch, r.claim = RUNNING, r.attempts + 1, math.max(r.epoch + 1, NOW), TOKEN
   r.claimed, r.lease, r.worker, r.progress = NOW_TIME, to_time(NOW + lease), worker, ''
   if not r.settled then
     release_dedup(r)
@@ -126,10 +126,21 @@ local function revoke_handoff(r, times)
   settle(r, RELEASE, 0, times)
 end
 
--- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left.
-local function expire_claim(r, times, reason)
+-- Append a job that ended without its worker to a reply; record.ended_jobs in Python reads it.
+local function report(reply, r, old_state, error)
+  local ok, _, task = pcall(cmsgpack.unpack_one, r.facts, 1) -- the first item of the list
+  task = ok and type(task) == 'string' and task or ''
+  for _, value in ipairs({ r.id, r.queue, task, old_state, r.state, r.attempts, error }) do
+    reply[#reply + 1] = value
+  end
+end
+
+-- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left. A handed-off
+-- job that was not acknowledged is reported without an error: it did not run.
+local function expire_claim(r, times, reason, reply)
   if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then
-    return revoke_handoff(r, times)
+    revoke_handoff(r, times)
+    return report(reply, r, RUNNING, '')
   end
   remove_from_indexes(r)
   fail(r, reason)
@@ -141,6 +152,7 @@ local function expire_claim(r, times, reason)
     clear_claim(r)
   end
   add_to_indexes(r)
+  report(reply, r, RUNNING, reason)
 end
 
 -- End a scheduled or pending job as cancelled.

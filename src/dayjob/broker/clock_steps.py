@@ -1,0 +1,53 @@
+"""Steps of the engine's clock, measured against the elapsed time of this process.
+
+A lease expires by the engine's clock, and is renewed by the elapsed time of its holder. After a step forward,
+leases expire before their holders renew them. A read whose reply comes late looks the same, and has the same
+consequence: in an outage no lease can be renewed.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dayjob.model.durations import SECOND
+from dayjob.runtime.clock import Clock
+
+_log = logging.getLogger("dayjob.broker")
+
+TOLERANCE = 1.0
+"""Seconds by which the two clocks may differ between two reads."""
+
+
+class ClockSteps:
+    """The last step forward that this process has observed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.elapsed = clock.elapsed
+        self._read: tuple[int, float] | None = None
+        """The engine's time of the last read, and the elapsed time of its reply."""
+        self._stepped_at = float("-inf")
+        self._step = 0.0
+
+    def observe(self, now: int, asked: float) -> None:
+        """Compare the engine's time with that of the last read. ``asked`` is when this read began."""
+        replied = self.elapsed()
+        last, self._read = self._read, (now, replied)
+        if last is None or asked < last[1]:  # Two reads at once do not show which came first.
+            return
+        step = (now - last[0]) / SECOND - (asked - last[1])
+        if step > TOLERANCE:
+            _log.info(
+                "the storage's clock advanced %.1f s in %.1f s: it was set, or the storage did not reply; "
+                "leases that expired meanwhile get the time for a renewal",
+                (now - last[0]) / SECOND, asked - last[1],
+            )  # fmt: skip
+            self._step = max(step, self._stepped_at + self._step - replied)
+            self._stepped_at = replied
+
+    def rest(self, longest_lease: float) -> float:
+        """Return seconds until the leases that a step ended are renewed by their holders.
+
+        A lease that a step ended had less time left than the step. Its holder renews it when half its time is
+        left, so before that time is over.
+        """
+        return self._stepped_at + min(self._step, longest_lease) - self.elapsed()
