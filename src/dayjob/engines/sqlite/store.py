@@ -178,10 +178,11 @@ class SqliteStore(Store):
         self._removed.append(record.key)
 
     def tasks(self, records: Sequence[Record]) -> list[str]:
-        found: dict[bytes, str] = {}
+        found: dict[bytes, object] = {}
         for width, some in key_chunks([record.key for record in records]):
             found |= dict(self._cursor.execute(keyed("tasks", width), some).fetchall())
-        return [rows.as_text(found[record.key]) or "" for record in records]
+        tasks = [found[record.key] for record in records]
+        return [task if isinstance(task, str) else "" for task in tasks]
 
     # Claims.
 
