@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dayjob import Broker, Job, JobState, Recurring
 from dayjob.broker.worker_registry import KIND, Member
 from dayjob.model.cron import cron
-from tests.support.arrange import OpenBroker, claim_one, record, running, state
+from tests.support.arrange import OpenBroker, claim_one, dead, record, running, state
 from tests.support.registered_workers import MEMBER
 from tests.support.waiting import WatchedClock
 
@@ -168,6 +168,29 @@ async def test_time_that_passes_is_no_step(broker: Broker, clock: WatchedClock) 
     clock.advance(31)
     await duty.run_once()
     assert await state(broker, claim.id) is JobState.PENDING
+
+
+# Retention.
+
+
+async def test_the_sweep_duty_rests_after_a_step_so_that_a_corrected_clock_removes_nothing(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    id = await dead(broker)
+    duty = broker._session.sweep
+    await duty.run_once()
+    set_by(clock, 30 * DAY)
+    assert 0 < await duty.run_once() <= 60
+    assert await state(broker, id) is JobState.DEAD
+    set_by(clock, -30 * DAY)
+    clock.advance(61)
+    await duty.run_once()
+    assert await state(broker, id) is JobState.DEAD
+    set_by(clock, 30 * DAY)
+    await duty.run_once()
+    clock.advance(60)
+    await duty.run_once()
+    assert await state(broker, id) is None, "the clock is not corrected"
 
 
 # Schedules.

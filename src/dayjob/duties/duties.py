@@ -199,7 +199,11 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over."""
+    """Removes finished jobs when their retention is over.
+
+    After a step of the engine's clock it rests for as long as the step, but no longer than its interval. A
+    clock that is corrected soon removes nothing.
+    """
 
     name = "sweep"
     topics: tuple[Topic, ...] = ()
@@ -209,14 +213,18 @@ class Sweep:
         self._interval = interval
 
     async def run_once(self) -> float:
-        await self.sweep()
+        now = await self._storage.time()
+        rest = self._storage.steps.rest(self._interval)
+        if rest > 0:
+            return rest
+        await self.sweep(now)
         return self._interval
 
-    async def sweep(self) -> int:
-        """Remove the jobs whose retention is over. Return their number."""
+    async def sweep(self, now: int | None) -> int:
+        """Remove the jobs whose retention is over at this time. Return their number."""
         storage = self._storage
         return await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.sweep, limit, storage.now())),
+            lambda limit: storage.write(partial(storage.engine.sweep, limit, now)),
             SWEEP_PAUSE,
         )
 
