@@ -47,7 +47,11 @@ class Context:
 
     @property
     def epoch(self) -> int:
-        """The fencing token: pass it to the systems you write to, which refuse a lower one."""
+        """The fencing number: pass it to the systems you write to, which refuse a lower one for this id.
+
+        It is the time of the claim in microseconds by the storage's clock, or more. So it grows with each
+        claim, also if the id is used again, unless that clock is set back in between.
+        """
         return self.job.epoch
 
     @property

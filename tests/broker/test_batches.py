@@ -295,8 +295,8 @@ async def test_follow_up_jobs_errors_and_kv_count_in_a_settlement(broker: Broker
     retention = RetentionTimes()
     insertion = Insertion(b"", "q", "", b"1234", 0, 1, {})
     ops = (
-        SettleOp(b"", 1, Transition.ACK, retention, result=b"12", insert=(insertion,), kv={b"a": b"bc"}),
-        SettleOp(b"", 1, Transition.NACK, retention, error="12345"),
+        SettleOp(b"", b"", Transition.ACK, retention, result=b"12", insert=(insertion,), kv={b"a": b"bc"}),
+        SettleOp(b"", b"", Transition.NACK, retention, error="12345"),
     )
     assert ops_weight(ops) == (3, 14)
     await broker.enqueue("q")

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, EngineUnavailable, Job
+from dayjob.engines.base import ClaimRequest
 from dayjob.testing import ManualClock
 from tests.support.staging import BOUND, Gate, Stage, turns
 
@@ -95,7 +96,7 @@ async def test_a_check_that_fails_is_repeated(
     cancel_requests = broker._engine.cancel_requests
     failures = [EngineUnavailable("no reply")] * 2
 
-    async def flaky() -> Iterable[tuple[bytes, int]]:
+    async def flaky() -> Iterable[tuple[bytes, bytes]]:
         if failures:
             raise failures.pop()
         return await cancel_requests()
@@ -127,7 +128,7 @@ async def test_a_token_that_is_made_after_the_request_has_fired(broker: Broker) 
 async def test_a_request_found_by_a_renewal_fires_the_token(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def blind() -> Iterable[tuple[bytes, int]]:
+    async def blind() -> Iterable[tuple[bytes, bytes]]:
         return []
 
     monkeypatch.setattr(broker._engine, "cancel_requests", blind)
@@ -145,7 +146,7 @@ async def test_cancel_requests_are_not_read_while_there_are_none(
 ) -> None:
     reads = 0
 
-    async def counted() -> Iterable[tuple[bytes, int]]:
+    async def counted() -> Iterable[tuple[bytes, bytes]]:
         nonlocal reads
         reads += 1
         return []
@@ -161,3 +162,24 @@ async def test_cancel_requests_are_not_read_while_there_are_none(
         await turns()
     await broker.ack(job)
     assert reads == 0
+
+
+async def test_a_reply_that_arrives_late_does_not_hide_the_later_claim_of_its_job(
+    broker: Broker, clock: ManualClock
+) -> None:
+    """The first claim expires while its reply is under way, and the job is claimed again."""
+    enqueued = await broker.enqueue("q")
+    claim = Stage(broker, "claim")
+    claim.after = gate = Gate()
+    late = asyncio.create_task(broker.claim("q"))
+    await gate.reached()
+    claim.after = None
+    clock.advance(30)
+    assert await broker.reap() == 1
+    [[current]] = await broker._engine.claim([ClaimRequest((("q", 30_000_000),), 1, None)], clock.now())
+    broker._claims.hold([current])
+    gate.open()
+    [lost] = await late
+    assert await broker.cancel(enqueued.id) is CancelOutcome.REQUESTED
+    await fired(current)
+    assert not lost.cancel_token.cancelled

@@ -51,7 +51,7 @@ class FakeEngine:
         """The next tries fail with these; None lets a try succeed."""
         self.tokens: list[Token] = []
         self.batches: list[Sequence[SettleOp]] = []
-        self.settled: set[tuple[bytes, int]] = set()
+        self.settled: set[tuple[bytes, bytes]] = set()
         self.replies: dict[bytes, Any] = {}
 
     def _reply(self, token: Token, apply: Callable[[], Any]) -> Any:
@@ -79,8 +79,8 @@ class FakeEngine:
         def apply() -> list[JobState | None]:
             states: list[JobState | None] = []
             for op in ops:
-                current = (op.key, op.epoch) not in self.settled
-                self.settled.add((op.key, op.epoch))
+                current = (op.key, op.claim) not in self.settled
+                self.settled.add((op.key, op.claim))
                 states.append(JobState.DONE if current else None)
             return states
 
@@ -105,8 +105,8 @@ def timed_out() -> Transient:
     return error
 
 
-def op(number: int, epoch: int = 1, transition: Transition = Transition.ACK) -> SettleOp:
-    return SettleOp(number.to_bytes(16, "big"), epoch, transition, RetentionTimes())
+def op(number: int, claim: bytes = b"1", transition: Transition = Transition.ACK) -> SettleOp:
+    return SettleOp(number.to_bytes(16, "big"), claim, transition, RetentionTimes())
 
 
 @pytest.fixture
@@ -413,12 +413,12 @@ async def test_several_unconfirmed_batches_are_repeated_oldest_first(
     assert [token.key for token in engine.tokens] == [first[1], second[1]]
 
 
-async def test_another_epoch_or_transition_is_another_settlement(
+async def test_another_claim_or_transition_is_another_settlement(
     storage: RetryingStorage, engine: FakeEngine
 ) -> None:
     await fail_to_settle(storage, engine, op(1))
     keys = {token.key for token in engine.tokens}
-    await storage.settle([op(1, epoch=2)])
+    await storage.settle([op(1, claim=b"2")])
     await storage.settle([op(1, transition=Transition.NACK)])
     assert engine.tokens[-1].key not in keys
     assert engine.tokens[-2].key not in keys

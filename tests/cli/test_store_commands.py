@@ -164,6 +164,18 @@ def test_doctor_reports_no_problems_of_a_healthy_store(store: Store) -> None:
     assert {diagnostic["level"] for diagnostic in store.json("doctor")} == {"ok"}
 
 
+def test_doctor_reports_no_problems_of_a_healthy_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.cli.doctor.SLOW", 60)
+    store = Store(tmp_path)
+    store.url = f"file://{tmp_path}/folder"
+    store.with_broker(lambda broker: broker.kv_put(b"k", b"v"))
+    result = store.run("doctor")
+    assert result.exit_code == 0, result.output
+    assert "not a power cut" in result.output
+
+
 def test_doctor_reports_stuck_jobs(store: Store) -> None:
     async def make(broker: Broker) -> None:
         await broker.register(MEMBER)

@@ -95,6 +95,7 @@ def settlements(draw: st.DrawFn) -> dict[str, Any]:
 ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "enqueue": (3, {"job": new_jobs()}),
     "enqueue_many": (3, {"jobs": st.lists(new_jobs(), max_size=6)}),
+    "enqueue_again": (3, {"pick": picks, "queue": queues}),
     "claim": (
         2,
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from dayjob import Broker, CancelOutcome, InvalidState, Job, JobState, LeaseLost, NewJob
 from tests.support.arrange import (
@@ -147,6 +148,40 @@ async def test_a_cancel_of_the_current_claim_does_not_fire_the_token_of_a_lost_c
     await with_timeout(current.cancel_token.wait())
     await broker.check_cancels()
     assert not lost.cancel_token.cancelled
+
+
+@pytest.mark.parametrize("holder", ["the same broker", "another broker"])
+async def test_a_cancel_of_a_new_job_with_the_id_does_not_fire_the_earlier_token(
+    broker: Broker, open_broker: OpenBroker, holder: str
+) -> None:
+    """Both claims were made at the same time, so that only their keys differ."""
+    other = broker if holder == "the same broker" else await open_broker()
+    earlier = await running(broker)
+    await broker.ack(replace(earlier))
+    assert (await other.enqueue("q", id=earlier.id)).created
+    current = await claim_one(other)
+    assert await broker.cancel(current.id) is CancelOutcome.REQUESTED
+    await with_timeout(current.cancel_token.wait())
+    await broker.check_cancels()
+    assert not earlier.cancel_token.cancelled
+
+
+@pytest.mark.parametrize("holder", ["the same broker", "another broker"])
+async def test_a_cancel_of_an_earlier_job_with_the_id_does_not_fire_the_token_of_the_new_one(
+    broker: Broker, open_broker: OpenBroker, holder: str
+) -> None:
+    other = broker if holder == "the same broker" else await open_broker()
+    earlier = await running(broker)
+    await broker.cancel(earlier.id)
+    await with_timeout(earlier.cancel_token.wait())
+    await broker.ack(earlier)
+    assert (await other.enqueue("q", id=earlier.id)).created
+    current = await claim_one(other)
+    await broker.check_cancels()
+    await other.check_cancels()
+    assert not current.cancel_requested
+    assert not current.cancel_token.cancelled
+    assert not (await record(broker, current.id)).cancel_requested
 
 
 async def test_a_cancel_request_survives_renewals_and_a_lost_lease(

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig
-from dayjob.engines.base import ClaimRequest
+from dayjob.engines.base import ClaimRequest, Engine
+from dayjob.model.durations import SECOND
 from tests.support.arrange import OpenBroker, claim_one, quiet, record, running, state
 from tests.support.observe import CLAIM_FIELDS, everything, fields, ids
 from tests.support.waiting import LONG, WatchedClock, with_timeout
@@ -34,7 +35,7 @@ async def test_a_claim_makes_the_job_running(broker: Broker, clock: WatchedClock
         "state": JobState.RUNNING,
         "attempts": 1,
         "max_attempts": 4,
-        "epoch": 1,
+        "epoch": clock.now(),
         "lease_expires_at": clock.time + timedelta(seconds=30),
         "cancel_requested": False,
     }
@@ -51,16 +52,45 @@ async def test_a_job_is_claimed_once(broker: Broker) -> None:
     assert await broker.claim("q", limit=10) == []
 
 
-async def test_each_claim_counts_an_attempt_and_an_epoch(broker: Broker) -> None:
+async def test_each_claim_counts_an_attempt_and_has_a_higher_epoch(
+    broker: Broker, clock: WatchedClock
+) -> None:
     await broker.enqueue("q", max_attempts=10)
+    first = clock.now()
     for count in (1, 2, 3):
         claim = await claim_one(broker)
-        assert (claim.attempts, claim.epoch) == (count, count)
+        assert (claim.attempts, claim.epoch) == (count, first + count - 1)
         await broker.nack(claim, "again", delay=0)
     claim = await claim_one(broker)
     await broker.release(claim)
     claim = await claim_one(broker)
-    assert (claim.attempts, claim.epoch) == (4, 5)
+    assert (claim.attempts, claim.epoch) == (4, first + 4)
+    await broker.release(claim)
+    clock.advance(1)
+    assert (await claim_one(broker)).epoch == clock.now()
+
+
+async def test_the_epoch_of_a_job_grows_though_the_clock_is_set_back(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    first = await running(broker)
+    await broker.release(first)
+    clock.set(clock.time - timedelta(days=1))
+    assert (await claim_one(broker)).epoch == first.epoch + 1
+
+
+async def test_each_claim_has_a_key_of_its_own(broker: Broker, raw_engine: Engine) -> None:
+    await broker.enqueue_many([NewJob("q"), NewJob("q")])
+    claims = [await claim_one(broker) for _ in range(2)]
+    for claim in claims:
+        assert (await record(broker, claim.id)).claim == claim.claim
+        await broker.release(claim)
+    for _ in range(2):
+        request = ClaimRequest((("q", SECOND),), 1, None)
+        [[claim]] = await raw_engine.claim([request])
+        claims.append(claim)
+    assert len({claim.claim for claim in claims}) == 4
+    assert {len(claim.claim) for claim in claims} == {16}
 
 
 @pytest.mark.parametrize("lease", [90, 90.0, timedelta(seconds=90)], ids=["int", "float", "timedelta"])

@@ -32,7 +32,7 @@ CALLS: dict[str, Call] = {
     "renew": lambda broker, claim: broker.renew(claim),
     "renew_many": lambda broker, claim: broker.renew_many([claim]),
     "record_progress": lambda broker, claim: broker.record_progress(
-        [Progress(claim.key, claim.epoch, 0.5, "half")]
+        [Progress(claim.key, claim.claim, 0.5, "half")]
     ),
     "settle_many": lambda broker, claim: broker.settle_many([Settlement.ack(claim)]),
     "cancel": lambda broker, claim: broker.cancel(claim.id),

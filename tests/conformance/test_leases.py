@@ -20,7 +20,7 @@ async def test_renew_sets_the_lease_from_now(broker: Broker, clock: WatchedClock
         assert claim.lease_expires_at == clock.time + timedelta(seconds=seconds)
         stored = await record(broker, claim.id)
         assert stored.lease_expires_at == claim.lease_expires_at
-        assert (stored.attempts, stored.epoch, stored.state) == (1, 1, JobState.RUNNING)
+        assert (stored.attempts, stored.epoch, stored.state) == (1, claim.epoch, JobState.RUNNING)
 
 
 async def test_renew_without_a_lease_uses_the_lease_of_the_queue(
@@ -98,7 +98,7 @@ async def test_an_expired_lease_with_attempts_left_is_pending_at_once(
     expected = {
         "state": JobState.PENDING,
         "attempts": 1,
-        "epoch": 1,
+        "epoch": claim.epoch,
         "run_at": enqueued_at,
         "last_error": "lease expired",
         "claimed_at": None,
@@ -111,7 +111,7 @@ async def test_an_expired_lease_with_attempts_left_is_pending_at_once(
     assert (failure.attempt, failure.time, failure.worker) == (1, clock.time, "w")
     assert failure.message == "lease expired"
     claim = await claim_one(broker)
-    assert (claim.attempts, claim.epoch) == (2, 2)
+    assert (claim.attempts, claim.epoch) == (2, clock.now())
 
 
 async def test_an_expired_lease_without_attempts_left_is_dead(broker: Broker, clock: WatchedClock) -> None:

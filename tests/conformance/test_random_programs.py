@@ -69,9 +69,13 @@ class Program(RuleBasedStateMachine):
         fitting = [job["id"] for job in self.jobs if job["state"] in states]
         return fitting[pick % len(fitting)] if fitting and pick % 5 else id_of(pick)
 
+    def live_claims(self) -> list[Claim]:
+        """Return the claims that are current: the last one of each running job."""
+        last = {claim[0].id: claim for claim in self.claims}
+        return [last[job["id"]] for job in self.jobs if job["state"] is JobState.RUNNING]
+
     def claim_of(self, pick: int) -> Claim:
-        current = {(job["id"], job["epoch"]) for job in self.jobs if job["state"] is JobState.RUNNING}
-        live = [claim for claim in self.claims if (claim[0].id, claim[0].epoch) in current]
+        live = self.live_claims()
         chosen = live if live and pick % 4 else self.claims
         return chosen[pick % len(chosen)]
 
@@ -88,14 +92,19 @@ class Program(RuleBasedStateMachine):
             given["enqueue"] = [self.new_job(one) for one in given["enqueue"]]
         return given
 
-    def settle_claims(self, batch: list[dict[str, Any]], claims: list[Claim]) -> None:
+    def settle_claims(self, batch: list[dict[str, Any]], claims: list[Claim], live: list[Claim]) -> None:
         def made(side: int) -> list[Settlement]:
             return [
                 getattr(Settlement, one["verb"])(replace(claim[side]), **self.arguments(one))
                 for one, claim in zip(batch, claims, strict=False)
             ]
 
-        self.compared.call_both(lambda broker, side: broker.settle_many(made(side)))
+        answers = self.compared.call_both(lambda broker, side: broker.settle_many(made(side)))
+        current = {(claim[0].key, claim[0].claim) for claim in live}
+        for number, claim in enumerate(claims if answers else ()):
+            name = (claim[0].key, claim[0].claim)
+            assert answers[0][number].applied == (name in current), "only a current claim settles, and once"
+            current.discard(name)
 
     # Enqueue.
 
@@ -107,6 +116,15 @@ class Program(RuleBasedStateMachine):
     def enqueue_many(self, jobs: list[dict[str, Any]]) -> None:
         batch = [self.new_job(job) for job in jobs]
         self.compared.call_both(lambda broker, _: broker.enqueue_many(batch))
+
+    def enqueue_again(self, pick: int, queue: str) -> None:
+        """Enqueue the id of an earlier claim, preferably of one whose job has left."""
+        present = {job["id"] for job in self.jobs}
+        claimed = [claim[0].id for claim in self.claims]
+        chosen = [id for id in claimed if id not in present] or claimed
+        if chosen:
+            id = chosen[pick % len(chosen)]
+            self.compared.call_both(lambda broker, _: broker.enqueue(queue, id=id))
 
     # Claim and settle.
 
@@ -122,7 +140,7 @@ class Program(RuleBasedStateMachine):
     def claim_and_settle(self, batch: list[dict[str, Any]]) -> None:
         claims = self.compared.claim(QUEUES, limit=len(batch), worker="w")
         self.claims += claims
-        self.settle_claims(batch, claims)
+        self.settle_claims(batch, claims, claims)
 
     def settle(self, settlement: dict[str, Any]) -> None:
         if not self.claims:
@@ -133,12 +151,14 @@ class Program(RuleBasedStateMachine):
         def call(broker: Any, side: int) -> Any:
             return getattr(broker, settlement["verb"])(replace(claim[side]), **arguments)
 
-        self.compared.call_both(call)
+        live = any(claim is other for other in self.live_claims())
+        answers = self.compared.call_both(call)
+        assert live or not answers, "a stale claim settled its job"
         return None
 
     def settle_many(self, batch: list[dict[str, Any]]) -> None:
         if self.claims:
-            self.settle_claims(batch, [self.claim_of(one["pick"]) for one in batch])
+            self.settle_claims(batch, [self.claim_of(one["pick"]) for one in batch], self.live_claims())
 
     def renew(self, pick: int, lease: float | None) -> None:
         if self.claims:
@@ -153,9 +173,12 @@ class Program(RuleBasedStateMachine):
         )
 
     def record_progress(self, picked: list[int], fraction: float) -> None:
-        claims = [self.claim_of(pick)[0] for pick in picked if self.claims]
-        reports = [Progress(claim.key, claim.epoch, fraction, "so far") for claim in claims]
-        self.compared.call_both(lambda broker, _: broker.record_progress(reports))
+        claims = [self.claim_of(pick) for pick in picked if self.claims]
+
+        def reports(side: int) -> list[Progress]:
+            return [Progress(claim[side].key, claim[side].claim, fraction, "so far") for claim in claims]
+
+        self.compared.call_both(lambda broker, side: broker.record_progress(reports(side)))
 
     # Operations on stored jobs.
 

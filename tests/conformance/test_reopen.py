@@ -98,7 +98,7 @@ async def test_leases_continue(first: Broker, reopen: Reopen, clock: WatchedCloc
     clock.advance(10)
     assert await second.reap() == 1
     again = await claim_one(second)
-    assert (again.id, again.attempts, again.epoch) == (claim.id, 2, 2)
+    assert (again.id, again.attempts, again.epoch) == (claim.id, 2, clock.now())
 
 
 async def test_a_cancel_request_is_kept(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, Job, JobState, LeaseLost, NewJob, Settlement
+from dayjob.engines.base import Progress
+from dayjob.model.durations import SECOND
 from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, quiet, record, running
+from tests.support.engines import EngineUnderTest
 from tests.support.observe import everything, ids
 from tests.support.waiting import WatchedClock
 
@@ -78,10 +82,10 @@ async def requeued_after_dead(broker: Broker, clock: WatchedClock) -> Job:
 
 
 async def requeued_and_claimed_with_the_same_attempts(broker: Broker, clock: WatchedClock) -> Job:
-    """The requeue reset the attempts, so only the epoch distinguishes the two claims."""
+    """The requeue reset the attempts, so only the key distinguishes the two claims."""
     claim = await requeued_after_dead(broker, clock)
     again = await claim_one(broker)
-    assert (again.id, again.attempts, again.epoch) == (claim.id, claim.attempts, claim.epoch + 1)
+    assert (again.id, again.attempts) == (claim.id, claim.attempts)
     return claim
 
 
@@ -148,15 +152,51 @@ async def purged(broker: Broker, clock: WatchedClock) -> Job:
     return claim
 
 
-async def removed_and_enqueued_again(broker: Broker, clock: WatchedClock) -> Job:
-    """A new job with the id of a removed one: its first claim is not the second of the old job."""
-    claim = await first_claim(broker)
-    await broker.nack(claim, "failed", delay=0)
-    claim = await claim_one(broker)
+async def enqueue_again(broker: Broker, claim: Job, queue: str = "q") -> None:
+    """Let the job of a claim leave the storage, and enqueue a new job with its id."""
     await broker.dead_letter(replace(claim), "hopeless")
-    await broker.purge_dead()
-    assert (await broker.enqueue("q", id=claim.id)).created
-    assert (await claim_one(broker)).epoch == 1 < claim.epoch
+    assert await broker.purge_dead("q") == 1
+    assert (await broker.enqueue(queue, id=claim.id, priority=1)).created
+
+
+async def id_enqueued_again(broker: Broker, clock: WatchedClock) -> Job:
+    claim = await first_claim(broker)
+    await enqueue_again(broker, claim)
+    return claim
+
+
+async def id_enqueued_and_claimed_at_the_same_time(broker: Broker, clock: WatchedClock) -> Job:
+    """Attempts, epoch and lease of both claims are equal."""
+    claim = await id_enqueued_again(broker, clock)
+    assert (await claim_one(broker)).epoch == claim.epoch
+    return claim
+
+
+async def id_enqueued_and_claimed_later(broker: Broker, clock: WatchedClock) -> Job:
+    claim = await id_enqueued_again(broker, clock)
+    clock.advance(1e-6)
+    assert (await claim_one(broker)).epoch > claim.epoch
+    return claim
+
+
+async def id_enqueued_and_claimed_after_the_clock_was_set_back(broker: Broker, clock: WatchedClock) -> Job:
+    claim = await id_enqueued_again(broker, clock)
+    clock.set(clock.time - timedelta(days=1))
+    assert (await broker.claim("q"))[0].id == claim.id
+    return claim
+
+
+async def id_enqueued_and_claimed_on_another_queue(broker: Broker, clock: WatchedClock) -> Job:
+    claim = await first_claim(broker)
+    await enqueue_again(broker, claim, "elsewhere")
+    assert (await claim_one(broker, "elsewhere")).id == claim.id
+    return claim
+
+
+async def id_of_a_reaped_job_enqueued_and_claimed(broker: Broker, clock: WatchedClock) -> Job:
+    claim = await reaped(broker, clock)
+    await enqueue_again(broker, await claim_one(broker))
+    assert (await claim_one(broker)).id == claim.id
     return claim
 
 
@@ -174,12 +214,19 @@ async def unknown_id(broker: Broker, clock: WatchedClock) -> Job:
     return replace(await first_claim(broker), key=bytes(range(16)))
 
 
+REUSED: list[Stale] = [
+    id_enqueued_and_claimed_at_the_same_time, id_enqueued_and_claimed_later,
+    id_enqueued_and_claimed_after_the_clock_was_set_back, id_enqueued_and_claimed_on_another_queue,
+    id_of_a_reaped_job_enqueued_and_claimed,
+]  # fmt: skip
+"""The job of the claim has left, and a new job with its id is running."""
+
 STALE: list[Stale] = [
     reaped, reaped_and_claimed_again, reaped_claimed_and_settled_by_the_next, reaped_to_dead,
     requeued_after_dead, requeued_and_claimed_with_the_same_attempts, requeued_with_others_and_claimed,
     released, released_and_claimed_again, snoozed, nacked, nacked_and_claimed_again, acked, dead_lettered,
-    marked_cancelled, purged, removed_and_enqueued_again, never_claimed, never_claimed_but_running_by_now,
-    unknown_id,
+    marked_cancelled, purged, id_enqueued_again, never_claimed, never_claimed_but_running_by_now, unknown_id,
+    *REUSED,
 ]  # fmt: skip
 
 every_way_to_be_stale = pytest.mark.parametrize("stale", STALE, ids=lambda stale: stale.__name__)
@@ -198,6 +245,8 @@ async def test_a_stale_claim_settles_and_renews_nothing(
         with pytest.raises(LeaseLost, match=claim.id):
             await verb(broker, replace(claim))
         assert await everything(broker) == before, f"{name} changed something"
+    await broker.record_progress([Progress(claim.key, claim.claim, 0.5, "late")])
+    assert await everything(broker) == before, "the progress was stored"
     assert await broker.kv_get(b"late") is None
     assert claim.lease_expires_at == lease
 
@@ -246,16 +295,49 @@ async def test_of_two_settlements_of_one_claim_in_a_batch_the_first_applies(open
     assert await broker.kv_get(b"late") is None
 
 
-async def test_the_current_claim_is_unharmed_by_the_stale_one(broker: Broker, clock: WatchedClock) -> None:
-    stale = await reaped(broker, clock)
-    current = await claim_one(broker)
+async def check_fence(broker: Broker, clock: WatchedClock, stale: Job, current: Job) -> None:
+    """Check that the stale claim is refused, and that the current one renews, reports and settles."""
     for verb in VERBS.values():
         with pytest.raises(LeaseLost):
             await verb(broker, replace(stale))
     await broker.renew(current, 60)
     assert (await record(broker, current.id)).lease_expires_at == clock.time + timedelta(seconds=60)
+    await broker.record_progress([Progress(current.key, current.claim, 0.5, "half")])
+    assert (await record(broker, current.id)).progress == (0.5, "half")
     await broker.ack(current)
-    assert (await broker.stats("q")).done == 1
+    assert (await broker.stats(current.queue)).done == 1
+
+
+@pytest.mark.parametrize("stale", [reaped_and_claimed_again, *REUSED], ids=lambda stale: stale.__name__)
+async def test_the_current_claim_is_unharmed_by_the_stale_one(
+    broker: Broker, clock: WatchedClock, stale: Stale
+) -> None:
+    claim = await stale(broker, clock)
+    await check_fence(broker, clock, claim, await record(broker, claim.id))
+
+
+@pytest.mark.parametrize("later", [0, 1], ids=["at the same time", "later"])
+async def test_a_claim_that_a_restart_lost_is_refused_after_the_next_claim(
+    engine: EngineUnderTest, open_broker: OpenBroker, clock: WatchedClock, tmp_path: Path, later: int
+) -> None:
+    """A failover or a restart may lose the last commits. Two claims of a job then start from one state."""
+    broker = await open_broker()
+    if not broker.capabilities.persistent:
+        pytest.skip("the engine is not persistent")
+    enqueued = await broker.enqueue("q")
+    await broker.close()
+    assert engine.snapshot is not None
+    restore = engine.snapshot(tmp_path)
+    broker = await open_broker()
+    lost = await claim_one(broker)
+    await broker.close()
+    restore()
+    clock.advance(later)
+    broker = await open_broker()
+    current = await claim_one(broker)
+    assert current.id == lost.id == enqueued.id
+    assert current.epoch == lost.epoch + later * SECOND
+    await check_fence(broker, clock, lost, current)
 
 
 async def test_a_stale_renewal_leaves_the_lease_field_unchanged(broker: Broker, clock: WatchedClock) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from dayjob import Broker, Job, JobState, Waited
 from tests.support.arrange import KEEP_ALL, OpenBroker, cancelled, claim_one, dead, done, quiet, running
+from tests.support.staging import Gate, Stage
 from tests.support.waiting import LONG, WatchedClock, with_timeout
 
 Ending = Callable[[Broker, WatchedClock, Job], Awaitable[object]]
@@ -157,3 +158,20 @@ async def test_a_cancelled_waiter_does_not_end_other_waits(broker: Broker, clock
         await cancelled
     await broker.ack(claim)
     assert (await with_timeout(waiting)).status == "completed"
+
+
+async def test_the_wait_ends_with_its_job_though_a_new_job_has_the_id(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    """The id is enqueued again before the waiting call reads the job."""
+    claim = await running(broker)
+    waiting = asyncio.create_task(broker.wait(claim.id, LONG))
+    await clock.until_waiting()
+    reads = Stage(broker, "get")
+    reads.before = Gate()
+    await broker.ack(claim)
+    await reads.before.reached()
+    clock.advance(1)
+    assert (await broker.enqueue("q", id=claim.id)).created
+    reads.before.open()
+    assert await with_timeout(waiting) == Waited("completed", None)

@@ -114,11 +114,11 @@ async def test_the_page_and_the_stream_agree_on_the_shape(broker: Broker) -> Non
 async def test_the_job_stream_sends_its_progress(broker: Broker) -> None:
     made = dashboard(broker)
     job = await make_running(broker)
-    await broker.record_progress([Progress(job.key, job.epoch, 0.1, "begun")])
+    await broker.record_progress([Progress(job.key, job.claim, 0.1, "begun")])
     async with subscribed(made, f"/jobs/{job.id}/events") as stream:
         first = await stream.update()
         assert first["progress"] == {"progress": 0.1}
-        await broker.record_progress([Progress(job.key, job.epoch, 0.9, "nearly")])
+        await broker.record_progress([Progress(job.key, job.claim, 0.9, "nearly")])
         while (following := await stream.update())["progress"] != {"progress": 0.9}:
             pass
         assert following["values"]["progress-text"] == "90% nearly"

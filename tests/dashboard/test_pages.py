@@ -167,7 +167,7 @@ async def test_a_job_page_shows_result_and_duration(browser: Browser, broker: Br
 
 async def test_a_running_job_shows_its_progress(browser: Browser, broker: Broker) -> None:
     job = await make_running(broker)
-    await broker.record_progress([Progress(job.key, job.epoch, 0.4, "resizing")])
+    await broker.record_progress([Progress(job.key, job.claim, 0.4, "resizing")])
     text = await browser.text(f"/jobs/{job.id}")
     assert '<progress id="progress" max="1" value="0.4">' in text
     assert "40% resizing" in text

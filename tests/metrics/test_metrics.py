@@ -221,7 +221,7 @@ async def test_a_run_whose_claim_is_lost_is_counted_as_lost() -> None:
     @app.task(name="long", queue="q")
     async def long(ctx: Context) -> None:
         runs.append(ctx)
-        if ctx.epoch == 1:
+        if len(runs) == 1:
             await ctx.cancelled.wait()
 
     later = ManualClock(ManualClock().time + timedelta(days=3650))

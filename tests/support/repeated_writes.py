@@ -53,8 +53,8 @@ class Jobs(Struct):
         return self.broker._validator.insertion(NewJob("new", kv={b"k": b"1"}))
 
     def ack(self) -> SettleOp:
-        key, epoch = self.running.key, self.running.epoch
-        return SettleOp(key, epoch, Transition.ACK, RetentionTimes(), insert=(self.insertion(),))
+        key, claim = self.running.key, self.running.claim
+        return SettleOp(key, claim, Transition.ACK, RetentionTimes(), insert=(self.insertion(),))
 
     async def state(self) -> dict[str, Any]:
         """Return the whole state but the leases, which a repeated renewal may set again."""
@@ -87,10 +87,10 @@ CALLS: dict[str, Call] = {
     ),
     "settle": lambda jobs, token: jobs.engine.settle([jobs.ack()], token=token),
     "renew": lambda jobs, token: jobs.engine.renew(
-        [Renewal(jobs.running.key, jobs.running.epoch, LEASE)], token=token
+        [Renewal(jobs.running.key, jobs.running.claim, LEASE)], token=token
     ),
     "record_progress": lambda jobs, token: jobs.engine.record_progress(
-        [Progress(jobs.running.key, jobs.running.epoch, 0.1, "begun")], token=token
+        [Progress(jobs.running.key, jobs.running.claim, 0.1, "begun")], token=token
     ),
     "cancel": lambda jobs, token: jobs.engine.cancel([jobs.pending], jobs.retention, token=token),
     "requeue": lambda jobs, token: jobs.engine.requeue(jobs.dead[:1], token=token),
@@ -113,7 +113,7 @@ CALLS: dict[str, Call] = {
 
 
 def claimed(reply: list[list[Job]]) -> list[tuple[bytes, int]]:
-    return [(job.key, job.epoch) for jobs in reply for job in jobs]
+    return [(job.key, job.attempts) for jobs in reply for job in jobs]
 
 
 REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
@@ -144,7 +144,7 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
 
 LATER_WRITES: dict[str, Callable[[Jobs], Awaitable[Any]]] = {
     "record_progress": lambda jobs: jobs.engine.record_progress(
-        [Progress(jobs.running.key, jobs.running.epoch, 0.9, "nearly done")]
+        [Progress(jobs.running.key, jobs.running.claim, 0.9, "nearly done")]
     ),
     "reschedule": lambda jobs: jobs.engine.reschedule([Reschedule(jobs.pending, None, 9)]),
     "kv_write": lambda jobs: jobs.engine.kv_write([(b"k", b"newer")]),

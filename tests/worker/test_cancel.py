@@ -166,7 +166,7 @@ async def test_a_cancelled_job_that_fails_is_not_retried(app: App, outside: Brok
         await outside.cancel(handle.id)
         await with_timeout(handle.await_end())
     job = await record(outside, handle.id)
-    assert (job.state, job.epoch) == (JobState.CANCELLED, 1)
+    assert (job.state, job.attempts) == (JobState.CANCELLED, 1)
 
 
 async def test_a_cancel_meant_for_one_job_does_not_reach_another(app: App, outside: Broker) -> None:

@@ -201,7 +201,7 @@ async def test_a_handler_that_raises_cancelled_error_has_failed(app: App, outsid
     handle = await bad.aenqueue()
     await run_until_idle(app)
     job = await record(outside, handle.id)
-    assert (job.state, job.attempts, job.epoch) == (JobState.DEAD, 2, 2)
+    assert (job.state, job.attempts) == (JobState.DEAD, 2)
 
 
 # Exceptions of handlers.
@@ -236,17 +236,20 @@ async def test_retry_later_counts_and_uses_its_own_delay(
 
 
 async def test_a_snooze_does_not_count(timed_app: App, clock: ManualClock, outside: Broker) -> None:
+    epochs: list[int] = []
+
     @timed_app.task(max_attempts=1)
     async def work(ctx: Context) -> str:
-        if ctx.epoch < 4:
+        epochs.append(ctx.epoch)
+        if len(epochs) < 4:
             raise Snooze(60)
         return "at last"
 
     handle = await work.aenqueue()
-    for epoch in (1, 2, 3):
+    for runs in (1, 2, 3):
         await run_until_idle(timed_app)
         job = await record(outside, handle.id)
-        assert (job.state, job.attempts, job.epoch) == (JobState.SCHEDULED, 0, epoch)
+        assert (job.state, job.attempts, len(epochs)) == (JobState.SCHEDULED, 0, runs)
         assert job.run_us == clock.now() + 60_000_000
         clock.advance(60)
     await run_until_idle(timed_app)

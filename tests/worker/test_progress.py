@@ -49,7 +49,7 @@ async def test_a_report_under_way_when_the_run_settles_is_stored_with_the_outcom
 
     @app.task(retry=Retry.fixed(attempts=2, delay=0))
     async def work(ctx: Context) -> None:
-        ran.append(ctx.epoch)
+        ran.append(ctx.attempt)
         if ctx.attempt == 1:
             ctx.progress(0.5, "half")
             await on_the_way.reached()

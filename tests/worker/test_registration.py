@@ -185,8 +185,8 @@ async def test_a_worker_that_was_declared_dead_loses_its_runs_and_continues_unde
         contexts[-1].cancelled.set("cancel")
         await with_timeout(again.await_end())
     job = await record(outside, handle.id)
-    assert (job.state, result, job.attempts) == (JobState.DONE, f"epoch {job.epoch}", job.epoch)
-    assert job.epoch >= 2
+    assert (job.state, result) == (JobState.DONE, f"epoch {job.epoch}")
+    assert job.attempts >= 2
     assert {failure.worker for failure in job.errors} == {old}
     assert await names(outside) == []
 
@@ -214,7 +214,8 @@ async def test_claims_under_way_with_the_old_id_are_released(
     monkeypatch.setattr(Broker, "claim", replaced_meanwhile)
     handle = await work.aenqueue()
     await with_timeout(worker.run_until_idle())
-    assert epochs == [2], "the claim under the old id was given back and not run"
+    assert len(epochs) == 1
+    assert epochs[0] > taken[0][0].epoch, "the claim under the old id was given back and not run"
     job = await record(outside, handle.id)
     assert (job.state, job.attempts, job.worker) == (JobState.DONE, 1, "new-id")
 

@@ -236,7 +236,7 @@ class Broker:
         session = self._session
 
         async def all_queues() -> ClaimRequest:
-            pending = [name for name, counts in (await self.all_stats()).items() if counts.pending]
+            pending = await session.storage.read(self._engine.pending_queues)
             return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)
@@ -307,7 +307,7 @@ class Broker:
     async def renew(self, job: Job, lease: Duration | None = None) -> None:
         """Set the lease to ``lease`` (or the queue's) from now, and ``job.lease_expires_at`` with it."""
         session = self._session
-        renewed = await session.renew(Renewal(job.key, job.epoch, self._lease(job.queue, lease)))
+        renewed = await session.renew(Renewal(job.key, job.claim, self._lease(job.queue, lease)))
         if renewed.lease_us is None:
             self._claims.drop([job])
             raise _lost(job, "renew")
@@ -318,7 +318,7 @@ class Broker:
     async def renew_many(self, jobs: Sequence[Job], lease: Duration | None = None) -> list[Renewed]:
         """Set new leases for many claims in one commit. A lost claim gets no lease."""
         session = self._session
-        renewals = [Renewal(job.key, job.epoch, self._lease(job.queue, lease)) for job in jobs]
+        renewals = [Renewal(job.key, job.claim, self._lease(job.queue, lease)) for job in jobs]
         return await session.renew_all(renewals) if renewals else []
 
     async def record_progress(self, reports: Sequence[Progress]) -> None:

@@ -50,7 +50,8 @@ class HeldClaims:
     """The claims of one broker. Used on its event loop."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, ref[Job]] = {}
+        self._held: dict[tuple[bytes, bytes], ref[Job]] = {}
+        """By job and claim: the reply to an earlier claim of a job may arrive after that of a later one."""
         self._prune_at = _FEW
         self.checks = 0
         """The number of reads of the cancel requests that have ended."""
@@ -62,17 +63,15 @@ class HeldClaims:
         held = self._held
         for job in jobs:
             job._tokens = self
-            held[job.key] = ref(job)
+            held[job.key, job.claim] = ref(job)
         if len(held) > self._prune_at:
-            self._held = {key: claim for key, claim in held.items() if claim() is not None}
+            self._held = {claim: job for claim, job in held.items() if job() is not None}
             self._prune_at = max(_FEW, 2 * len(self._held))
 
     def drop(self, jobs: Iterable[Job]) -> None:
         held = self._held
         for job in jobs:
-            claim = held.get(job.key)
-            if claim is not None and claim() is job:
-                del held[job.key]
+            held.pop((job.key, job.claim), None)
 
     def token(self, job: Job) -> CancelToken:
         if job._token is None:
@@ -88,11 +87,11 @@ class HeldClaims:
         if job._watcher is not None:
             job._watcher()
 
-    def checked(self, requests: Iterable[tuple[bytes, int]]) -> None:
+    def checked(self, requests: Iterable[tuple[bytes, bytes]]) -> None:
         """Fire the tokens of the held claims among those with a cancel request. A read has ended."""
-        for key, epoch in requests:
-            claim = self._held.get(key)
-            job = None if claim is None else claim()
-            if job is not None and job.epoch == epoch:
+        for request in requests:
+            held = self._held.get(request)
+            job = None if held is None else held()
+            if job is not None:
                 self.cancel_requested(job)
         self.checks += 1

@@ -56,7 +56,7 @@ _MAX_UNCONFIRMED = 1000
 _MAX_LATE_REPLIES = 100_000
 """Replies of confirmed batches that are kept for callers that have not retried yet."""
 
-_Settlement = tuple[bytes, int, str]
+_Settlement = tuple[bytes, bytes, str]
 """The claim and the transition that settles it."""
 
 
@@ -165,12 +165,14 @@ class RetryingStorage:
         """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
         jobs: list[Job] = []
         while self.unconfirmed_claims:
-            requests, token = self.unconfirmed_claims[0]
+            requests, token = self.unconfirmed_claims.pop(0)
             try:
                 claimed = await self.engine.claim(requests, self.now(), token=token)
-            except Transient:
-                break  # The next claim tries again.
-            self.unconfirmed_claims.pop(0)
+            except BaseException as error:
+                self.unconfirmed_claims.insert(0, (requests, token))
+                if isinstance(error, Transient):
+                    break  # The next claim tries again.
+                raise
             self._free_slots.append(token.slot)
             jobs += chain.from_iterable(claimed)
         return jobs
@@ -290,7 +292,7 @@ class RetryingStorage:
 
 
 def _settlement(op: SettleOp) -> _Settlement:
-    return op.key, op.epoch, op.transition
+    return op.key, op.claim, op.transition
 
 
 def _is_timeout(error: Transient) -> bool:

@@ -244,7 +244,11 @@ class Session:
                     event.clear()
                     if refreshed is not None:
                         request = await refreshed()
-                    jobs = await self.claim(request) if request.queues and request.limit else []
+                    if request.queues and request.limit:
+                        jobs = await self.claim(request)
+                    else:
+                        jobs = []
+                        await self._release_lost_claims()
                     jobs = waiting.take(jobs, request.limit)
                     left = deadline - self.clock.elapsed()
                     if jobs or left <= 0:
@@ -260,16 +264,19 @@ class Session:
     async def wait(self, key: bytes, seconds: float | None) -> Waited:
         """Wait until the job has finished or the time is over. Read it again after each signal."""
         deadline = None if seconds is None else self.clock.elapsed() + seconds
-        seen = False
+        first: Job | None = None
         with self.engine.signals.listen([job_topic(key)]) as event:
             while True:
                 event.clear()
                 job = await self.get(key)
-                if job is None:
-                    return Waited("completed" if seen else "not_found")
+                if first is None:
+                    if job is None:
+                        return Waited("not_found")
+                    first = job
+                elif job is None or job.enqueued_us > first.enqueued_us:
+                    return Waited("completed")  # It is not kept. A new job may have its id.
                 if job.state.finished:
                     return Waited("completed", job)
-                seen = True
                 left = None if deadline is None else deadline - self.clock.elapsed()
                 if left is not None and left <= 0:
                     return Waited("timed_out", job)
@@ -305,12 +312,16 @@ class Session:
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
         self._watch.start()  # A broker without claims needs no cancel requests.
         checks = self.claims.checks
-        if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
-            await self._release(lost)
+        await self._release_lost_claims()
         claimed = await self.storage.claim(requests)
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
+
+    async def _release_lost_claims(self) -> None:
+        """Release the jobs of earlier claims whose reply was lost, so that the attempts do not count."""
+        if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
+            await self._release(lost)
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""
@@ -344,7 +355,7 @@ class Session:
 
     async def _release(self, jobs: list[Job]) -> None:
         ops = tuple(
-            SettleOp(job.key, job.epoch, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+            SettleOp(job.key, job.claim, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
         )
         try:
             await self.settle(ops)

@@ -142,7 +142,7 @@ class Validator:
         retention = (
             policy.retention if settlement.retention is None else retention_times(settlement.retention)
         )
-        op = SettleOp(job.key, job.epoch, transition, retention, progress=settlement.progress)
+        op = SettleOp(job.key, job.claim, transition, retention, progress=settlement.progress)
         if transition is Transition.ACK:
             if settlement.result is not None:
                 op.result = self._bytes(settlement.result, "result")

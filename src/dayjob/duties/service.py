@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from dayjob.errors import Closed, EngineFenced
+from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import Signals, Topic
@@ -73,8 +73,12 @@ class Service:
                 except EngineFenced as error:
                     _log.info("the %s duty stops: %s", self._duty.name, error)
                     return
-                except Exception:
-                    _log.exception("the %s duty failed; next try in %.1f s", self._duty.name, backoff.pause)
+                except Exception as error:
+                    outage = isinstance(error, EngineUnavailable)
+                    _log.error(
+                        "the %s duty failed; next try in %.1f s: %s", self._duty.name, backoff.pause, error,
+                        exc_info=not outage,
+                    )  # fmt: skip
                     await backoff.wait(self._clock)  # No signal cuts it short.
                 else:
                     backoff.reset()

@@ -166,11 +166,11 @@ class ActiveJobs:
             found[record.key] = record
         return list(found.values())
 
-    def cancel_requests(self) -> list[tuple[bytes, int]]:
+    def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         found = [record for key in self.cancelling if (record := self.jobs.get(key)) is not None]
         running = [record for record in found if record.cancel_requested and record.state is JobState.RUNNING]
         self.cancelling = {record.key for record in running}
-        return [(record.key, record.epoch) for record in running]
+        return [(record.key, record.claim) for record in running]
 
     def position(self, key: bytes, limit: int) -> int:
         record = self.jobs.get(key)

@@ -61,7 +61,8 @@ class Token(Struct, frozen=True, gc=False):
 
     ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
     has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
-    is enough. ``repeated`` is true if an earlier try may have been applied.
+    is enough. ``repeated`` is true if an earlier try may have been applied. The jobs that a write claims run
+    under its ``key``.
     """
 
     key: bytes
@@ -69,6 +70,11 @@ class Token(Struct, frozen=True, gc=False):
     slot: int
     number: int
     repeated: bool = False
+
+
+def claim_key(token: Token | None) -> bytes:
+    """Return the key of the claims that a call makes. One call never claims a job twice."""
+    return new_key() if token is None else token.key
 
 
 class Capabilities(Struct, frozen=True):
@@ -201,14 +207,14 @@ class ClaimRequest(Struct, frozen=True):
 
 
 class SettleOp(Struct, gc=False):
-    """A settlement of the claim ``(key, epoch)``, ready to apply: delay resolved, texts cleaned.
+    """A settlement of the claim ``(key, claim)``, ready to apply: delay resolved, texts cleaned.
 
     ``transition`` is one of ``lifecycle.SETTLEMENTS``. ``insert`` and ``kv`` are written only if the
     settlement is applied.
     """
 
     key: bytes
-    epoch: int
+    claim: bytes
     transition: Transition
     retention: RetentionTimes
     error: str | None = None
@@ -227,10 +233,10 @@ class SettleOp(Struct, gc=False):
 
 
 class Renewal(Struct, frozen=True, gc=False):
-    """Set the lease of the claim ``(key, epoch)`` to ``lease`` microseconds from now."""
+    """Set the lease of the claim ``(key, claim)`` to ``lease`` microseconds from now."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     lease: int
 
 
@@ -242,10 +248,10 @@ class Renewed(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """The progress of the run of the claim ``(key, epoch)``."""
+    """The progress of the run of the claim ``(key, claim)``."""
 
     key: bytes
-    epoch: int
+    claim: bytes
     fraction: float
     message: str
 
@@ -339,10 +345,11 @@ class Engine(Protocol):
     ) -> list[list[Job]]:
         """Claim pending jobs in ``(priority, id)`` order.
 
-        Sets the state to running, increments attempts and epoch, and sets the lease. Skips paused
-        queues, and jobs whose ``expires_at`` passed before their first counted run. Releases dedup keys held
-        until the claim. Quarantines a record that can't be decoded and claims another. A request ends when
-        its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
+        Sets the state to running, increments attempts, sets the lease, and stores the key of the token as the
+        job's claim. The epoch becomes the time in microseconds, or one more than before if that is larger.
+        Skips paused queues, and jobs whose ``expires_at`` passed before their first counted run. Releases
+        dedup keys held until the claim. Quarantines a record that can't be decoded and claims another. A
+        request ends when its payloads reach ``BATCH_BYTES``, so that the size of a reply is bounded.
         """
         ...
 
@@ -389,8 +396,8 @@ class Engine(Protocol):
         """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
-        """Return the claims ``(key, epoch)`` of all running jobs with a cancel request."""
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
+        """Return the claims ``(key, claim)`` of all running jobs with a cancel request."""
         ...
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
@@ -436,6 +443,10 @@ class Engine(Protocol):
 
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
+        ...
+
+    async def pending_queues(self) -> list[str]:
+        """Return the queues with pending jobs, in name order. Idle queues should cost little."""
         ...
 
     async def position(self, key: bytes, limit: int) -> int:

@@ -25,6 +25,7 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
+    claim_key,
 )
 from dayjob.engines.store import Store
 from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
@@ -131,7 +132,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
         return self._write(
-            lambda store: verbs.claim(store, self._now(now), requests), token, lambda reply: reply
+            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token)),
+            token,
+            lambda reply: reply,
         )
 
     async def insert_and_claim(
@@ -142,7 +145,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         return await self._write(
-            lambda store: verbs.insert_and_claim(store, self._now(now), jobs, requests),
+            lambda store: verbs.insert_and_claim(store, self._now(now), jobs, requests, claim_key(token)),
             token,
             lambda reply: reply[1],
         )
@@ -262,7 +265,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return await self._read(lambda store: store.find_dead(queue, before, limit))
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return await self._read(lambda store: store.cancel_requests())
 
     async def position(self, key: bytes, limit: int) -> int:
@@ -271,6 +274,9 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = await self._read(lambda store: store.stats())
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
 
     async def paused(self) -> set[str]:
         return await self._read(lambda store: store.paused())

@@ -9,7 +9,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dayjob.engines.base import Insertion, Reschedule, RetentionTimes, SettleOp
-from dayjob.model.job import ERRORS_KEPT, FINISHED, CancelOutcome, DedupUntil, Failure, Job, JobState
+from dayjob.model.job import (
+    ERRORS_KEPT,
+    FINISHED,
+    NO_CLAIM,
+    CancelOutcome,
+    DedupUntil,
+    Failure,
+    Job,
+    JobState,
+)
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, Transition, next_state
 
 
@@ -41,6 +50,7 @@ class Record(Struct, gc=False):
     worker: str | None = None
     result: bytes | None = None
     progress: tuple[float, str] | None = None
+    claim: bytes = NO_CLAIM
     removed: bool = False
     corrupt: str | None = None
 
@@ -69,6 +79,7 @@ class Record(Struct, gc=False):
             self.state, self.attempts, self.max_attempts, self.epoch, facts.enqueued_us, self.run_us,
             claimed_us=self.claimed_us, lease_us=self.lease_us, expires_us=self.expires_us,
             last_error=self.last_error, cancel_requested=self.cancel_requested, worker=self.worker,
+            claim=self.claim,
         )  # fmt: skip
 
 
@@ -98,9 +109,10 @@ def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) ->
     )  # fmt: skip
 
 
-def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
+def claim(record: Record, now: int, lease: int, worker: str | None, key: bytes) -> None:
     _change(record, Transition.CLAIM)
-    record.epoch += 1
+    record.epoch = next_epoch(record.epoch, now)
+    record.claim = key
     record.claimed_us = now
     record.lease_us = now + lease
     record.worker = worker
@@ -109,9 +121,14 @@ def claim(record: Record, now: int, lease: int, worker: str | None) -> None:
         record.held_key = None
 
 
+def next_epoch(epoch: int, now: int) -> int:
+    """Return the epoch of the next claim. By the time, it grows also if an id is used again."""
+    return now if now > epoch else epoch + 1
+
+
 def settle(record: Record, op: SettleOp, now: int) -> bool:
     """Apply the settlement if its claim is current. Return whether it was."""
-    if not is_current(record, op.epoch):
+    if not is_current(record, op.claim):
         return False
     transition = op.transition
     if op.progress is not None:
@@ -131,13 +148,13 @@ def settle(record: Record, op: SettleOp, now: int) -> bool:
     return True
 
 
-def is_current(record: Record, epoch: int) -> bool:
-    return current(record.state, record.epoch, epoch)
+def is_current(record: Record, claim: bytes) -> bool:
+    return current(record.state, record.claim, claim)
 
 
-def current(state: str, epoch: int, claimed: int) -> bool:
-    """The fence: return whether the claim with epoch ``claimed`` is the one that the job runs under."""
-    return state == JobState.RUNNING and epoch == claimed
+def current(state: str, claim: bytes, claimed: bytes) -> bool:
+    """The fence: return whether ``claimed`` is the claim that the job runs under."""
+    return state == JobState.RUNNING and claim == claimed
 
 
 def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
@@ -228,6 +245,7 @@ def _fail(record: Record, message: str, now: int) -> None:
 def _unclaim(record: Record, now: int) -> None:
     """Clear the claim of a job that waits again. A corrupt record is quarantined instead."""
     record.claimed_us = record.lease_us = record.worker = None
+    record.claim = NO_CLAIM
     if record.corrupt is not None:
         quarantine(record, record.corrupt, now)
 

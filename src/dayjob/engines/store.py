@@ -81,9 +81,9 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        """Claim pending jobs that have not expired, in ``(priority, id)`` order.
+        """Claim pending jobs that have not expired under the key, in ``(priority, id)`` order.
 
         Stop when the payloads reach ``room`` bytes. Quarantine records that can't be decoded.
         """
@@ -100,7 +100,7 @@ class Store(ABC):
         """Return running jobs of the workers."""
 
     @abstractmethod
-    async def cancel_requests(self) -> list[tuple[bytes, int]]: ...
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]: ...
 
     # Jobs by time. Each is returned once: the verb changes or removes it.
 

@@ -99,7 +99,7 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
     return replies
 
 
-async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+async def claim(store: Store, now: int, requests: Sequence[ClaimRequest], key: bytes) -> list[list[Job]]:
     """A request stops at ``BATCH_BYTES`` of payloads. The bound is per request, so that none ends empty.
 
     A request without a job waits for the next signal, although the queue has jobs.
@@ -117,7 +117,7 @@ async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> lis
                 break
             if store.is_paused(queue):
                 continue
-            jobs = await store.claim_from(queue, limit, room, lease, request.worker, now)
+            jobs = await store.claim_from(queue, limit, room, lease, request.worker, key, now)
             if jobs:
                 deltas[queue, JobState.PENDING] -= len(jobs)
                 deltas[queue, JobState.RUNNING] += len(jobs)
@@ -129,10 +129,10 @@ async def claim(store: Store, now: int, requests: Sequence[ClaimRequest]) -> lis
 
 
 async def insert_and_claim(
-    store: Store, now: int, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest]
+    store: Store, now: int, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], key: bytes
 ) -> tuple[list[Enqueued], list[list[Job]]]:
     enqueued = await insert(store, now, jobs)
-    return enqueued, await claim(store, now, requests)
+    return enqueued, await claim(store, now, requests, key)
 
 
 async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobState | None]:
@@ -183,7 +183,7 @@ async def renew(store: Store, now: int, renewals: Sequence[Renewal]) -> list[Ren
     replies: list[Renewed] = []
     for renewal in renewals:
         record = found.get(renewal.key)
-        if record is None or not records.is_current(record, renewal.epoch):
+        if record is None or not records.is_current(record, renewal.claim):
             replies.append(Renewed(None))
             continue
         record.lease_us = now + renewal.lease
@@ -196,7 +196,7 @@ async def record_progress(store: Store, reports: Sequence[Progress]) -> None:
     found = store.load([report.key for report in reports])
     for report in reports:
         record = found.get(report.key)
-        if record is not None and records.is_current(record, report.epoch):
+        if record is not None and records.is_current(record, report.claim):
             record.progress = (report.fraction, report.message)
             store.save_progress(record)
 

@@ -18,7 +18,7 @@ from dayjob.model.worker_info import WorkerInfo
 _TIME_NAMES = {"lease_us": "lease_expires_at"}
 """The names of times that are not the field's with ``_at``."""
 
-_LEFT_OUT = ("key", "dedup_until")
+_LEFT_OUT = ("key", "claim", "dedup_until")
 
 
 def iso(micros: int | None) -> str | None:

@@ -28,6 +28,9 @@ MAX_PRIORITY = 2**32 - 1
 
 ERRORS_KEPT = 10
 
+NO_CLAIM = bytes(16)
+"""Stands for no claim. No claim has this key."""
+
 DedupUntil = Literal["claimed", "settled"]
 
 
@@ -101,6 +104,7 @@ class Job(Struct, weakref=True):
     attempts: int
     max_attempts: int
     epoch: int
+    """A number that grows with each claim, also if the id is used again. See ``Context.epoch``."""
     enqueued_us: int
     run_us: int
     claimed_us: int | None = None
@@ -115,6 +119,8 @@ class Job(Struct, weakref=True):
     worker: str | None = None
     result: bytes | None = None
     progress: tuple[float, str] | None = None
+    claim: bytes = NO_CLAIM
+    """The key of the claim that the job runs under: the fence. Without meaning unless it runs."""
     _tokens: TokenSource | None = None
     _token: CancelToken | None = None
     _watcher: Callable[[], None] | None = None

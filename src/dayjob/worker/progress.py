@@ -27,9 +27,9 @@ class ProgressReports:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._latest: dict[tuple[bytes, int], Progress] = {}
+        self._latest: dict[tuple[bytes, bytes], Progress] = {}
         """By claim: a lost job may run here again while its earlier run has not ended."""
-        self._being_stored: dict[tuple[bytes, int], Progress] = {}
+        self._being_stored: dict[tuple[bytes, bytes], Progress] = {}
         self._stored_at = -INTERVAL
         self.pending = False
         """Whether there are reports that may not be stored yet."""
@@ -39,7 +39,7 @@ class ProgressReports:
     def report(self, context: Context, fraction: float, message: str) -> None:
         """Add the progress of a run. Callable from any thread."""
         job = context.job
-        report = Progress(job.key, job.epoch, fraction, clean_error(message))
+        report = Progress(job.key, job.claim, fraction, clean_error(message))
         if threading.get_ident() == self._thread:
             self._add(report)
             return
@@ -47,7 +47,7 @@ class ProgressReports:
             self._loop.call_soon_threadsafe(self._add, report)
 
     def _add(self, report: Progress) -> None:
-        self._latest[report.key, report.epoch] = report
+        self._latest[report.key, report.claim] = report
         self.pending = True
         if self._timer is None and self._storing is None:
             delay = max(self._stored_at + INTERVAL - SYSTEM.elapsed(), 0.0)
@@ -59,7 +59,7 @@ class ProgressReports:
         It is stored with the outcome. The write of a report under way may come after the settlement, and the
         engine ignores it then.
         """
-        claim = job.key, job.epoch
+        claim = job.key, job.claim
         report = self._latest.pop(claim, None) or self._being_stored.get(claim)
         return None if report is None else (report.fraction, report.message)
 

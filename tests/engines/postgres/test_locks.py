@@ -28,7 +28,7 @@ async def test_batches_with_the_same_jobs_in_different_orders_never_deadlock() -
                 await worker.enqueue_many([NewJob("q") for _ in range(300)])
                 for _ in range(ROUNDS if settle is Settlement.release else 1):
                     jobs = await worker.claim("q", limit=300, lease=60)
-                    reports = [Progress(job.key, job.epoch, 0.5, "") for job in shuffled(jobs)]
+                    reports = [Progress(job.key, job.claim, 0.5, "") for job in shuffled(jobs)]
                     await asyncio.gather(
                         heartbeat.renew_many(shuffled(jobs), 60),
                         worker.record_progress(reports),

@@ -139,7 +139,8 @@ def insert_job(schema: str, queue: str = "q", payload: str = "") -> str:
 def old_job(schema: str, layout: int) -> str:
     counters = "counts" if layout < 3 else "counters"
     count = f"INSERT INTO {schema}.{counters} (queue, pending) VALUES ('old', 1);"
-    return insert_job(schema, "old", "kept") + count
+    highest = f"UPDATE {schema}.jobs SET epoch = 2147483647;"
+    return insert_job(schema, "old", "kept") + highest + count
 
 
 OLD_DOCUMENT = "INSERT INTO {schema}.notes VALUES ('old', 'a', 1, 'kept')"

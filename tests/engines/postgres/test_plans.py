@@ -112,7 +112,7 @@ FIRST, LAST = f"'{'0' * 32}'", f"'{'f' * 32}'"
 RETENTION = "'{big}', '{0}', -1"
 
 PARAMETERS: dict[str, Callable[[int], str]] = {
-    "ack": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {n}",
+    "ack": lambda n: f"{ID}, {some(n)}, {some(n)}, {n}",
     "await_claim": lambda _: ID,
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
@@ -155,9 +155,9 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "promote": lambda n: f"{ID}, NULL, {n}",
     "prune_replies": lambda n: f"1, {n}, 0",
     "purge_dead": lambda n: f"{ID}, {some(n)}",
-    "quarantine": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, 'error')}",
-    "record_progress": lambda n: f"{ID}, {some(n)}, {each(n, '1')}, {each(n, 'null')}",
-    "renew": lambda n: f"NULL, {some(n)}, {each(n, '1')}, {each(n, '30')}",
+    "quarantine": lambda n: f"NULL, {ID}, {some(n)}, {each(n, 'error')}",
+    "record_progress": lambda n: f"{ID}, {some(n)}, {some(n)}, {each(n, 'null')}",
+    "renew": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '30')}",
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
     "resume": lambda _: f"{ID}, 'big', 'channel', 'message'",
@@ -165,8 +165,8 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "scheduled_keys": lambda n: f"'big', {ID}, false, {n}",
     "settle": lambda n: ", ".join(
         [
-            ID, "NULL", some(n), each(n, "1"), each(n, "ack"), each(n, "NULL"), each(n, "0"),
-            each(n, "result"), each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"),
+            ID, "NULL", some(n), some(n), each(n, "ack"), each(n, "NULL"), each(n, "0"), each(n, "result"),
+            each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"), each(n, "1"),
         ]
     ),
     "stats": lambda _: "",

@@ -64,7 +64,7 @@ class Write(Generic[Reply]):
 
 
 def ack(job: Job, retention: RetentionTimes = FORGET, **effects: Any) -> SettleOp:
-    return SettleOp(job.key, job.epoch, Transition.ACK, retention, **effects)
+    return SettleOp(job.key, job.claim, Transition.ACK, retention, **effects)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ async def test_a_claim_of_several_requests(broker: Broker, engine: Engine) -> No
     assert [[job.id for job in jobs] for jobs in claimed] == [ids[:2], ids[2:4], ids[5:]]
     again = await write.again()
     for before, after in zip(claimed, again, strict=True):
-        assert [(job.id, job.epoch, job.worker) for job in after] == [
-            (job.id, job.epoch, job.worker) for job in before
+        assert [(job.id, job.claim, job.worker) for job in after] == [
+            (job.id, job.claim, job.worker) for job in before
         ]
     assert (await broker.stats("q")).running == 4
 
@@ -138,7 +138,7 @@ async def test_an_insert_with_a_claim(broker: Broker, engine: Engine) -> None:
     enqueued, ((job,),) = await write.first()
     again, ((same,),) = await write.again()
     assert again == enqueued
-    assert (same.key, same.epoch) == (job.key, job.epoch)
+    assert (same.key, same.claim) == (job.key, job.claim)
     assert len(await every_job(broker)) == 1
 
 
@@ -172,7 +172,7 @@ async def test_progress_does_not_replace_later_progress(broker: Broker, engine: 
     job = await running(broker)
 
     def at(fraction: float) -> list[Progress]:
-        return [Progress(job.key, job.epoch, fraction, "")]
+        return [Progress(job.key, job.claim, fraction, "")]
 
     write = Write(lambda token: engine.record_progress(at(0.5), token=token))
     await write.first()

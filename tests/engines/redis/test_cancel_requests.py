@@ -32,7 +32,7 @@ async def test_a_job_that_ends_during_the_read_is_left_out(
         return await run(client, verb, *arguments, **options)
 
     monkeypatch.setattr(Client, "run_idempotent", end_one_first)
-    assert await engine_of(broker).cancel_requests() == [(running.key, running.epoch)]
+    assert await engine_of(broker).cancel_requests() == [(running.key, running.claim)]
 
 
 async def test_requests_for_damaged_and_missing_jobs_do_not_stop_the_delivery(

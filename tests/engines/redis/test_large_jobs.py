@@ -9,11 +9,12 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Job, NewJob
 from dayjob.engines.base import BATCH_BYTES, ClaimRequest, Progress
+from dayjob.engines.redis import client as redis_client
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.redis.conftest import QUIET
 from tests.support.arrange import KEEP_ALL, claim_one
-from tests.support.servers.proxy import Proxy
-from tests.support.servers.redis import Server, client
+from tests.support.servers.proxy import Proxy, proxied
+from tests.support.servers.redis import Server, client, running_server
 from tests.support.waiting import with_timeout
 
 MEGABYTE = 1_000_000
@@ -85,7 +86,7 @@ async def test_only_the_enqueue_writes_the_payload(server: Server, broker: Broke
         assert await written(broker.enqueue("q", bytes(MEGABYTE))) > MEGABYTE
         job = await claim_one(broker)
         assert await written(broker.renew(job)) < SMALL
-        assert await written(broker.record_progress([Progress(job.key, job.epoch, 0.5, "half")])) < SMALL
+        assert await written(broker.record_progress([Progress(job.key, job.claim, 0.5, "half")])) < SMALL
         assert await written(broker.nack(job, "boom", delay=1e-6)) < SMALL
         assert await written(broker.promote()) < SMALL
         assert await written(broker.reschedule(job.id, priority=5)) < SMALL
@@ -130,3 +131,17 @@ async def test_a_transfer_that_takes_longer_than_the_limit_of_silence_succeeds(
             assert len(await with_timeout(slow.claim("q", limit=5))) == 5
         assert SYSTEM.elapsed() - begun > 1.5
         proxy.bytes_per_second = None
+
+
+async def test_each_part_of_a_long_request_restarts_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try may be silent for three seconds here, and the request takes four. The link buffers little."""
+    monkeypatch.setattr(redis_client, "_SLOWEST", 16 * MEGABYTE)
+    async with running_server() as server, proxied(server.socket) as proxy:
+        proxy.limit_buffers()
+        async with Broker(proxy.url("dayjob", "&timeout=2"), config=QUIET) as slow:
+            await slow.enqueue("q")
+            begun = SYSTEM.elapsed()
+            proxy.bytes_per_second = 4 * MEGABYTE
+            assert len(await with_timeout(slow.enqueue_many([NewJob("q", bytes(MEGABYTE))] * 16))) == 16
+            assert SYSTEM.elapsed() - begun > 3.5
+            proxy.bytes_per_second = None

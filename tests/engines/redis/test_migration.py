@@ -8,21 +8,24 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, LeaseLost, NewJob
 from dayjob.engines.base import DocumentWrite, Progress
 from dayjob.engines.redis import migration
 from dayjob.engines.redis.client import Client
 from dayjob.engines.redis.keys import LAYOUT, RENAMED, Keys
 from dayjob.engines.redis.scripts import script
-from dayjob.model.job import id_key
+from dayjob.model.job import NO_CLAIM, id_key
 from tests.engines.redis.conftest import QUIET
-from tests.support.arrange import KEEP_ALL, cancelled, claim_one, dead, done
+from tests.support.arrange import KEEP_ALL, cancelled, claim_one, dead, done, record
 from tests.support.observe import everything
 from tests.support.servers.redis import Server, client
 from tests.support.servers.redis_audit import DAMAGED
 
 KEYS = Keys("dayjob")
+EPOCH = 7
+"""The epoch of the claimed jobs of an older layout."""
 
 
 def first_layout(server: Server) -> None:
@@ -45,7 +48,7 @@ def second_layout(server: Server) -> None:
 
 
 def third_layout(server: Server) -> None:
-    """Turn the layout into layout 3, whose records include payloads and results."""
+    """Turn the layout into layout 3, whose records include payloads and results, and no claims."""
     with client(server.url) as connection:
         payloads, results = connection.hgetall(KEYS.payloads), connection.hgetall(KEYS.results)
         for id, record in connection.hgetall(KEYS.jobs).items():
@@ -55,15 +58,29 @@ def third_layout(server: Server) -> None:
 
 
 def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
-    head = Layout(">BBBIIIIqqqqqqqHHHIIII")
-    _, *numbers, error, errors, progress, _ = head.unpack_from(record)
-    progress_at = head.size + sum(numbers[-3:]) + error + errors
+    new, old = Layout(">BBBIIIQ16sqqqqqqqHHHIIII"), Layout(">BBBIIIIqqqqqqqHHHIIII")
+    _, state, flags, priority, attempts, most, _, _, *numbers, error, errors, progress, _ = new.unpack_from(
+        record
+    )
+    progress_at = new.size + sum(numbers[-3:]) + error + errors
+    epoch = EPOCH if attempts else 0
     facts_at = progress_at + progress
     task, *others = msgspec.msgpack.decode(record[facts_at:])
     return b"".join([
-        head.pack(1, *numbers, error, errors, len(result), progress), record[head.size : progress_at], result,
+        old.pack(
+            1, state, flags, priority, attempts, most, epoch, *numbers, error, errors, len(result), progress
+        ),
+        record[new.size : progress_at], result,
         record[progress_at:facts_at], msgspec.msgpack.encode([task, payload, *others]),
     ])  # fmt: skip
+
+
+async def stored(broker: Broker) -> dict[str, Any]:
+    """Return the state, with the epochs that an older layout has."""
+    state = await everything(broker)
+    for job in state["jobs"]:
+        job["epoch"] = EPOCH if job["attempts"] else 0
+    return state
 
 
 async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
@@ -98,19 +115,37 @@ async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server
         await broker.ack(claims[0], result=bytes(size))
         await broker.ack(claims[1])
         await broker.nack(claims[2], "boom")
-        await broker.record_progress([Progress(claims[3].key, claims[3].epoch, 0.5, "half")])
-        before = await everything(broker)
+        await broker.record_progress([Progress(claims[3].key, claims[3].claim, 0.5, "half")])
+        before = await stored(broker)
     third_layout(server)
     brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
         assert connection.get(KEYS.layout) == b"4"
         assert connection.hlen(KEYS.payloads) == (number if size else 0)
-    assert await everything(brokers[0]) == before
-    await brokers[0].ack(claims[3])
+    assert await stored(brokers[0]) == before
+    with pytest.raises(LeaseLost):
+        await brokers[0].ack(claims[3])
     assert [len(job.payload) for job in await brokers[1].claim("q")] == [size]
     for broker in brokers:
         await broker.close()
+
+
+async def test_a_claim_of_the_third_layout_ends_with_its_lease(server: Server) -> None:
+    """It has no key, so no process can settle it."""
+    async with Broker(server.url, config=QUIET) as broker:
+        await broker.enqueue("q")
+        claim = await claim_one(broker, lease=1e-6)
+    third_layout(server)
+    async with Broker(server.url, config=QUIET) as broker:
+        assert (await record(broker, claim.id)).epoch == EPOCH
+        for stale in (claim, replace(claim, claim=NO_CLAIM)):
+            with pytest.raises(LeaseLost):
+                await broker.ack(stale)
+        assert await broker.reap() == 1
+        again = await claim_one(broker)
+        assert (again.id, again.attempts) == (claim.id, 2)
+        await broker.ack(again)
 
 
 async def test_a_damaged_record_of_the_third_layout_is_quarantined(server: Server) -> None:
@@ -132,13 +167,13 @@ async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None
         await broker.cancel(claim.id)
         id = await dead(broker)
         assert await broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")])
-        before = await everything(broker)
+        before = await stored(broker)
     second_layout(server)
     brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     for broker in brokers:
-        assert await everything(broker) == before
-        assert await broker._engine.cancel_requests() == [(claim.key, claim.epoch)]
+        assert await stored(broker) == before
+        assert [key for key, _ in await broker._engine.cancel_requests()] == [claim.key]
         assert [job.id for job in await broker.latest_dead()] == [id]
         assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
         await broker.close()

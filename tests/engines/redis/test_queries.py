@@ -72,6 +72,21 @@ async def test_a_listing_of_pending_jobs_does_not_read_others(
     assert len(sent) <= 14
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+async def test_queues_with_pending_jobs_are_read_in_pages(
+    server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(queries, "PAGE", size)
+    assert await broker._engine.pending_queues() == []
+    names = ["a", "a\1", "ab", "b", "é"]
+    await broker.enqueue_many([NewJob(name, priority=number) for name in names for number in range(3)])
+    await broker.enqueue_many([NewJob(f"idle {number}", delay=60) for number in range(100)])
+    with client(server.url) as connection:
+        connection.config_resetstat()
+        assert await broker._engine.pending_queues() == names
+        assert connection.info("commandstats")["cmdstat_zrangebylex"]["calls"] <= 7
+
+
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_a_damaged_job_is_listed_once(server: Server, broker: Broker, newest_first: bool) -> None:
     """Its new head has another priority, and its old entry stays until a claim."""

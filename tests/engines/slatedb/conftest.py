@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig
+from tests.engines.slatedb.s3 import base, proxy, server
 from tests.support.processes import Spawn, spawning
+
+__all__ = ["base", "proxy", "server"]
 
 QUIET = BrokerConfig(duties=False)
 

@@ -6,9 +6,12 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
 
 from dayjob.runtime.clock import SYSTEM
 
@@ -59,6 +62,11 @@ class Proxy:
         self.latency = 0.0
         self.failing: bytes | None = None
         """The status line of the failure, or None."""
+        self.failure_body = b""
+        self.fails: Callable[[str, str], bool] = lambda method, path: True
+        """Whether a request fails, by method and path, while ``failing`` is set."""
+        self.delays: Callable[[str, str], bool] = lambda method, path: True
+        self.dropped_headers: frozenset[str] = frozenset()
         self.requests: Counter[str] = Counter()
         self.refused = 0
         self.took: list[float] = []
@@ -82,13 +90,14 @@ class Proxy:
             lines = head.decode("latin-1").split("\r\n")
             fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
             body = await reader.readexactly(int(fields.get("content-length", "0")))
-            method, begun = lines[0].split()[0], SYSTEM.elapsed()
+            (method, path), begun = lines[0].split()[:2], SYSTEM.elapsed()
             self.requests[method] += 1
-            if self.latency:
+            if self.latency and self.delays(method, path):
                 await SYSTEM.wait(asyncio.Event(), self.latency)
-            if self.failing is not None:
+            if self.failing is not None and self.fails(method, path):
                 self.refused += 1
-                writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % self.failing)
+                head = f"Content-Length: {len(self.failure_body)}\r\nConnection: close\r\n\r\n".encode()
+                writer.write(b"HTTP/1.1 %b\r\n%b%b" % (self.failing, head, self.failure_body))
             else:
                 await self._relay(lines, body, writer)
             await writer.drain()
@@ -96,7 +105,8 @@ class Proxy:
                 self.took.append(SYSTEM.elapsed() - begun)
 
     async def _relay(self, lines: list[str], body: bytes, writer: asyncio.StreamWriter) -> None:
-        kept = [line for line in lines if line and not line.lower().startswith("connection:")]
+        dropped = {"connection", *self.dropped_headers}
+        kept = [line for line in lines if line and line.partition(":")[0].lower() not in dropped]
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         async with closed_after(up_writer):
             up_writer.write("\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1") + body)
@@ -131,3 +141,25 @@ async def proxying(upstream: int) -> AsyncIterator[Proxy]:
         for task in conversations:
             task.cancel()
         await asyncio.gather(*conversations, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    server.make_bucket()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+async def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    async with proxying(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    """A prefix for this test."""
+    return f"s3://{BUCKET}/{tmp_path.name}"

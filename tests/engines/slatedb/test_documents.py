@@ -55,7 +55,7 @@ async def test_a_database_of_the_first_layout_is_migrated(url: str, path: Path) 
         assert (await reader.stats("q")).pending == 1, "a reader needs no migration"
         assert await values_of(reader._engine) == {}
     async with Broker(url, config=QUIET) as broker:
-        assert await stored_layout(url) == 2
+        assert await stored_layout(url) == 3
         assert await broker._engine.compare_and_set([WRITE])
     async with Broker(url, config=QUIET) as broker:
         assert await values_of(broker._engine) == {"a": b"1"}
@@ -66,13 +66,29 @@ async def test_a_database_of_the_first_layout_is_migrated(url: str, path: Path) 
         assert await broker.stats("q") == QueueStats(done=1)
 
 
+async def test_a_claim_of_the_second_layout_ends_at_the_first_reap(url: str, path: Path) -> None:
+    """Its row has no key, and it counts for the job whose stored epoch is smaller."""
+    pack = msgspec.msgpack.encode
+    claim = b"\x01" + pack([7, 9, "w", [[KEY, 1, 1_000_000_000]]])
+    version = {b"\x00dayjob": pack({"layout": 2})}
+    write_database(path, first_layout() | version | {b"\x01c" + bytes(7) + b"\x01": claim})
+    async with Broker(url, config=QUIET) as broker:
+        assert await stored_layout(url) == 3
+        assert await broker.stats("q") == QueueStats(running=1)
+        assert await broker.reap() == 1
+        (job,) = await broker.claim("q")
+        assert (job.key, job.attempts) == (KEY, 2)
+        await broker.ack(job)
+        assert await broker.stats("q") == QueueStats(done=1)
+
+
 async def test_a_dayjob_of_the_first_layout_refuses_this_one(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.close()
     monkeypatch.setattr(keys, "VERSION", 1)
     for refused in (url, f"{url}?readonly=1", f"{url}?takeover=1"):
-        with pytest.raises(ConfigError, match="layout 2 is from a newer dayjob"):
+        with pytest.raises(ConfigError, match="layout 3 is from a newer dayjob"):
             await Broker(refused, config=QUIET).open()
 
 

@@ -123,7 +123,7 @@ async def test_a_lost_settlement_is_reported_as_applied(slow: Broker, slow_url: 
     engine = slow._engine
     await slow.enqueue("q")
     (job,) = await slow.claim("q")
-    op = SettleOp(job.key, job.epoch, Transition.ACK, RetentionTimes())
+    op = SettleOp(job.key, job.claim, Transition.ACK, RetentionTimes())
     await lose(slow_url, engine.settle([op], token=token()))
     assert await engine.settle([op], token=again(token())) == [JobState.DONE]
     assert await engine.settle([op], token=token(number=2)) == [None]
@@ -135,7 +135,7 @@ async def test_an_unconfirmed_claim_is_released(slow: Broker, slow_url: str, fir
     await slow.enqueue("q")
     await lose(slow_url, engine.claim([REQUEST], token=first))
     [(job,)] = await engine.claim([REQUEST], token=first and again(first))
-    assert (job.attempts, job.epoch) == (1, 2), "the first claim does not count"
+    assert job.attempts == 1, "the first claim does not count"
     assert await slow.stats("q") == QueueStats(running=1)
 
 

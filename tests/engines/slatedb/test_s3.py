@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -16,34 +14,12 @@ from dayjob.model.lifecycle import Transition
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import claim_and_stay, hold, read_all, try_to_open
-from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Proxy, Server, proxying
+from tests.engines.slatedb.s3 import Proxy
 from tests.support.arrange import KEEP_ALL, quiet
 from tests.support.observe import check_counters, everything
 from tests.support.processes import Spawn, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    server.make_bucket()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-async def proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    async with proxying(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> str:
-    """A prefix for this test."""
-    return f"s3://{BUCKET}/{tmp_path.name}"
 
 
 @pytest.fixture
@@ -144,7 +120,7 @@ async def test_after_a_long_outage_a_repeated_token_gets_the_stored_reply(url: s
         proxy.failing = b"503 Slow Down"
         document = DocumentWrite("k", "a", None, b"1")
         tokens = [Token(b"%d" % slot, b"client", slot, 1) for slot in range(4)]
-        ack = SettleOp(job.key, job.epoch, Transition.ACK, RetentionTimes())
+        ack = SettleOp(job.key, job.claim, Transition.ACK, RetentionTimes())
         new = broker._validator.insertion(NewJob("r"))
         attempts = await asyncio.gather(
             engine.settle([ack], token=tokens[0]),

@@ -8,6 +8,7 @@ import pytest
 from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineFenced, EngineUnavailable
+from dayjob.engines.base import Transient
 from dayjob.engines.registry import create_engine
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.runtime.clock import SYSTEM
@@ -104,6 +105,8 @@ def test_a_refusal_comes_with_its_remedy(message: str, remedy: str) -> None:
     assert isinstance(settings.translated(uniffi.Error.Unavailable(message)), EngineUnavailable)
 
 
-def test_a_fence_is_translated_to_engine_fenced() -> None:
+def test_a_refused_conditional_write_is_a_take_over_only_at_opening() -> None:
     error = uniffi.Error.Closed(uniffi.CloseReason.FENCED, "detected newer DB client")
-    assert isinstance(settings_of("s3://bucket/jobs").translated(error), EngineFenced)
+    settings = settings_of("s3://bucket/jobs")
+    assert isinstance(settings.translated(error, opening=True), EngineFenced)
+    assert isinstance(settings.translated(error), Transient)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
-from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, NewJob
+from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, JobState, LeaseLost
 from dayjob.engines.base import DocumentWrite
 from dayjob.engines.registry import find_layout
 from dayjob.engines.sqlite import database
 from dayjob.engines.sqlite.statements import migrations
+from dayjob.model.job import NO_CLAIM
 from tests.engines.sqlite.roles import open_new
+from tests.support.arrange import record
 from tests.support.processes import Spawn, receive_from_all, start_together
 
 QUIET = BrokerConfig(duties=False)
@@ -35,16 +39,18 @@ def older(path: Path, layout: int) -> None:
             connection.executescript(script)
             connection.execute("INSERT OR REPLACE INTO dayjob_meta VALUES ('layout', ?)", (number,))
         connection.execute("INSERT INTO dayjob_queues (name, pending) VALUES ('q', 1)")
-        connection.execute(
-            """
-            INSERT INTO dayjob_jobs (
-                id, queue_id, state, priority, max_attempts, enqueued_at, run_at, dedup_until, task, payload
-            ) VALUES (?, 1, 'pending', 1000, 3, 1, 1, 'claimed', 'task', x'6f6c64')
-            """,
-            (bytes(range(16)),),
-        )
+        insert_job(connection, bytes(range(16)), 1, "pending")
         connection.execute("INSERT INTO dayjob_kv VALUES (x'6b', x'76')")
         connection.commit()
+
+
+def insert_job(connection: sqlite3.Connection, key: bytes, queue: int, state: str, **values: int) -> None:
+    row = {
+        "id": key, "queue_id": queue, "state": state, "priority": 1000, "max_attempts": 3, "enqueued_at": 1,
+        "run_at": 1, "dedup_until": "claimed", "task": "task", "payload": b"old", **values,
+    }  # fmt: skip
+    columns, places = ", ".join(row), ", ".join("?" for _ in row)
+    connection.execute(f"INSERT INTO dayjob_jobs ({columns}) VALUES ({places})", [*row.values()])
 
 
 def layout(path: Path) -> tuple[int, list[tuple[str, ...]]]:
@@ -76,19 +82,36 @@ async def test_an_older_file_is_migrated_and_keeps_its_content(
     assert layout(path)[0] == NEWEST
 
 
-async def test_dead_jobs_of_an_older_file_are_found_by_finish_time(
-    url: str, old_code: pytest.MonkeyPatch
-) -> None:
+async def test_dead_jobs_of_an_older_file_are_found_by_finish_time(path: Path, url: str) -> None:
+    older(path, 1)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO dayjob_queues (name, dead) VALUES ('r', 2)")
+        for number, finished in enumerate((5, 3, 9, 1)):
+            insert_job(connection, bytes([number]) * 16, 1 + number % 2, "dead", finished_at=finished)
+        connection.commit()
     async with Broker(url, config=QUIET) as broker:
-        made = await broker.enqueue_many([NewJob("ab"[number % 2]) for number in range(6)])
-        claimed = {job.id: job for job in await broker.claim(["a", "b"], limit=5)}
-        order = [made[number].id for number in (3, 0, 4, 1, 2)]
-        for id in order:
-            await broker.dead_letter(claimed[id], "no good")
-    old_code.undo()
+        assert [job.key[0] for job in await broker.latest_dead()] == [2, 0, 1, 3]
+        assert [job.key[0] for job in await broker.latest_dead("r")] == [1, 3]
+
+
+async def test_a_claim_of_an_older_dayjob_ends_with_its_lease(path: Path, url: str) -> None:
+    """It has no key, so no process can settle it."""
+    older(path, 3)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE dayjob_queues SET running = 1")
+        insert_job(connection, bytes(16), 1, "running", attempts=1, epoch=7, lease_expires_at=8)
+        connection.commit()
     async with Broker(url, config=QUIET) as broker:
-        assert [job.id for job in await broker.latest_dead()] == order[::-1]
-        assert [job.id for job in await broker.latest_dead("b")] == [made[1].id, made[3].id]
+        claim = await record(broker, str(UUID(int=0)))
+        assert (claim.state, claim.epoch) == (JobState.RUNNING, 7)
+        with pytest.raises(LeaseLost):
+            await broker.ack(replace(claim, claim=NO_CLAIM))
+        assert await broker.reap() == 1
+        [again] = await broker.claim("q")
+        assert (again.id, again.attempts) == (claim.id, 2)
+        with pytest.raises(LeaseLost):
+            await broker.ack(claim)
+        await broker.ack(again)
 
 
 @pytest.mark.parametrize("number", OLDER)

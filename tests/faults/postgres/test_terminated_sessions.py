@@ -97,7 +97,7 @@ async def test_a_claim(broker: Broker, interruption: Interruption, table: str) -
 
     async def claim() -> None:
         job = await claim_one(broker)
-        assert (job.epoch, job.attempts) == (1, 1)
+        assert job.attempts == 1
 
     await interruption.of(claim, table)
     assert (await broker.stats("q")).running == 1

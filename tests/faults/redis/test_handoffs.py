@@ -63,7 +63,7 @@ async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: 
         await child.wait()
         [job] = await broker.claim("q", wait=20)
         assert SYSTEM.elapsed() - begun < PROMPT
-        assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+        assert (job.id, job.attempts) == (enqueued.id, 1)
         await broker.ack(job)
 
 
@@ -78,7 +78,7 @@ async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Sp
         assert (await broker.stats("q")).running == 1
         [job] = await broker.claim("q", wait=20)
         assert SYSTEM.elapsed() - begun < PROMPT
-        assert (job.id, job.attempts, job.epoch) == (enqueued.id, 1, 2)
+        assert (job.id, job.attempts) == (enqueued.id, 1)
         child.signal(SIGCONT)
         await broker.ack(job)
         await broker.enqueue("q", encode({}), task="work")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from socket import SO_RCVBUF, SOL_SOCKET
 
 from dayjob.runtime.clock import SYSTEM
 
@@ -33,6 +34,12 @@ class Proxy:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def limit_buffers(self) -> None:
+        """Let new connections hold little data on the way, so that their clients notice a slow link."""
+        assert self._server is not None
+        for listener in self._server.sockets:
+            listener.setsockopt(SOL_SOCKET, SO_RCVBUF, 2**16)
 
     async def stop(self) -> None:
         """Stop listening, and close every connection."""

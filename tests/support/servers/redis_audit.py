@@ -72,7 +72,7 @@ def check(connection: Any, prefix: str) -> None:
     assert len({(kind, name) for kind, name, _ in documents}) == len(documents), "a document has two members"
     assert stale_waiting_claims(connection, keys) == []
     for claim in connection.zrange(keys.handoffs, 0, -1):
-        assert len(claim) == 20, f"{claim!r} is no claim"
+        assert len(claim) == 32, f"{claim!r} is no claim"
     queues = {name.decode() for name in connection.smembers(keys.queues)}
     assert {job.queue for job in jobs.values()} <= queues
 

@@ -27,6 +27,9 @@ class EngineUnderTest:
     connect: Callable[[Path], AbstractContextManager[Any]] | None = None
     """A user's own connection to the storage, with an open transaction. Needed for transactional enqueue."""
 
+    snapshot: Callable[[Path], Callable[[], None]] | None = None
+    """Copy the storage, closed by all, and return a function that restores the copy. Needed if persistent."""
+
     after: Callable[[Path], None] = lambda directory: None
     """Called when a test is over, its brokers closed: checks that nothing is left behind but what should."""
 

@@ -77,4 +77,25 @@ POSTGRES_UNUSABLE: dict[str, Callable[[Path], str]] = {
 }
 
 
-POSTGRES = EngineUnderTest("postgres", postgres.schema_url, POSTGRES_DAMAGE, POSTGRES_UNUSABLE, _transaction)
+def _snapshot(directory: Path) -> Callable[[], None]:
+    """A copy of the tables that writes change. Identity columns keep their values."""
+    schema = postgres.schema_of(directory)
+    rows: dict[str, bytes] = {}
+    with _console(directory) as connection, connection.cursor() as cursor:
+        for table in ("jobs", "counters", "replies", "kv", "documents", "pauses"):
+            with cursor.copy(f'COPY "{schema}".{table} TO STDOUT') as copy:
+                rows[table] = b"".join(map(bytes, copy))
+
+    def restore() -> None:
+        with _console(directory) as connection, connection.cursor() as cursor:
+            for table, content in rows.items():
+                cursor.execute(f'TRUNCATE "{schema}".{table}')
+                with cursor.copy(f'COPY "{schema}".{table} FROM STDIN') as copy:
+                    copy.write(content)
+
+    return restore
+
+
+POSTGRES = EngineUnderTest(
+    "postgres", postgres.schema_url, POSTGRES_DAMAGE, POSTGRES_UNUSABLE, _transaction, _snapshot
+)

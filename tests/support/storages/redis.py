@@ -37,7 +37,7 @@ REDIS_DAMAGE = {
     "half a head": _redis_damage(lambda record: record[:40]),
     "another format": _redis_damage(lambda record: b"\x09" + record[1:]),
     "no such state": _redis_damage(lambda record: record[:1] + b"\x07" + record[2:]),
-    "sizes beyond the end": _redis_damage(lambda record: record[:75] + b"\xff\xff" + record[77:]),
+    "sizes beyond the end": _redis_damage(lambda record: record[:95] + b"\xff\xff" + record[97:]),
     "half the facts": _redis_damage(lambda record: record[:-9]),
     "text for facts": _redis_damage(lambda record: record[:-8] + b"text"),
     "a task that is no text": _redis_damage(lambda record: record.replace(b"\xa1t", b"\xa1\xff")),
@@ -69,4 +69,19 @@ REDIS_UNUSABLE: dict[str, Callable[[Path], str]] = {
 }
 
 
-REDIS = EngineUnderTest("redis", url_of, REDIS_DAMAGE, REDIS_UNUSABLE, after=audit)
+def _redis_snapshot(directory: Path) -> Callable[[], None]:
+    pattern = Keys(prefix_of(directory)).named("*")
+    with client(url_of(directory)) as connection:
+        kept = [key for key in connection.scan_iter(pattern) if b":reply:" not in key]
+        dumps = {key: connection.dump(key) for key in kept}
+
+    def restore() -> None:
+        with client(url_of(directory)) as connection:
+            connection.delete(*connection.scan_iter(pattern))
+            for key, dump in dumps.items():
+                connection.restore(key, 0, dump)
+
+    return restore
+
+
+REDIS = EngineUnderTest("redis", url_of, REDIS_DAMAGE, REDIS_UNUSABLE, snapshot=_redis_snapshot, after=audit)

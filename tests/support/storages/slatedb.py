@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -86,4 +87,16 @@ SLATEDB_UNUSABLE: dict[str, Callable[[Path], str]] = {
 }
 
 
-SLATEDB = EngineUnderTest("slatedb", slatedb_url, SLATEDB_DAMAGE, SLATEDB_UNUSABLE)
+def _slatedb_snapshot(directory: Path) -> Callable[[], None]:
+    shutil.copytree(directory / "jobs", directory / "snapshot")
+
+    def restore() -> None:
+        shutil.rmtree(directory / "jobs")
+        (directory / "snapshot").rename(directory / "jobs")
+
+    return restore
+
+
+SLATEDB = EngineUnderTest(
+    "slatedb", slatedb_url, SLATEDB_DAMAGE, SLATEDB_UNUSABLE, snapshot=_slatedb_snapshot
+)

@@ -102,4 +102,18 @@ SQLITE_UNUSABLE: dict[str, Callable[[Path], str]] = {
 }
 
 
-SQLITE = EngineUnderTest("sqlite", sqlite_url, SQLITE_DAMAGE, SQLITE_UNUSABLE, _sqlite_transaction)
+def _sqlite_snapshot(directory: Path) -> Callable[[], None]:
+    files = {file: file.read_bytes() for file in directory.glob("jobs.db*")}
+
+    def restore() -> None:
+        for file in directory.glob("jobs.db*"):
+            file.unlink()
+        for file, content in files.items():
+            file.write_bytes(content)
+
+    return restore
+
+
+SQLITE = EngineUnderTest(
+    "sqlite", sqlite_url, SQLITE_DAMAGE, SQLITE_UNUSABLE, _sqlite_transaction, _sqlite_snapshot
+)

@@ -30,9 +30,10 @@ async def test_arguments_are_rebuilt_and_the_context_is_passed(app: App) -> None
     id = UUID(int=5)
     handle = await tasks.describe.aenqueue(NOON, id, tasks.Place("Bern"), note="é")
     [result] = await done(app, handle.id)
+    job = await record(app.broker, handle.id)
     assert result.pop("pid") != os.getpid()
     assert result == {
-        "kinds": ["datetime", "UUID", "Place"], "city": "Bern", "note": "é", "attempt": 1, "epoch": 1,
+        "kinds": ["datetime", "UUID", "Place"], "city": "Bern", "note": "é", "attempt": 1, "epoch": job.epoch,
         "id": handle.id, "queue": "default",
     }  # fmt: skip
     assert (await handle.aresult(timeout=5))["city"] == "Bern"

@@ -88,7 +88,6 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Tenant", job.tenant),
         ("Worker", job.worker),
         ("Dedup key", job.dedup_key),
-        ("Claims", f"{job.epoch:,}" if job.epoch > job.attempts else None),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Error", error_pattern(job.last_error) if job.last_error else None),
     ]

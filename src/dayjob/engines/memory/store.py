@@ -85,12 +85,12 @@ class MemoryStore(Store):
     # Claims.
 
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         active, facts = self._active, self._facts
         jobs: list[Job] = []
         for record in active.take_pending(queue, now):
-            records.claim(record, now, lease, worker)
+            records.claim(record, now, lease, worker, key)
             active.release(record)
             active.enter(record)
             job = record.to_claimed_job(facts[record.key])
@@ -105,7 +105,7 @@ class MemoryStore(Store):
     async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
         return self._active.claimed_by({*workers}, limit)
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return self._active.cancel_requests()
 
     # Jobs by time.

@@ -24,8 +24,6 @@ _ENOUGH_BYTES = BATCH_BYTES // 2
 """Payload bytes after which a claim returns, even with fewer jobs than its limit."""
 
 Rows = Sequence[Sequence[Any]]
-Corrupt = tuple[bytes, int, str]
-"""The claim ``(key, epoch)`` of a job that can't be decoded, and the error."""
 
 
 class Claimer:
@@ -65,13 +63,13 @@ class Claimer:
         of the first try, if there are any.
         """
         if repeated and (found := await self._find(request, key)):
-            return await self._decode(found, request, now)
+            return await self._decode(found, request, now, key)
         jobs: list[Job] = []
         size = 0
         while len(jobs) < request.limit:
             limit = min(request.limit - len(jobs), self._most_rows)
             found = await self._take(request, limit, BATCH_BYTES - size, now, key)
-            jobs += await self._decode(found, request, now)
+            jobs += await self._decode(found, request, now, key)
             if len(jobs) == request.limit:
                 break
             size += sum(len(row[rows.PAYLOAD]) for row in found)
@@ -82,7 +80,8 @@ class Claimer:
                 self._most_rows = min(2 * self._most_rows, BATCH)
             elif not self._hints.drop([queue for queue, _ in request.queues]):
                 break
-        return jobs
+        # A job whose lease ended between two statements may be claimed by both: its last claim counts.
+        return list({job.key: job for job in jobs}.values())
 
     async def _take(self, request: ClaimRequest, limit: int, size: int, now: int | None, key: bytes) -> Rows:
         queues = [queue for queue, _ in request.queues]
@@ -109,18 +108,19 @@ class Claimer:
 
         return await self._database.read(find)
 
-    async def _decode(self, found: Rows, request: ClaimRequest, now: int | None) -> list[Job]:
+    async def _decode(self, found: Rows, request: ClaimRequest, now: int | None, key: bytes) -> list[Job]:
         """Decode the rows of ``claim.sql``. Quarantine those that can't be decoded."""
         jobs: list[Job] = []
-        corrupt: list[Corrupt] = []
+        corrupt: list[bytes] = []
+        errors: list[str] = []
         for row in found:
             try:
-                jobs.append(rows.claimed_job(row, request.worker))
+                jobs.append(rows.claimed_job(row, request.worker, key))
             except rows.Corrupt as error:
-                corrupt.append((row[rows.KEY], row[rows.EPOCH], rows.corrupt_text(error)))
+                corrupt.append(row[rows.KEY])
+                errors.append(rows.corrupt_text(error))
         if corrupt:
-            keys, epochs, errors = (list(column) for column in zip(*corrupt, strict=True))
-            await self._database.fetch("quarantine", now, keys, epochs, errors)
+            await self._database.fetch("quarantine", now, key, corrupt, errors)
         return jobs
 
 

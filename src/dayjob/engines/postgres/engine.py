@@ -158,19 +158,19 @@ class PostgresEngine:
         found = await self._database.fetch(
             "renew", now,
             [renewal.key for renewal in ordered],
-            [renewal.epoch for renewal in ordered],
+            [renewal.claim for renewal in ordered],
             [renewal.lease for renewal in ordered],
         )  # fmt: skip
         renewed = {(row[0], row[1]): Renewed(row[2], row[3]) for row in found}
-        return [renewed.get((renewal.key, renewal.epoch), Renewed(None)) for renewal in renewals]
+        return [renewed.get((renewal.key, renewal.claim), Renewed(None)) for renewal in renewals]
 
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
-        latest = {(report.key, report.epoch): report for report in rows.in_lock_order(reports)}
+        latest = {(report.key, report.claim): report for report in rows.in_lock_order(reports)}
         await self._database.execute(
             "record_progress",
             token,
             [key for key, _ in latest],
-            [epoch for _, epoch in latest],
+            [claim for _, claim in latest],
             [rows.json_text((report.fraction, report.message)) for report in latest.values()],
         )
 
@@ -205,7 +205,7 @@ class PostgresEngine:
         notifier.jobs_finished(list(ended))
         return outcomes
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return [(row[0], row[1]) for row in await self._database.fetch("cancel_requests")]
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
@@ -269,6 +269,9 @@ class PostgresEngine:
         found = await self._database.fetch("stats")
         self._database.fold_if_many(sum(row[7] for row in found) - len(found))
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
+
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
 
     async def position(self, key: bytes, limit: int) -> int:
         found: int = (await self._database.fetch("position", key, limit))[0][0]

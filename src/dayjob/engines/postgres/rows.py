@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
-from dayjob.model.job import Failure, Job, JobState, id_text
+from dayjob.model.job import NO_CLAIM, Failure, Job, JobState, id_text
 
 Row = Sequence[Any]
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
@@ -81,18 +81,18 @@ def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
 
 def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
     """Return the parameters of ``ack.sql`` from the second on; the driver encodes arrays item by item."""
-    ops = in_lock_order(ops)
     keys = b"".join([op.key for op in ops]).hex(",", 16)
-    epochs = ",".join([str(op.epoch) for op in ops])
-    return f"{{{keys}}}", f"{{{epochs}}}", len(ops)
+    claims = b"".join([op.claim for op in ops]).hex(",", 16)
+    return f"{{{keys}}}", f"{{{claims}}}", len(ops)
 
 
-def settle_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
-    """Return the parameters of ``settle.sql`` from the third on."""
-    ops = in_lock_order(ops)
+def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list[Any]]:
+    """Return the parameters of ``settle.sql`` from the third on. They are numbered from ``first`` on."""
+    numbered = sorted(enumerate(settlements, first), key=lambda item: item[1].key)  # The lock order.
+    ops = [op for _, op in numbered]
     return [
         [op.key for op in ops],
-        [op.epoch for op in ops],
+        [op.claim for op in ops],
         [op.transition._value_ for op in ops],
         [op.error for op in ops],
         [op.delay for op in ops],
@@ -101,6 +101,7 @@ def settle_columns(ops: Sequence[SettleOp]) -> list[list[Any]]:
         [_retention(op.retention.done) for op in ops],
         [_retention(op.retention.dead) for op in ops],
         [_retention(op.retention.cancelled) for op in ops],
+        [number for number, _ in numbered],
     ]
 
 
@@ -125,12 +126,14 @@ CLAIM_COLUMNS = (
     "id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, "
     "run_at, claimed_at, lease_expires_at, expires_at, last_error, cancel_requested"
 )
-JOB_COLUMNS = f"state, finished_at, errors, dedup_key, dedup_until, worker, result, progress, {CLAIM_COLUMNS}"
-KEY, QUEUE, PAYLOAD, HEADERS, PRIORITY, EPOCH = 0, 1, 3, 4, 6, 9
+JOB_COLUMNS = (
+    "state, finished_at, errors, dedup_key, dedup_until, worker, claim, result, progress, " + CLAIM_COLUMNS
+)
+KEY, QUEUE, PAYLOAD, HEADERS, PRIORITY = 0, 1, 3, 4, 6
 """Positions in ``CLAIM_COLUMNS``."""
 
 
-def claimed_job(row: Row, worker: str | None) -> Job:
+def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     """Decode the columns of a claim. Raise ``Corrupt`` if they can't be decoded."""
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
      claimed, lease, expires, last_error, cancel_requested, *_) = row  # fmt: skip
@@ -139,18 +142,19 @@ def claimed_job(row: Row, worker: str | None) -> Job:
         headers={} if headers is None else _headers(headers), tenant=tenant, priority=priority,
         state=JobState.RUNNING, attempts=attempts, max_attempts=max_attempts, epoch=epoch,
         enqueued_us=enqueued, run_us=run, claimed_us=claimed, lease_us=lease, expires_us=expires,
-        last_error=last_error, cancel_requested=cancel_requested, worker=worker,
+        last_error=last_error, cancel_requested=cancel_requested, worker=worker, claim=claim,
     )  # fmt: skip
 
 
 def full_job(row: Row) -> Job:
     """Decode the columns of a job. Headers that are corrupt are left out and reported in ``last_error``."""
-    state, finished, errors, dedup_key, dedup_until, worker, result, progress, *claimed = row
+    state, finished, errors, dedup_key, dedup_until, worker, claim, result, progress, *rest = row
+    claim = claim or NO_CLAIM
     try:
-        job = claimed_job(claimed, worker)
+        job = claimed_job(rest, worker, claim)
     except Corrupt as error:
-        claimed[HEADERS] = None
-        job = claimed_job(claimed, worker)
+        rest[HEADERS] = None
+        job = claimed_job(rest, worker, claim)
         job.last_error = job.last_error or corrupt_text(error)
     job.state = _STATES.get(state, JobState.DEAD)
     job.finished_us = finished

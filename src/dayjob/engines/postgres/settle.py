@@ -12,11 +12,11 @@ from dayjob.engines.base import SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.rows import ack_columns, settle_columns
-from dayjob.model.job import FINISHED, JobState, id_key
+from dayjob.engines.postgres.rows import ack_columns, in_lock_order, settle_columns
+from dayjob.model.job import FINISHED, JobState
 from dayjob.runtime.signals import DUE
 
-Claim = tuple[bytes, int]
+Claim = tuple[bytes, bytes]
 Settled = dict[Claim, tuple[JobState, str]]
 """The new state and the queue of each job whose claim was current, by that claim."""
 
@@ -33,18 +33,19 @@ async def settle(
     if len({op.key for op in ops}) < len(ops):
         first: dict[Claim, SettleOp] = {}
         for op in ops:
-            first.setdefault((op.key, op.epoch), op)
+            first.setdefault((op.key, op.claim), op)
         sent = list(first.values())
     if all(op.plain for op in sent):
+        sent = in_lock_order(sent)
         reply = await database.write_statement("ack", token, *ack_columns(sent))
-        if reply is None and sent is ops:
+        if reply is None and len(sent) == len(ops):
             notifier.jobs_finished([op.key for op in ops])
             return [JobState.DONE] * len(ops)
     elif not any(op.insert or op.kv for op in sent):
         reply = await database.write_statement("settle", token, now, *settle_columns(sent))
     else:
         reply = await _settle_with_effects(database, notifier, sent, now, token)
-    settled = {(op.key, op.epoch): _DONE for op in sent} if reply is None else _decode(reply)
+    settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _decode(reply, sent)
     notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
     if any(state not in FINISHED for state, _ in settled.values()):
         notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
@@ -53,15 +54,16 @@ async def settle(
     for op in ops:
         if op.insert:
             notifier.jobs_inserted(op.insert)
-    return [settled.pop((op.key, op.epoch), _LOST)[0] for op in ops]
+    return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
 
 
-def _decode(reply: Sequence[str]) -> Settled:
-    """Decode the reply of ``settle.sql`` or ``ack.sql``."""
+def _decode(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:
+    """Decode the reply of ``settle.sql`` or ``ack.sql`` to these settlements."""
     settled = {}
     for text in reply:
-        id, epoch, state, queue = text.split(" ", 3)
-        settled[id_key(id), int(epoch)] = (_STATES[state], queue)
+        number, state, queue = text.split(" ", 2)
+        op = sent[int(number) - 1]
+        settled[op.key, op.claim] = (_STATES[state], queue)
     return settled
 
 
@@ -73,13 +75,15 @@ async def _settle_with_effects(
 
     async def run(connection: Connection) -> StoredReply:
         reply: list[str] = []
+        first = 1
         async with connection.transaction():
             transaction = Transaction(connection.fetch, database.statements, now, notifier.channel, message)
             for step in _in_steps(ops):
-                found = await transaction.run("settle", None, now, *settle_columns(step))
+                found = await transaction.run("settle", None, now, *settle_columns(step, first))
+                first += len(step)
                 reply += found[0][0]
-                settled = _decode(found[0][0])
-                await _write_effects(transaction, [op for op in step if (op.key, op.epoch) in settled])
+                settled = _decode(found[0][0], ops)
+                await _write_effects(transaction, [op for op in step if (op.key, op.claim) in settled])
             await transaction.run("store_reply", key, reply)
         return reply
 

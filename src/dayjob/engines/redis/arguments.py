@@ -11,7 +11,7 @@ from dayjob.model.lifecycle import Transition
 
 Arguments = list[bytes | str | int]
 
-_SETTLE_OP = Layout(">IBBIq")
+_SETTLE_OP = Layout(">16sBBIq")
 TRANSITION_CODES = {
     Transition.ACK: 1, Transition.NACK: 2, Transition.DEAD_LETTER: 3, Transition.RELEASE: 4,
     Transition.SNOOZE: 5, Transition.MARK_CANCELLED: 6,
@@ -69,7 +69,7 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
                 given += pair
         numbers.append(
             _SETTLE_OP.pack(
-                op.epoch, TRANSITION_CODES[op.transition], flags, len(op.kv) if op.kv else 0,
+                op.claim, TRANSITION_CODES[op.transition], flags, len(op.kv) if op.kv else 0,
                 op.delay,
             )
             + record.retention(op.retention)

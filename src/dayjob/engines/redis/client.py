@@ -162,10 +162,12 @@ class Client:
         head = self.script_head(now)
         return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
 
-    def script_head(self, now: int | None, number: int = 0, step: int = 0) -> tuple[bytes | str | int, ...]:
+    def script_head(
+        self, now: int | None, number: int = 0, step: int = 0, key: bytes = b""
+    ) -> tuple[bytes | str | int, ...]:
         """Return the first arguments of every script; see ``lua/shared/1_keys.lua``."""
         keys = self.settings.keys
-        return ("" if now is None else now, keys.changes, keys.ends, number, step, self._replies_kept)
+        return ("" if now is None else now, keys.changes, keys.ends, number, step, key, self._replies_kept)
 
     def begin(self, *commands: Command) -> Coroutine[Any, Any, list[Any]]:
         """``execute_retrying``; if a connection is idle, the commands are written before this returns."""

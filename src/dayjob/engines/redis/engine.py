@@ -55,7 +55,7 @@ _EXAMINED = 250
 _HANDOFFS_CHECKED = 1_000_000
 """Microseconds until unacknowledged hand-offs are looked for again, while claims wait for hand-offs."""
 
-_CLAIM = Layout(">16sI")
+_CLAIM = Layout("16s16s")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
 
@@ -126,7 +126,7 @@ class RedisEngine:
         if token is None:
             token = _new_token()
         keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
-        head = self._client.script_head(now, token.number, step)
+        head = self._client.script_head(now, token.number, step, token.key)
         return await self._client.run(verb, keys, (*head, *given))
 
     # Insert.
@@ -188,7 +188,7 @@ class RedisEngine:
                     jobs.append(record.claimed_job(key, blob, payload))
                 except record.Corrupt as error:
                     keys.append(key)
-                    errors += (record.epoch_of(blob), str(error))
+                    errors += (record.claim_of(blob), str(error))
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
@@ -202,7 +202,7 @@ class RedisEngine:
         A late job is delivered only after the reply, which shows whether its claim is still current.
         """
         reply = self._client.begin(
-            ("ZREM", self._keys.handoffs, job.key + job.epoch.to_bytes(4)),
+            ("ZREM", self._keys.handoffs, job.key + job.claim),
             ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
         )
         if not late:
@@ -236,7 +236,7 @@ class RedisEngine:
     ) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
         for renewal in renewals:
-            given += (renewal.epoch, renewal.lease)
+            given += (renewal.claim, renewal.lease)
         reply = await self._run(token, "renew", now, *given)
         renewed: list[Renewed] = []
         for start in range(0, len(reply), 9):
@@ -247,7 +247,7 @@ class RedisEngine:
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
-            given += (report.epoch, record.progress(report.fraction, report.message))
+            given += (report.claim, record.progress(report.fraction, report.message))
         await self._run(token, "record_progress", None, *given)
 
     # Jobs by id.
@@ -262,7 +262,7 @@ class RedisEngine:
         given = (arguments.ids(keys), *arguments.retention(retention))
         return [_OUTCOMES[code] for code in await self._run(token, "cancel", now, *given)]
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         await self._listen()
         (keys,) = await self._client.execute(("SMEMBERS", self._keys.cancel_requests))
         if not keys:
@@ -325,6 +325,10 @@ class RedisEngine:
         await self._listen()
         found = await queries.stats(self._client)
         return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
+
+    async def pending_queues(self) -> list[str]:
+        await self._listen(for_claims=True)
+        return await queries.pending_queues(self._client)
 
     async def position(self, key: bytes, limit: int) -> int:
         return await queries.position(self._client, key, limit)

@@ -29,7 +29,7 @@ key                  type    content                                         rem
 ``dead_index``       zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
-``handoffs``         zset    id epoch by the deadline of the acknowledgment  by the acknowledgment, or after
+``handoffs``         zset    id claim by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``handoff_clients``  zset    client by the time of its first hand-off        by its acknowledgment or next
                              without an acknowledgment                       claim, or after ten minutes
@@ -51,7 +51,7 @@ Payloads and results are apart from the records, so that a transition neither re
 claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
-payloads and results to keys of their own.
+payloads and results to keys of their own, and added the claim to the records.
 """
 
 from __future__ import annotations

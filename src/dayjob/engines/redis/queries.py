@@ -50,6 +50,16 @@ async def stats(client: Client) -> dict[str, QueueStats]:
     return dict(sorted(found.items()))
 
 
+async def pending_queues(client: Client) -> list[str]:
+    """Return the queues with pending jobs, in name order, without reading the names of the others."""
+    found: list[bytes] = []
+    while True:
+        page = await client.run_idempotent("pending_queues", found[-1] if found else b"", PAGE)
+        found += page
+        if len(page) < PAGE:
+            return [name.decode() for name in found]
+
+
 async def get(client: Client, keys: Sequence[bytes], *, tries: int = _TRIES) -> list[Job | None]:
     """Return the full records. Those whose head can't be read are repaired first.
 

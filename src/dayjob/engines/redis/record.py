@@ -30,7 +30,7 @@ TIME = Layout(">q")
 RETENTION = Layout(">qqq")
 NUMBERS = Layout(">BIIIqq")
 _FORMAT = 2
-_HEAD = Layout(">BBBIIIIqqqqqqqHHHIIII")
+_HEAD = Layout(">BBBIIIQ16sqqqqqqqHHHIIII")
 _SIZE = Layout(">I")
 _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
@@ -96,8 +96,8 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
 
     With ``facts``, those of the record are ignored, and the payload is not checked.
     """
-    (_, _, flags, priority, attempts, max_attempts, epoch, enqueued, run, claimed, lease, _, expires, _,
-     queue_size, dedup_size, worker_size, error_size, errors_size, progress_size, payload_size
+    (_, _, flags, priority, attempts, max_attempts, epoch, claim, enqueued, run, claimed, lease, _, expires,
+     _, queue_size, dedup_size, worker_size, error_size, errors_size, progress_size, payload_size
      ) = _HEAD.unpack_from(record)  # fmt: skip
     end = _HEAD.size + queue_size
     queue = record[_HEAD.size : end].decode("utf-8", "replace")
@@ -115,7 +115,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
         key=key, queue=queue, task=facts.task, payload=payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
-        lease_us=lease,
+        lease_us=lease, claim=claim,
     )  # fmt: skip
     if worker_size:
         job.worker = record[worker_at:error_at].decode("utf-8", "replace")
@@ -128,9 +128,9 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     return job
 
 
-def epoch_of(record: bytes) -> int:
-    epoch: int = _HEAD.unpack_from(record)[6]
-    return epoch
+def claim_of(record: bytes) -> bytes:
+    claim: bytes = _HEAD.unpack_from(record)[7]
+    return claim
 
 
 def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | None = None) -> Job:
@@ -139,7 +139,7 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     Raise ``Unreadable`` if the head is damaged; the ``repair`` script makes a new one.
     """
     try:
-        (format, state, flags, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes, _
+        (format, state, flags, _, _, _, _, _, _, _, claimed, lease, finished, _, _, *sizes, _
          ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None

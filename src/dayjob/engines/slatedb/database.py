@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from slatedb import uniffi
 
 from dayjob.engines.slatedb.ffi import Row, choose
 from dayjob.engines.slatedb.settings import SlateSettings
+from dayjob.errors import DayjobError, EngineUnavailable
+from dayjob.runtime.clock import SYSTEM
+
+Reply = TypeVar("Reply")
 
 _ROWS = 1000
 _LOG = uniffi.FlushOptions(flush_type=uniffi.FlushType.WAL)
+_TABLE = uniffi.FlushOptions(flush_type=uniffi.FlushType.MEM_TABLE)
 _CONCURRENT_READS = 64
 
 
 class Source:
-    """A database to read from, through a writer or a reader."""
+    """A database to read from, through a writer or a reader. SlateDB repeats a refused read for ever.
+
+    A read is cut off at ``deadline``, or after ``timeout`` seconds if that is None. ``cause`` is the reason,
+    if it is known.
+    """
 
     def __init__(self, settings: SlateSettings, handle: Any) -> None:
         self.settings = settings
+        self.deadline: float | None = None
+        self.cause: str | None = None
         self._handle = handle
         self._ffi = choose()
 
-    async def get(self, key: bytes) -> bytes | None:
+    async def _read(self, work: Awaitable[Reply]) -> Reply:
+        deadline = SYSTEM.elapsed() + self.settings.timeout if self.deadline is None else self.deadline
         try:
-            value: bytes | None = await self._handle.get(key)
-            return value
+            async with asyncio.timeout_at(deadline):
+                return await work
+        except TimeoutError:
+            raise self.settings.timed_out(self.cause) from None
         except uniffi.Error as error:
             raise self.settings.translated(error) from error
 
+    async def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = await self._read(self._handle.get(key))
+        return value
+
     async def written_ms(self, key: bytes) -> int | None:
         """Return the time of the row's last write by SlateDB's clock, in milliseconds; None without a row."""
-        try:
-            row = await self._handle.get_key_value(key)
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+        row = await self._read(self._handle.get_key_value(key))
         return None if row is None else int(row.create_ts)
 
     async def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -74,32 +89,26 @@ class Source:
             max_fetch_tasks=4,
             order=uniffi.IterationOrder.DESCENDING if backwards else uniffi.IterationOrder.ASCENDING,
         )
-        try:
-            iterator = await self._handle.scan_prefix_with_options(prefix, bounds, options)
-            rows = await self._ffi.rows(iterator, chunk)
-            while len(rows) == chunk:
-                if once:
-                    following = asyncio.ensure_future(self._ffi.rows(iterator, chunk))
-                    yield rows
-                    rows = await following
-                else:
-                    yield rows
-                    rows = await self._ffi.rows(iterator, chunk)
-            if rows:
+        iterator = await self._read(self._handle.scan_prefix_with_options(prefix, bounds, options))
+        rows = await self._read(self._ffi.rows(iterator, chunk))
+        while len(rows) == chunk:
+            if once:
+                following = asyncio.ensure_future(self._read(self._ffi.rows(iterator, chunk)))
                 yield rows
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+                rows = await following
+            else:
+                yield rows
+                rows = await self._read(self._ffi.rows(iterator, chunk))
+        if rows:
+            yield rows
 
     async def versions(self, prefix: bytes) -> dict[bytes, int]:
         """Return the sequence number of the last write of each row under the prefix."""
         bounds = uniffi.KeyRange(start=None, start_inclusive=True, end=None, end_inclusive=False)
         found: dict[bytes, int] = {}
-        try:
-            iterator = await self._handle.scan_prefix(prefix, bounds)
-            while rows := await iterator.next_batch(_ROWS):
-                found |= {row.key: row.seq for row in rows}
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+        iterator = await self._read(self._handle.scan_prefix(prefix, bounds))
+        while rows := await self._read(iterator.next_batch(_ROWS)):
+            found |= {row.key: row.seq for row in rows}
         return found
 
     async def first(self, prefix: bytes, *, backwards: bool = False) -> Row | None:
@@ -115,7 +124,7 @@ class Database(Source):
     """A writer."""
 
     async def write(self, changes: Mapping[bytes, bytes | None]) -> uniffi.WriteHandle:
-        """Apply the changes atomically; None deletes. The handle waits for their durability."""
+        """Apply the changes atomically; None deletes. It waits while too many are not durable yet."""
         batch = uniffi.WriteBatch()
         put, delete = self._ffi.put, self._ffi.delete
         for key, value in changes.items():
@@ -129,15 +138,23 @@ class Database(Source):
         except uniffi.Error as error:
             raise self.settings.translated(error) from error
 
-    async def flush(self) -> None:
-        """Make the earlier writes durable."""
+    async def wait_durable(self, handle: uniffi.WriteHandle) -> None:
         try:
-            await self._handle.flush_with_options(_LOG)
+            await handle.await_durable()
+        except uniffi.Error as error:
+            raise self.settings.translated(error) from error
+
+    async def flush(self, *, table: bool = False) -> None:
+        """Make the earlier writes durable, in the log or in a table."""
+        try:
+            await self._handle.flush_with_options(_TABLE if table else _LOG)
         except uniffi.Error as error:
             raise self.settings.translated(error) from error
 
     @property
-    def fenced(self) -> bool:
-        """Return whether another writer is known to have taken over."""
+    def stopped(self) -> DayjobError | None:
+        """Return the reason why SlateDB has stopped by itself, if it has."""
         reason: Any = self._handle.status().close_reason
-        return reason is uniffi.CloseReason.FENCED
+        if reason is uniffi.CloseReason.FENCED:
+            return self.settings.lost()
+        return None if reason is None else EngineUnavailable(f"{self.settings.url}: SlateDB has stopped")

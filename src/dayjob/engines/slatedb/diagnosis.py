@@ -8,17 +8,10 @@ from dayjob.engines.slatedb.settings import SlateSettings
 
 
 def diagnose(settings: SlateSettings) -> list[Diagnostic]:
-    diagnostics = [
-        Diagnostic("layout", "ok", f"version {VERSION} at {settings.store}{settings.path.lstrip('/')}")
-    ]
+    text = "accepted jobs are in the bucket"
     if settings.local:
-        diagnostics.append(
-            Diagnostic(
-                "durability", "warning",
-                "file:// survives a kill of the process, but not a power cut: its writes are not synced",
-                "use sqlite:/// on one machine, or a bucket",
-            )
-        )  # fmt: skip
-    else:
-        diagnostics.append(Diagnostic("durability", "ok", "accepted jobs are in the bucket"))
-    return diagnostics
+        text = "jobs survive a kill of the process, but not a power cut: file:// does not sync its writes"
+    return [
+        Diagnostic("layout", "ok", f"version {VERSION} at {settings.store}{settings.path.lstrip('/')}"),
+        Diagnostic("durability", "ok", text),
+    ]

@@ -13,7 +13,7 @@ from dayjob.engines.slatedb.diagnosis import diagnose
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.store_thread import StoreThread
-from dayjob.errors import Closed, ConfigError
+from dayjob.errors import Closed, ConfigError, EngineFenced, EngineUnavailable
 from dayjob.model.job import Enqueued
 from dayjob.runtime.clock import Clock
 
@@ -29,7 +29,11 @@ CAPABILITIES = Capabilities(
 
 
 class SlateEngine(LocalEngine[SlateStore]):
-    """Jobs in an object store."""
+    """Jobs in an object store.
+
+    A thread that has failed is replaced with the next call: the database is opened again, unless another
+    process has taken it over. Claims survive that.
+    """
 
     capabilities = CAPABILITIES
 
@@ -37,27 +41,56 @@ class SlateEngine(LocalEngine[SlateStore]):
         super().__init__(clock, settings.timeout)
         self.settings = settings
         self._thread: StoreThread | None = None
+        self._reopening: asyncio.Task[StoreThread] | None = None
 
     async def open(self) -> None:
-        thread = handles.acquire(self.settings)
+        self._thread = await self._acquire()
+
+    async def close(self) -> None:
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.subscribers.remove(self.signals)
+            await self._release(thread)
+
+    async def _acquire(self, *, again: bool = False) -> StoreThread:
+        thread = handles.acquire(self.settings, again=again)
         try:
             await asyncio.shield(asyncio.wrap_future(thread.opened))
         except BaseException:
             await self._release(thread)
             raise
         thread.subscribers.add(self.signals)
-        self._thread = thread
-
-    async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.subscribers.remove(self.signals)
-            await self._release(thread)
+        return thread
 
     async def _release(self, thread: StoreThread) -> None:
         if handles.release(thread):
             await asyncio.shield(asyncio.wrap_future(thread.closed))
             handles.forget(thread)
+
+    async def _reopen(self, failed: StoreThread) -> StoreThread:
+        """Replace the failed thread. A refusal of the store is reported as unavailable: it may pass."""
+        try:
+            thread = self._thread = await self._acquire(again=True)
+        except EngineFenced as error:
+            failed.failure = error
+            raise
+        except ConfigError as error:
+            raise EngineUnavailable(str(error)) from error
+        failed.subscribers.remove(self.signals)
+        await self._release(failed)
+        self.signals.publish_all()
+        return thread
+
+    async def _usable(self, thread: StoreThread) -> StoreThread:
+        """Return the thread, or its successor if it has failed. All callers wait for the same one."""
+        if isinstance(thread.failure, EngineFenced):
+            return thread
+        if self._reopening is None or self._reopening.done():
+            self._reopening = asyncio.ensure_future(self._reopen(thread))
+        return await asyncio.shield(self._reopening)
 
     async def _write(
         self,
@@ -65,9 +98,12 @@ class SlateEngine(LocalEngine[SlateStore]):
         token: Token | None = None,
         claims: Claims[Reply] | None = None,
     ) -> Reply:
-        if self._thread is None:
+        thread = self._thread
+        if thread is None:
             raise Closed(f"{self.settings.url}: the engine is not open")
-        return await self._thread.run(verb, token, claims)
+        if thread.failure is not None:
+            thread = await self._usable(thread)
+        return await thread.run(verb, token, claims)
 
     async def insert_tx(
         self, connection: Any, jobs: Sequence[Insertion], now: int | None = None

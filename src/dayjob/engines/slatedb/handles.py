@@ -16,25 +16,32 @@ _threads: dict[Any, StoreThread] = {}
 _lock = Lock()
 _lost: set[Any] = set()
 """Databases that were taken over from this process. It does not take them back: that would never end."""
+_epochs: dict[Any, int] = {}
+"""The largest epoch that this process may have opened each database with, if a thread of it has failed."""
 _inherited = False
 
 
-def acquire(settings: SlateSettings) -> StoreThread:
-    """Return the open or opening thread of the database, shared by all its engines."""
+def acquire(settings: SlateSettings, *, again: bool = False) -> StoreThread:
+    """Return the open or opening thread of the database, shared by all its engines.
+
+    ``again`` opens the database only if no other process has opened it since this one has lost it.
+    """
     if _inherited:
         raise ConfigError(
             f"{settings.url}: this process was forked from one that had SlateDB open, and its threads "
             "did not survive the fork: start processes with the 'spawn' method"
         )
     with _lock:
-        thread = _threads.get(settings.identity)
-        if thread is not None and isinstance(thread.failure, EngineFenced):
-            _lost.add(settings.identity)
-        if settings.identity in _lost:
+        identity = settings.identity
+        thread = _threads.get(identity)
+        if thread is not None and thread.failure is not None:
+            _remember(thread)
+        if again or identity in _lost:
             settings = replace(settings, take_over=False)
         if thread is None or thread.users == 0 or thread.failure is not None:
             ending = thread.closed if thread is not None and thread.failure is None else None
-            thread = _threads[settings.identity] = StoreThread(settings, ending)
+            thread = StoreThread(settings, ending, _epochs.get(identity) if again else None)
+            _threads[identity] = thread
         thread.users += 1
         return thread
 
@@ -52,10 +59,18 @@ def release(thread: StoreThread) -> bool:
 def forget(thread: StoreThread) -> None:
     """Remove a thread that has ended."""
     with _lock:
-        if isinstance(thread.failure, EngineFenced):
-            _lost.add(thread.settings.identity)
+        if thread.failure is not None:
+            _remember(thread)
         if _threads.get(thread.settings.identity) is thread:
             del _threads[thread.settings.identity]
+
+
+def _remember(failed: StoreThread) -> None:
+    identity = failed.settings.identity
+    if isinstance(failed.failure, EngineFenced):
+        _lost.add(identity)
+    if failed.epoch is not None:
+        _epochs[identity] = max(failed.epoch, _epochs.get(identity, 0))
 
 
 def find(settings: SlateSettings) -> StoreThread | None:

@@ -8,7 +8,7 @@ scan orders by comes first.
 | --- | --- | --- | --- |
 | ``j`` | id | the job as it was enqueued | a job that waits or runs; opening scans these |
 | ``s`` | id | the state of the job | only if it differs from the state at enqueue or claim |
-| ``c`` | number | worker, time, ids and epochs | one for all jobs of a claim |
+| ``c`` | number | key, worker, time, ids and epochs | one for all jobs of a claim |
 | ``f`` | state, id | ``j`` and ``s`` in one | a finished job that is kept; opening does not scan these |
 | ``r`` | time, id | state, queue, finish time | the end of a finished job's retention |
 | ``d`` | queue or nothing, NUL, time, id | the queue's name | the finish time of a dead job: twice |
@@ -18,15 +18,16 @@ scan orders by comes first.
 | ``o`` | – | the owner and its last heartbeat | the process that may write |
 
 ``LAYOUT_KEY`` never changes. Its value is the version of the layout. Version 2 added the documents, the
-index of dead jobs (``d``), and the finish time in ``r``. Opening version 1 indexes the dead jobs, then
-writes the new version in the commit that makes the process the owner.
+index of dead jobs (``d``), and the finish time in ``r``. Version 3 added the keys of claims. Opening version
+1 indexes the dead jobs. Opening an older version writes the new one in the commit that makes the process the
+owner.
 
 A dead job has two ``d`` rows: one among the dead jobs of its queue, one among all dead jobs.
 
-A claim's entry ``(id, epoch)`` is valid if the job's stored epoch is one less. The job's stored state is
-then the one before the claim, and opening applies the claim again. A job that was changed while it ran, or
-was settled and is still there, has the claim's epoch itself, and its state is in ``s``. So a claim needs no
-write per job, and an ack only the delete.
+A claim's entry ``(id, epoch)`` is valid if the job's stored epoch is smaller. The job's stored state is then
+the one before the claim, and opening applies the claim again. A job that was changed while it ran, or was
+settled and is still there, has the claim's epoch itself, and its state is in ``s``. So a claim needs no write
+per job, and an ack only the delete.
 
 The engine's speed depends on the number of writes (tens of microseconds each):
 
@@ -47,7 +48,7 @@ from __future__ import annotations
 
 from dayjob.model.job import JobState
 
-VERSION = 2
+VERSION = 3
 LAYOUT_KEY = b"\x00dayjob"
 
 _PREFIX = b"\x01"

@@ -53,10 +53,13 @@ async def check_layout(source: Source) -> int | None:
 
 
 async def read_owner(source: Source) -> Owner | None:
+    """Return the owner. One that can't be decoded can only be taken over."""
     value = await source.get(keys.OWNER)
     try:
         return None if value is None else values.owner(value)
     except Corrupt as error:
+        if source.settings.take_over:
+            return None
         raise ConfigError(
             f"{source.settings.url}: the owner can't be decoded ({error}): make sure that no other process "
             "uses the database, and open it with ?takeover=1"
@@ -72,25 +75,29 @@ def is_alive(owner: Owner, here: Process) -> bool:
     return SYSTEM.now() - owner.beat_us < BEATS_MISSED * owner.interval_us
 
 
-async def check_owner(settings: SlateSettings) -> None:
-    """Raise while another owner is alive. It uses a reader, since opening a writer would fence that owner."""
+async def check_owner(settings: SlateSettings) -> Owner | None:
+    """Return the last owner. Raise while another one is alive, unless it is taken over.
+
+    It uses a reader, since opening a writer would fence that owner.
+    """
     reader = await settings.open_reader()
     if reader is None:
-        return
+        return None
     source = Source(settings, reader)
     try:
-        await settings.opening(check_layout(source))
-        owner = None if settings.take_over else await settings.opening(read_owner(source))
-        written_ms = await settings.opening(source.written_ms(keys.OWNER))
+        await check_layout(source)
+        owner = await read_owner(source)
+        written_ms = await source.written_ms(keys.OWNER)
     finally:
         await source.close()
-    if owner is not None and is_alive(owner, this_process()):
+    if owner is not None and not settings.take_over and is_alive(owner, this_process()):
         seen = (SYSTEM.now() - owner.beat_us) / SECOND
         raise EngineUnavailable(
             f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
             "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
         )
     await _wait_for_clock(settings, written_ms or 0)
+    return owner
 
 
 async def _wait_for_clock(settings: SlateSettings, written_ms: int) -> None:
@@ -108,7 +115,7 @@ def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:
     """Return this process as the owner. If it was the last owner, it keeps its session and its claims."""
     here = this_process()
     session = 1 if owner is None else owner.session + (owner.process != here)
-    return Owner(session, here, SYSTEM.now(), int(settings.beat * SECOND))
+    return Owner(session, here, SYSTEM.now(), int(settings.beat * SECOND), tried_store=settings.store_id)
 
 
 # Older layouts.
@@ -146,7 +153,7 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     _fill_heaps(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [
-        (key, store.active.jobs[key].epoch)
+        (key, store.active.jobs[key].claim)
         for key, other in store.claims.sessions.items()
         if other != session
     ]
@@ -229,10 +236,10 @@ async def _load_claims(store: SlateStore) -> None:
                 record = store.active.jobs.get(key)
                 if record is None:
                     continue
-                if record.state is JobState.PENDING and record.epoch == epoch - 1:
-                    records.claim(record, claim.now, lease, claim.worker)
+                if record.state is JobState.PENDING and record.epoch < epoch:
+                    records.claim(record, claim.now, lease, claim.worker, claim.key)
                     claims.sessions[key] = claim.session
-                if records.is_current(record, epoch):
+                if records.is_current(record, claim.key):
                     running.add(key)
             number = claims.add(claim, running, keys.claim_number(stored))
             if not running:

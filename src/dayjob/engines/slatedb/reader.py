@@ -50,7 +50,7 @@ class SlateReader:
         self._open = True
         try:
             async with self._source() as source:
-                await self.settings.opening(check_layout(source))
+                await check_layout(source)
         except BaseException:
             self._open = False
             raise
@@ -100,7 +100,7 @@ class SlateReader:
     cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
     sweep_finished = compare_and_set = _refuse
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return []
 
     async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
@@ -121,6 +121,9 @@ class SlateReader:
     async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
         found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
         return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+
+    async def pending_queues(self) -> list[str]:
+        return [name for name, counts in (await self.stats()).items() if counts.pending]
 
     async def paused(self) -> set[str]:
         return {name for name, row in (await self._queues()).items() if row.paused}

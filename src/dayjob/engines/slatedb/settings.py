@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import Struct
 from slatedb import uniffi
 
+from dayjob.engines.base import Transient
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
@@ -28,6 +29,7 @@ _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
 _CLOCK_BEHIND = "invalid clock tick"
+_REQUESTS, _FAILED_REQUESTS = "slatedb.object_store.request_count", "slatedb.object_store.error_count"
 
 
 class SlateSettings(Struct, frozen=True):
@@ -55,6 +57,11 @@ class SlateSettings(Struct, frozen=True):
     @property
     def local(self) -> bool:
         return self.store == "file:///"
+
+    @property
+    def store_id(self) -> str:
+        """Return a name of the store. Options of the URL, such as the endpoint, are part of it."""
+        return " ".join([self.store, *(f"{name}={value}" for name, value in self.variables)])
 
     @property
     def identity(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
@@ -93,23 +100,26 @@ class SlateSettings(Struct, frozen=True):
         settings.set("manifest_poll_interval", json.dumps("1s" if self.local else "5s"))
         settings.set("l0_sst_size_bytes", str(16 << 20))
         settings.set("max_unflushed_bytes", str(128 << 20))
-        builder = uniffi.DbBuilder(self.path, self.resolve())
+        builder, requests = uniffi.DbBuilder(self.path, self.resolve()), uniffi.DefaultMetricsRecorder()
         builder.with_settings(settings)
-        return await self.opening(builder.build())
+        builder.with_metrics_recorder(requests)
+        return await self.opening(builder.build(), requests)
 
     async def open_reader(self) -> uniffi.DbReader | None:
         """Return a reader of the durable state, or None if there is no database. It writes nothing.
 
         It may still catch up with the writer just after it was opened.
         """
-        return await self.opening(self._build_reader())
+        requests = uniffi.DefaultMetricsRecorder()
+        return await self.opening(self._build_reader(requests), requests)
 
-    async def _build_reader(self) -> uniffi.DbReader | None:
+    async def _build_reader(self, requests: uniffi.DefaultMetricsRecorder) -> uniffi.DbReader | None:
         """Build a reader. SlateDB would repeat refused requests for ever, so this loop repeats instead."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             builder = uniffi.DbReaderBuilder(self.path, self.resolve())
             builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+            builder.with_metrics_recorder(requests)
             builder.with_options(
                 uniffi.ReaderOptions(
                     manifest_poll_interval_ms=_NEVER_MS,
@@ -129,23 +139,38 @@ class SlateSettings(Struct, frozen=True):
                     raise translated from error
             await backoff.wait(SYSTEM)
 
-    async def opening(self, work: Awaitable[Reply]) -> Reply:
-        """Return the result. Raise a clear error for a store that refuses or does not reply."""
+    async def read_epoch(self) -> int:
+        """Return the number of times that a writer has opened the database. SlateDB stores it."""
+        admin = uniffi.AdminBuilder(self.path, self.resolve()).build()
+        manifest = await self.opening(admin.read_manifest(None))
+        return 0 if manifest is None else manifest.writer_epoch
+
+    async def opening(
+        self, work: Awaitable[Reply], requests: uniffi.DefaultMetricsRecorder | None = None
+    ) -> Reply:
+        """Return the result. Raise a clear error for a store that refuses or does not reply.
+
+        ``requests`` counts the requests of the work. It may take any time while some of them succeed.
+        """
+        task, succeeded = asyncio.ensure_future(work), 0
         try:
-            async with asyncio.timeout(self.timeout):
-                return await work
-        except TimeoutError:
-            raise EngineUnavailable(
-                f"{self.url}: the store has not replied within {self.timeout:g} s: check that the bucket "
-                "exists, that its endpoint can be reached, and that the credentials may use it"
-            ) from None
+            while not (await asyncio.wait({task}, timeout=self.timeout))[0]:
+                before, succeeded = succeeded, 0 if requests is None else _succeeded(requests)
+                if requests is None or succeeded == before:
+                    raise EngineUnavailable(
+                        f"{self.url}: the store has not replied within {self.timeout:g} s: check that the "
+                        "bucket exists, that its endpoint can be reached, and that the credentials may use it"
+                    )
+            return task.result()
         except uniffi.Error as error:
             raise self.translated(error, opening=True) from error
+        finally:
+            task.cancel()
 
     def translated(self, error: uniffi.Error, *, opening: bool = False) -> DayjobError:
         text = _text(error)
         if isinstance(error, uniffi.Error.Closed) and error.reason is uniffi.CloseReason.FENCED:
-            return self.fenced()
+            return self.fenced() if opening else self.lost()
         if _CLOCK_BEHIND in text:
             return self.clock_behind(text)
         if opening and isinstance(error, (uniffi.Error.Data, uniffi.Error.Invalid)):
@@ -154,14 +179,30 @@ class SlateSettings(Struct, frozen=True):
                 "database, or a damaged one"
             )
         refused = next((sign for sign in _REFUSALS if sign.lower() in text.lower()), None)
-        if opening and refused is not None:
-            return ConfigError(f"{self.url}: the store refuses it ({text}): {_REFUSALS[refused]}")
+        if refused is not None:
+            kind = ConfigError if opening else EngineUnavailable
+            return kind(f"{self.url}: the store refuses it ({text}): {_REFUSALS[refused]}")
         return EngineUnavailable(f"{self.url}: the store failed ({text}): the operation may be repeated")
 
     def clock_behind(self, reason: str) -> EngineUnavailable:
         return EngineUnavailable(
             f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
             "at the last write, read the database with ?readonly=1, and open it when that time has come"
+        )
+
+    def timed_out(self, cause: str | None, *, commit_unknown: bool = False) -> Transient:
+        """Return the error of a call that the store has not replied to in time."""
+        reason = cause or f"{self.url}: the store has not replied: the operation may be repeated"
+        return Transient(f"{reason} (waited {self.timeout:g} s)", commit_unknown=commit_unknown)
+
+    def lost(self) -> Transient:
+        """Return the error of a write that the store refused because the object exists.
+
+        Another process may have taken over. Opening the database again finds out.
+        """
+        return Transient(
+            f"{self.url}: the store refused a conditional write: the database is opened again",
+            commit_unknown=True,
         )
 
     def fenced(self) -> EngineFenced:
@@ -174,9 +215,12 @@ class SlateSettings(Struct, frozen=True):
 _REFUSALS = {
     "/latest/api/token": "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "NoSuchBucket": "make the bucket, or correct its name",
+    "ContainerNotFound": "make the container, or correct its name",
     "AccessDenied": "allow the credentials to list, read, write and delete in it",
+    "ExpiredToken": "the credentials have expired: renew them",
     "InvalidAccessKeyId": "check the credentials in the environment",
     "SignatureDoesNotMatch": "check the credentials in the environment",
+    "AuthenticationFailed": "check the credentials in the environment",
     "403 Forbidden": "allow the credentials to list, read, write and delete in it",
     "401 Unauthorized": "check the credentials in the environment",
     "404 Not Found": "make the bucket, or correct its name",
@@ -185,6 +229,15 @@ _REFUSALS = {
 
 def _text(error: uniffi.Error) -> str:
     return str(getattr(error, "message", error))
+
+
+def _succeeded(requests: uniffi.DefaultMetricsRecorder) -> int:
+    """Return the number of requests that the store has carried out."""
+    asked, failed = (
+        sum(int(metric.value[0]) for metric in requests.metrics_by_name(name))
+        for name in (_REQUESTS, _FAILED_REQUESTS)
+    )
+    return asked - failed
 
 
 @contextmanager

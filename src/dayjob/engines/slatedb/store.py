@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
 
+from msgspec.structs import replace
+
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.active_jobs import ActiveJobs
@@ -48,7 +50,7 @@ class SlateStore(Store):
         """The active jobs with a row for their state."""
         self.newest = b""
         """The largest id that was ever stored. A larger one is certainly new."""
-        self.orphans: list[tuple[bytes, int]] = []
+        self.orphans: list[tuple[bytes, bytes]] = []
         """The claims of earlier processes. Only one process can write, so those are gone."""
         self._documents: dict[str, dict[str, Document]] = {}
         self._session = session
@@ -77,7 +79,7 @@ class SlateStore(Store):
 
     def release_later(self, jobs: Sequence[Job]) -> None:
         """Release claims before the next verb. Their reply was lost, so no caller has them."""
-        ops = [SettleOp(job.key, job.epoch, Transition.RELEASE, RetentionTimes()) for job in jobs]
+        ops = [SettleOp(job.key, job.claim, Transition.RELEASE, RetentionTimes()) for job in jobs]
         if ops:
             self._later.append(lambda: verbs.settle(self, SYSTEM.now(), ops))
 
@@ -92,8 +94,10 @@ class SlateStore(Store):
         key, active = job.key, self.active
         other = active.conflict(key, job.queue, job.dedup_key)
         if other != key and self.archive.has(key, self._archived):
-            return key
+            other = key
         if other is not None:
+            # The reply promises a stored job. A commit shows that no other process has taken over since.
+            self.write_batch.confirm()
             return other
         if key <= self.newest:
             self._forget_claims(key)
@@ -114,13 +118,13 @@ class SlateStore(Store):
     def _forget_claims(self, key: bytes) -> None:
         """Remove a returning id from the stored claims of the job that had it before.
 
-        A claim that names it with the next epoch would otherwise apply to the new job after a restart.
+        Such a claim would otherwise apply to the new job after a restart.
         """
         for number in self.claims.ended_of(key):
             claim = self.claims.by_number[number]
             stored = claim.stored
             entries = [entry for entry in stored.entries if entry[0] != key]
-            claim.stored = Claimed(stored.session, stored.now, stored.worker, entries)
+            claim.stored = replace(stored, entries=entries)
             self.write_batch.put(keys.claim(number), values.claim_value(claim.stored))
 
     # Jobs by id.
@@ -198,7 +202,7 @@ class SlateStore(Store):
     # Claims.
 
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         """A read that fails ends the claim with the jobs so far, if this verb has changed anything."""
         jobs: list[Job] = []
@@ -222,7 +226,7 @@ class SlateStore(Store):
                 except Corrupt as error:
                     corrupt.append((record, str(error)))
                     continue
-                records.claim(record, now, lease, worker)
+                records.claim(record, now, lease, worker, key)
                 self.active.release(record)
                 self.active.enter(record)
                 self.claims.sessions[record.key] = self._session
@@ -232,7 +236,8 @@ class SlateStore(Store):
                 verbs.quarantine(self, now, corrupt)
                 self._clean = False
         if jobs:
-            stored = Claimed(self._session, now, worker, [(job.key, job.epoch, lease) for job in jobs])
+            entries = [(job.key, job.epoch, lease) for job in jobs]
+            stored = Claimed(self._session, now, worker, entries, key)
             number = self.claims.add(stored, {job.key for job in jobs})
             self.write_batch.put(keys.claim(number), values.claim_value(stored))
             self._clean = False
@@ -252,7 +257,7 @@ class SlateStore(Store):
         await self.payloads.need([record.key for record in found])
         return found
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return self.active.cancel_requests()
 
     # Jobs by time.
@@ -271,9 +276,9 @@ class SlateStore(Store):
     async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
         ended = {record.key: record for record in self.active.take(self.active.leases, limit, now)}
         orphans, left = self.orphans[: limit - len(ended)], self.orphans[limit - len(ended) :]
-        for key, epoch in orphans:
+        for key, claim in orphans:
             record = self.active.jobs.get(key)
-            if record is not None and records.is_current(record, epoch):
+            if record is not None and records.is_current(record, claim):
                 ended[key] = record
         lapsed = list(ended.values())
         await self._need_payloads(lapsed)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Facts, Record, corrupt_text
-from dayjob.model.job import DedupUntil, Failure, Job, JobState, QueueStats
+from dayjob.model.job import NO_CLAIM, DedupUntil, Failure, Job, JobState, QueueStats
 from dayjob.runtime.process import Process
 
 VERSION = 1
@@ -76,15 +76,17 @@ class Changed(Struct, array_like=True, frozen=True, gc=False):
     worker: str | None = None
     result: bytes | None = None
     progress: tuple[float, str] | None = None
+    claim: bytes = NO_CLAIM
 
 
 class Claimed(Struct, array_like=True, frozen=True, gc=False):
-    """One claim of several jobs: ``(id, epoch, lease)`` of each."""
+    """One claim of several jobs: its key, and ``(id, epoch, lease)`` of each job."""
 
     session: int
     now: int
     worker: str | None
     entries: list[tuple[bytes, int, int]]
+    key: bytes = NO_CLAIM
 
 
 class Queue(Struct, array_like=True, frozen=True, gc=False):
@@ -93,13 +95,17 @@ class Queue(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Owner(Struct, array_like=True, frozen=True):
-    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``."""
+    """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``.
+
+    ``tried_store`` names the store that was found to honour conditional writes.
+    """
 
     session: int
     process: Process
     beat_us: int
     interval_us: int
     closed: bool = False
+    tried_store: str = ""
 
 
 class Removal(Struct, array_like=True, frozen=True, gc=False):
@@ -236,7 +242,7 @@ def _changed(record: Record, session: int) -> bytes:
             lease_us=record.lease_us, finished_us=record.finished_us, expires_us=record.expires_us,
             remove_us=record.remove_us, last_error=record.last_error, errors=record.errors,
             held_key=record.held_key, cancel_requested=record.cancel_requested, worker=record.worker,
-            result=record.result, progress=record.progress,
+            result=record.result, progress=record.progress, claim=record.claim,
         )
     )  # fmt: skip
 
@@ -264,6 +270,7 @@ def apply(record: Record, change: Changed) -> None:
     record.worker = change.worker
     record.result = change.result
     record.progress = change.progress
+    record.claim = change.claim
 
 
 # A finished job.

@@ -29,6 +29,10 @@ class WriteBatch:
     def delete(self, key: bytes) -> None:
         self.staged[key] = None
 
+    def confirm(self) -> None:
+        """Stage a row without a change, so that the next reply waits for a commit."""
+        self.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
+
     async def get(self, key: bytes) -> bytes | None:
         return self.staged[key] if key in self.staged else await self.source.get(key)
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Record, corrupt_text, waiting_state
-from dayjob.model.job import NORMAL, Failure, Job, JobState
+from dayjob.engines.record import Record, corrupt_text, next_epoch, waiting_state
+from dayjob.model.job import NO_CLAIM, NORMAL, Failure, Job, JobState
 
 Row = tuple[Any, ...]
 Value = TypeVar("Value")
@@ -73,13 +73,14 @@ def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
     return job, corrupt
 
 
-def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) -> Job:
+def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None, key: bytes) -> Job:
     """Return a row of ``candidates.sql`` as the claimed job. Raise ``Corrupt`` if it can't be decoded."""
     job, corrupt = _job(row, queue)
     if corrupt:
         raise Corrupt("; ".join(corrupt))
     job.attempts += 1
-    job.epoch += 1
+    job.epoch = next_epoch(job.epoch, now)
+    job.claim = key
     job.claimed_us = now
     job.lease_us = now + lease
     job.worker = worker
@@ -88,7 +89,7 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None) 
 
 JOB_COLUMNS = (
     "state", "claimed_at", "lease_expires_at", "finished_at", "errors", "dedup_key", "dedup_until", "worker",
-    "result", "progress", *CLAIM_COLUMNS,
+    "claim", "result", "progress", *CLAIM_COLUMNS,
 )  # fmt: skip
 
 
@@ -97,8 +98,8 @@ def full_job(row: Row) -> Job:
 
     ``last_error`` then names them, unless it has a text of its own.
     """
-    (queue, state, claimed, lease, finished, errors, dedup_key, dedup_until, worker, result, progress,
-     *rest) = row  # fmt: skip
+    (queue, state, claimed, lease, finished, errors, dedup_key, dedup_until, worker, claim, result,
+     progress, *rest) = row  # fmt: skip
     job, corrupt = _job(tuple(rest), queue)
     if corrupt and job.last_error is None:
         job.last_error = corrupt_text("; ".join(corrupt))
@@ -111,6 +112,7 @@ def full_job(row: Row) -> Job:
     job.dedup_key = dedup_key
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
     job.worker = worker
+    job.claim = claim or NO_CLAIM
     job.result = result
     job.progress = _decoded(_decode_progress, progress, None)
     return job
@@ -119,14 +121,14 @@ def full_job(row: Row) -> Job:
 RECORD_COLUMNS = (
     "id", "queue_id", "state", "priority", "attempts", "max_attempts", "epoch", "run_at", "claimed_at",
     "lease_expires_at", "finished_at", "expires_at", "remove_at", "last_error", "errors", "held_key",
-    "dedup_until", "cancel_requested", "worker", "result",
+    "dedup_until", "cancel_requested", "worker", "claim", "result",
 )  # fmt: skip
 
 
 def record(row: Row, queue: str) -> Record:
     """Return a row of ``load.sql`` as a record. Numbers that are not are replaced."""
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
-     last_error, errors, held_key, dedup_until, cancel_requested, worker, result) = row  # fmt: skip
+     last_error, errors, held_key, dedup_until, cancel_requested, worker, claim, result) = row  # fmt: skip
     corrupt = None
     if not _whole(priority, attempts, max_attempts, epoch, run):
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
@@ -136,7 +138,8 @@ def record(row: Row, queue: str) -> Record:
         max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
         finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
         errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
-        cancel_requested=bool(cancel_requested), worker=worker, result=result, corrupt=corrupt,
+        cancel_requested=bool(cancel_requested), worker=worker, claim=claim or NO_CLAIM, result=result,
+        corrupt=corrupt,
     )  # fmt: skip
 
 
@@ -146,7 +149,7 @@ def record_row(record: Record) -> Row:
         record.state._value_, record.priority, record.attempts, record.run_us, record.claimed_us,
         record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
         _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
-        record.worker, record.result, progress_value(record.progress), record.key,
+        record.worker, record.claim, record.result, progress_value(record.progress), record.key,
     )  # fmt: skip
 
 

@@ -160,7 +160,7 @@ class SqliteStore(Store):
     # Claims.
 
     async def claim_from(
-        self, queue: str, limit: int, room: int, lease: int, worker: str | None, now: int
+        self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
         queue_id = self._queues.id_of(queue)
         if queue_id is None:
@@ -170,7 +170,7 @@ class SqliteStore(Store):
         left = room
         for row in self._statements.execute("candidates", queue_id, now, limit):
             try:
-                job = rows.claimed_job(row, queue, now, lease, worker)
+                job = rows.claimed_job(row, queue, now, lease, worker, key)
             except rows.Corrupt as error:
                 corrupt[row[0]] = str(error)
                 continue
@@ -182,9 +182,10 @@ class SqliteStore(Store):
             found = self._load_in_order(list(corrupt))
             verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
             self.flush()
-            return await self.claim_from(queue, limit, room, lease, worker, now)
+            return await self.claim_from(queue, limit, room, lease, worker, key, now)
         for width, keys in key_chunks([job.key for job in jobs]):
-            self._cursor.execute(keyed("claim", width), (now, now + lease, worker, self.owner.id, *keys))
+            given = (now, key, now, now + lease, worker, self.owner.id)
+            self._cursor.execute(keyed("claim", width), (*given, *keys))
         return jobs
 
     def ack_plain(self, ops: Sequence[SettleOp]) -> list[str | None]:
@@ -196,7 +197,7 @@ class SqliteStore(Store):
         queues: list[str | None] = []
         for op in ops:
             row = found.pop(op.key, None)
-            if row is None or not records.current(row[2], row[3], op.epoch):
+            if row is None or not records.current(row[2], row[3], op.claim):
                 queues.append(None)
             else:
                 queues.append(self._queues.name_of(row[1]))
@@ -210,7 +211,7 @@ class SqliteStore(Store):
             found += [row[0] for row in held.fetchall()]
         return self._load_in_order(found)
 
-    async def cancel_requests(self) -> list[tuple[bytes, int]]:
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return self._statements.execute("cancel_requests").fetchall()
 
     # Jobs by time.

@@ -1,19 +1,19 @@
 -- Remove running jobs that succeeded and are not kept, if their claims are current.
--- $1 token  $2 ids  $3 epochs, both as text, which is cheaper to encode  $4 their number
+-- $1 token  $2 ids  $3 claims, both as text, which is cheaper to encode  $4 their number
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
--- Replies NULL if all were removed, else "id epoch done " for each that was.
+-- Replies NULL if all were removed, else "number done " for each that was, with its number in the batch.
 WITH removed AS (
     DELETE FROM dayjob.jobs
-    USING unnest($2::text::uuid[], $3::text::integer[]) AS op (id, epoch)
-    WHERE jobs.id = op.id AND jobs.epoch = op.epoch AND jobs.state || '' = 'running'
-    RETURNING jobs.id, jobs.epoch, jobs.queue
+    USING unnest($2::text::uuid[], $3::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
+    WHERE jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
+    RETURNING op.number, jobs.queue
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, running, done)
     SELECT queue, -count(*), count(*) FROM removed GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT CASE WHEN count(*) < $4 THEN coalesce(array_agg(concat(id, ' ', epoch, ' done ')), '{}') END AS reply
+    SELECT CASE WHEN count(*) < $4 THEN coalesce(array_agg(concat(number, ' done ')), '{}') END AS reply
     FROM removed
 ),
 stored AS (

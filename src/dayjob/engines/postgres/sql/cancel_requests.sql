@@ -1,2 +1,2 @@
 -- Return the claims of all running jobs with a cancel request.
-SELECT id, epoch FROM dayjob.jobs WHERE cancel_requested AND state = 'running'
+SELECT id, claim FROM dayjob.jobs WHERE cancel_requested AND state = 'running'

@@ -49,7 +49,7 @@ fitting AS MATERIALIZED (
 ),
 claimed AS (
     UPDATE dayjob.jobs
-    SET state = 'running', attempts = attempts + 1, epoch = epoch + 1, claimed_at = clock.now,
+    SET state = 'running', attempts = attempts + 1, epoch = greatest(epoch + 1, clock.now), claimed_at = clock.now,
         lease_expires_at = clock.now + ($3::bigint[])[array_position($2::text[], queue)],
         worker = $7, claim = $8, progress = NULL,
         held_key = CASE WHEN dedup_until = 'settled' THEN held_key END

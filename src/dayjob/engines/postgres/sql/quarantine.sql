@@ -1,5 +1,5 @@
 -- End claimed jobs that can't be decoded as dead, without retention: they are kept until they are purged.
--- $1 now  $2 ids  $3 epochs  $4 errors
+-- $1 now  $2 claim  $3 ids  $4 errors
 -- Stores no reply: there is none, and a repetition finds no current claim.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now
@@ -9,8 +9,8 @@ ended AS (
     SET state = 'dead', attempts = greatest(attempts - 1, 0), finished_at = clock.now, lease_expires_at = NULL,
         remove_at = NULL, held_key = NULL, last_error = corrupt.error,
         errors = (errors || jsonb_build_array(attempts, clock.now, worker, corrupt.error)::text)[greatest(cardinality(errors) + 2 - :ERRORS_KEPT, 1):]
-    FROM clock, unnest($2::uuid[], $3::integer[], $4::text[]) AS corrupt (id, epoch, error)
-    WHERE jobs.id = corrupt.id AND jobs.epoch = corrupt.epoch AND jobs.state || '' = 'running'
+    FROM clock, unnest($3::uuid[], $4::text[]) AS corrupt (id, error)
+    WHERE jobs.id = corrupt.id AND jobs.claim = $2 AND jobs.state || '' = 'running'
     RETURNING queue
 )
 INSERT INTO dayjob.counters (queue, running, dead)

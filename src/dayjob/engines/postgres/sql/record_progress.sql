@@ -1,9 +1,9 @@
 -- Store the progress of the claims that are current.
--- $1 token  $2 ids  $3 epochs  $4 progress
+-- $1 token  $2 ids  $3 claims  $4 progress
 WITH saved AS (
     UPDATE dayjob.jobs
     SET progress = report.progress::jsonb
-    FROM unnest($2::uuid[], $3::integer[], $4::text[]) AS report (id, epoch, progress)
-    WHERE jobs.id = report.id AND jobs.epoch = report.epoch AND jobs.state || '' = 'running'
+    FROM unnest($2::uuid[], $3::uuid[], $4::text[]) AS report (id, claim, progress)
+    WHERE jobs.id = report.id AND jobs.claim = report.claim AND jobs.state || '' = 'running'
 )
 INSERT INTO dayjob.replies (token, reply) VALUES ($1::uuid, '{}')

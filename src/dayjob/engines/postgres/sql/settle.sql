@@ -1,12 +1,12 @@
 -- Apply each settlement whose claim is current, by the rules of the lifecycle.
 -- $1 token, or NULL  $2 now  $3… the settlements, one array per column; with retention 0 the job is not kept
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
--- Replies "id epoch state queue" for each that was applied.
+-- Replies "number state queue" for each that was applied, with its number in the batch.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 current AS MATERIALIZED (
-    SELECT jobs.id, jobs.epoch, jobs.queue, op.transition, op.error, op.delay, op.result, op.progress,
+    SELECT op.number, jobs.id, jobs.queue, op.transition, op.error, op.delay, op.result, op.progress,
         op.retain_done, op.retain_dead, op.retain_cancelled,
         CASE
             WHEN op.transition = 'ack' THEN 'done'
@@ -20,11 +20,13 @@ current AS MATERIALIZED (
             ELSE 'pending'
         END AS state
     FROM unnest(
-        $3::uuid[], $4::integer[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::text[],
-        $10::bigint[], $11::bigint[], $12::bigint[]
-    ) AS op (id, epoch, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled)
+        $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::text[],
+        $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[]
+    ) AS op (
+        id, claim, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled, number
+    )
     JOIN dayjob.jobs ON jobs.id = op.id
-    WHERE jobs.epoch = op.epoch AND jobs.state || '' = 'running'
+    WHERE jobs.claim = op.claim AND jobs.state || '' = 'running'
     FOR UPDATE OF jobs
 ),
 settled AS MATERIALIZED (
@@ -68,7 +70,7 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', epoch, ' ', state, ' ', queue)), '{}') AS reply FROM settled
+    SELECT coalesce(array_agg(concat(number, ' ', state, ' ', queue)), '{}') AS reply FROM settled
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL

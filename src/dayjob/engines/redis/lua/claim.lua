@@ -9,6 +9,6 @@ end
 for _ = 1, take_number() do
   redis.call('ZREM', WAITING_CLAIMS, take())
 end
-local replies, claims = claim_all()
-store_reply(claims)
+local replies, ids = claim_all()
+store_reply(ids)
 return replies

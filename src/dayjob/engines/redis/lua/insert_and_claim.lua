@@ -9,7 +9,7 @@ local enqueued, created = insert()
 if created then
   flush(false)
 end
-local replies, claims = claim_all()
+local replies, ids = claim_all()
 publish()
-store_reply({ enqueued, claims })
+store_reply({ enqueued, ids })
 return { enqueued, replies }

@@ -35,7 +35,7 @@ flush(true)
 local claims = redis.call('ZRANGEBYSCORE', HANDOFFS, '-inf', NOW, 'LIMIT', 0, limit)
 for _, name in ipairs(claims) do
   local r = load(sub(name, 1, 16))
-  if is_current(r, (unpack_from('>I4', name, 17))) then
+  if is_current(r, sub(name, 17)) then
     revoke_handoff(r, retention(r.queue))
     promoted = promoted + 1
   else

@@ -1,11 +1,11 @@
 -- End claimed jobs that can't be decoded as dead.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its epoch and the error.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its claim and the error.
 local ids = take_ids()
 fetch(ids)
 for _, id in ipairs(ids) do
-  local epoch, error = take_number(), take()
+  local claim, error = take(), take()
   local r = load(id)
-  if is_current(r, epoch) then
+  if is_current(r, claim) then
     quarantine(r, error)
   end
 end

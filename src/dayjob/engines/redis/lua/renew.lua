@@ -1,5 +1,5 @@
 -- Set new leases for the claims that are current.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its epoch and its lease.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its claim and its lease.
 -- Returns a string with nine bytes for each: the new end of the lease, or NONE, and whether a cancel is requested.
 local stored = stored_reply()
 if stored then
@@ -9,9 +9,9 @@ local ids = take_ids()
 fetch(ids)
 local replies = {}
 for index, id in ipairs(ids) do
-  local epoch, lease = take_number(), take_number()
+  local claim, lease = take(), take_number()
   local r = load(id)
-  if is_current(r, epoch) then
+  if is_current(r, claim) then
     r.lease = to_time(NOW + lease)
     indexes[LEASES][id] = NOW + lease
     save(r)

@@ -1,5 +1,5 @@
 -- End claims by the rules of the lifecycle, with their follow-up jobs and kv writes. A lost claim changes nothing.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; their numbers, joined (epoch;
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; their numbers, joined (claim;
 -- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs; number of kv writes; delay; retention if done,
 -- dead, cancelled); for each the values that its flags announce (follow-up jobs as in shared/5_insert.lua), and the
 -- kv writes.
@@ -8,7 +8,7 @@ local stored = stored_reply()
 if stored then
   return stored
 end
-local NUMBERS, NUMBERS_SIZE = '>I4BBI4c8c8c8c8', 42
+local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
 local ids, numbers = take_ids(), take()
 fetch(ids)
@@ -23,13 +23,14 @@ local function skip_jobs()
 end
 
 -- Apply an ack of a job that is not kept and has no dedup key, cancel request or result, without decoding its record.
-local function ack_plain(id, epoch)
+local function ack_plain(id, claim)
   local blob = loaded[id] == nil and raw[id]
   if not blob or #blob < FIXED_SIZE then
     return false
   end
-  local format, state, bits, _, _, _, at_epoch = unpack_from('>BBBI4I4I4I4', blob)
-  if format ~= FORMAT or state ~= RUNNING or at_epoch ~= epoch or bits % 4 > 0 or bits >= RESULT_FLAG then
+  local format, state, bits = unpack_from('BBB', blob)
+  if format ~= FORMAT or state ~= RUNNING or sub(blob, CLAIM_AT, CLAIM_AT + 15) ~= claim or bits % 4 > 0
+    or bits >= RESULT_FLAG then
     return false
   end
   local queue = sub(blob, FIXED_SIZE + 1, FIXED_SIZE + unpack_from('>I2', blob, SIZES_AT))
@@ -46,17 +47,17 @@ local function ack_plain(id, epoch)
 end
 
 for index, id in ipairs(ids) do
-  local epoch, transition, given, kv_writes, delay, done, dead, cancelled =
+  local claim, transition, given, kv_writes, delay, done, dead, cancelled =
     unpack_from(NUMBERS, numbers, (index - 1) * NUMBERS_SIZE + 1)
   local error = given % 2 > 0 and take() or nil
   local result = given % 4 > 1 and take() or nil
   local progress = given % 8 > 3 and take() or nil
   local state = 0
-  if transition == ACK and given == 0 and kv_writes == 0 and done == NOT_KEPT and ack_plain(id, epoch) then
+  if transition == ACK and given == 0 and kv_writes == 0 and done == NOT_KEPT and ack_plain(id, claim) then
     state = DONE
   else
     local r = load(id)
-    if is_current(r, epoch) then
+    if is_current(r, claim) then
       settle(r, transition, to_number(delay), done .. dead .. cancelled, error, result, progress)
       state = r.state
     end

@@ -1,8 +1,9 @@
--- Move the payloads and results of layout 3, which stored a job as one string, to keys of their own: some megabytes per
--- call. Records that were moved before, or can't be read, stay as they are.
+-- Move the payloads and results of layout 3, which stored a job as one string, to keys of their own, and add claims to the
+-- records: some megabytes per call. Records that were moved before, or can't be read, stay as they are.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '' to begin.
 -- Returns the next cursor, '' after the last page.
-local OLD_FORMAT, OLD_FIXED, PAGE = 1, '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4', 250
+local OLD_FORMAT, OLD_FIXED, OLD_SIZE, PAGE = 1, '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4', 97, 250
+local LOST_CLAIM = string.rep('\255', 16) -- of a running job; no client has it, so the lease expires
 local cursor, bytes = take(), 0
 
 -- Return the first and the last byte of the MessagePack text or binary value at this position.
@@ -19,15 +20,17 @@ end
 -- Write the parts of an old record. It ends with an array of the task, the payload and two more values.
 local function divide(id, blob)
   local old = { unpack_from(OLD_FIXED, blob) }
-  local result_at = FIXED_SIZE + 1 + old[15] + old[16] + old[17] + old[18] + old[19]
+  local result_at = OLD_SIZE + 1 + old[15] + old[16] + old[17] + old[18] + old[19]
   local progress_at = result_at + old[20]
   local facts_at = progress_at + old[21]
   local _, task_end = value_at(blob, facts_at + 1)
   local payload_at, payload_end = value_at(blob, task_end + 1)
-  old[1], old[20], old[21] = FORMAT, old[21], payload_end + 1 - payload_at
-  local record = pack(FIXED, unpack(old, 1, 21)) .. sub(blob, FIXED_SIZE + 1, result_at - 1)
+  local payload_size = payload_end + 1 - payload_at
+  old[1], old[20], old[21] = FORMAT, old[21], payload_size
+  table.insert(old, 8, old[2] == RUNNING and LOST_CLAIM or NO_CLAIM)
+  local record = pack(FIXED, unpack(old, 1, 22)) .. sub(blob, OLD_SIZE + 1, result_at - 1)
     .. sub(blob, progress_at, facts_at - 1) .. '\147' .. sub(blob, facts_at + 1, task_end) .. sub(blob, payload_end + 1)
-  if old[21] > 0 then
+  if payload_size > 0 then
     redis.call('HSET', PAYLOADS, id, sub(blob, payload_at, payload_end))
   end
   if band(old[3], RESULT_FLAG) > 0 then

@@ -1,2 +1,2 @@
 -- Running jobs with a cancel request.
-SELECT id, epoch FROM dayjob_jobs INDEXED BY dayjob_flagged WHERE state = 'running' AND cancel_requested = 1
+SELECT id, claim FROM dayjob_jobs INDEXED BY dayjob_flagged WHERE state = 'running' AND cancel_requested = 1

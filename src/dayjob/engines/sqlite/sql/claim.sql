@@ -3,7 +3,8 @@ UPDATE dayjob_jobs
 SET
     state = 'running',
     attempts = attempts + 1,
-    epoch = epoch + 1,
+    epoch = max(epoch + 1, ?),
+    claim = ?,
     claimed_at = ?,
     lease_expires_at = ?,
     worker = ?,

@@ -1,7 +1,7 @@
 -- Every script gets the same KEYS, all in one hash slot; keys.py documents each of them.
 -- ARGV begins in every script with: the time in microseconds or '' for the server's own, the channels for
--- changes and for ends, the number and step of the write, and the milliseconds for which its reply is kept. The
--- arguments of the verb follow.
+-- changes and for ends, the number and step of the write, the key of its token, under which it claims jobs, and the
+-- milliseconds for which its reply is kept. The arguments of the verb follow.
 -- Constants shared with Python (states, transitions, limits, texts) precede this file; see scripts.py.
 local JOBS, IDS, PENDING, DUE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local LEASES, REMOVALS, FINISHED, CANCEL_REQUESTS, DEDUP = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -19,8 +19,8 @@ if not NOW then
   NOW = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local NUMBER, STEP = tonumber(ARGV[4]), tonumber(ARGV[5])
-local position = 6
+local NUMBER, STEP, TOKEN = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local position = 7
 
 -- Return the next argument.
 local function take()
@@ -66,6 +66,6 @@ end
 -- Store the reply in the same commit as the write, and return it. Every write does so, also one that changes nothing:
 -- the number refuses its earlier tries, and the writes before it, that arrive late.
 local function store_reply(reply)
-  redis.call('SET', REPLY, pack('>I8I4', NUMBER, STEP) .. cmsgpack.pack(reply), 'PX', ARGV[6])
+  redis.call('SET', REPLY, pack('>I8I4', NUMBER, STEP) .. cmsgpack.pack(reply), 'PX', ARGV[7])
   return reply
 end

@@ -59,11 +59,11 @@ local function repair(id, blob)
   end
   local r = {
     id = id, state = PENDING_STATE, priority = 1000, attempts = 1, max_attempts = 1,
-    epoch = math.floor(NOW / 1000000), -- above any earlier epoch, so no older claim is current
-    enqueued = to_time(0), run = to_time(0), claimed = NONE, lease = NONE, finished = NONE, expires = NONE,
-    remove = NONE, cancel = false, held = false, settled = false, queue = sub(entry, 17), dedup = '',
-    worker = '', error = 'corrupt record: its head can\'t be read', errors = '', progress = '', facts = blob,
-    payload_size = redis.call('HSTRLEN', PAYLOADS, id), has_result = redis.call('HEXISTS', RESULTS, id) == 1,
+    epoch = 0, claim = NO_CLAIM, enqueued = to_time(0), run = to_time(0), claimed = NONE, lease = NONE,
+    finished = NONE, expires = NONE, remove = NONE, cancel = false, held = false, settled = false,
+    queue = sub(entry, 17), dedup = '', worker = '', error = 'corrupt record: its head can\'t be read', errors = '',
+    progress = '', facts = blob, payload_size = redis.call('HSTRLEN', PAYLOADS, id),
+    has_result = redis.call('HEXISTS', RESULTS, id) == 1,
   }
   local lease, due = redis.call('ZSCORE', LEASES, id), redis.call('ZSCORE', DUE, id)
   if lease then

@@ -1,8 +1,8 @@
 -- The lifecycle: the rules of model/lifecycle.py. The conformance and model tests compare the two.
 
--- The fence: return whether the job runs under the claim with this epoch.
-local function is_current(r, epoch)
-  return r and r.state == RUNNING and r.epoch == epoch
+-- The fence: return whether the job runs under this claim.
+local function is_current(r, claim)
+  return r and r.state == RUNNING and r.claim == claim
 end
 
 -- Return how long a job in that final state is kept, out of three packed durations; nil is for ever.
@@ -48,7 +48,7 @@ local function fail(r, message)
 end
 
 local function clear_claim(r)
-  r.claimed, r.lease, r.worker = NONE, NONE, ''
+  r.claimed, r.lease, r.worker, r.claim = NONE, NONE, '', NO_CLAIM
 end
 
 local function finish(r, times)
@@ -65,12 +65,12 @@ end
 
 -- Return the member of HANDOFFS for the job's current claim.
 local function handoff_member(r)
-  return r.id .. pack('>I4', r.epoch)
+  return r.id .. r.claim
 end
 
 local function claim(r, lease, worker)
   remove_from_indexes(r)
-  r.state, r.attempts, r.epoch = RUNNING, r.attempts + 1, r.epoch + 1
+  r.state, r.attempts, r.epoch, r.claim = RUNNING, r.attempts + 1, math.max(r.epoch + 1, NOW), TOKEN
   r.claimed, r.lease, r.worker, r.progress = NOW_TIME, to_time(NOW + lease), worker, ''
   if not r.settled then
     release_dedup(r)

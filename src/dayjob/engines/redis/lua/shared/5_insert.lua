@@ -41,8 +41,8 @@ local function insert()
       end
       local r = {
         id = id, state = to_number(run) > NOW and SCHEDULED or PENDING_STATE, priority = priority, attempts = 0,
-        max_attempts = max_attempts, epoch = 0, enqueued = NOW_TIME, run = run, claimed = NONE, lease = NONE,
-        finished = NONE, expires = expires, remove = NONE, cancel = false, held = field ~= nil,
+        max_attempts = max_attempts, epoch = 0, claim = NO_CLAIM, enqueued = NOW_TIME, run = run, claimed = NONE,
+        lease = NONE, finished = NONE, expires = expires, remove = NONE, cancel = false, held = field ~= nil,
         settled = band(flags_, 4) > 0, queue = queue, dedup = dedup, worker = '', errors = '',
         progress = '', facts = facts, payload_size = #payload, has_result = false,
       }

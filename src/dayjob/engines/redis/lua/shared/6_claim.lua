@@ -73,9 +73,9 @@ local function wait_for(queue, waiting, lease, worker)
 end
 
 -- Return for each request a list of ids, records and payloads in turns, or, if there is none, the member of its waiting
--- claim; and the claims to store for a repetition: ids and epochs, or that member.
+-- claim; and the ids of each, or that member, to store for a repetition.
 local function claim_all()
-  local replies, claims = {}, {}
+  local replies, stored = {}, {}
   for number = 1, take_number() do
     local limit, worker, waiting, reply, queue, lease = take_number(), take(), take(), {}, nil, nil
     for _ = 1, take_number() do
@@ -84,34 +84,32 @@ local function claim_all()
         limit = claim_from(queue, lease, worker, limit, reply)
       end
     end
-    replies[number], claims[number] = reply, {}
+    replies[number], stored[number] = reply, {}
     for index = 1, #reply, 3 do
-      local r = loaded[reply[index]]
-      table.insert(claims[number], r.id)
-      table.insert(claims[number], r.epoch)
+      table.insert(stored[number], reply[index])
     end
     flush(true) -- so that the next request does not find the same jobs
     if #reply > 0 then
       add_payloads(reply)
     elseif waiting ~= '' then
       replies[number] = wait_for(queue, waiting, lease, worker)
-      claims[number] = replies[number]
+      stored[number] = replies[number]
     end
   end
-  return replies, claims
+  return replies, stored
 end
 
 -- Return the reply again, with the claims that are still current.
-local function claimed_again(claims)
+local function claimed_again(stored)
   local replies = {}
-  for number, of_request in ipairs(claims) do
+  for number, of_request in ipairs(stored) do
     local reply = {}
     if type(of_request) == 'string' then
       reply = of_request
     else
-      for index = 1, #of_request, 2 do
-        local r = load(of_request[index])
-        if is_current(r, of_request[index + 1]) then
+      for _, id in ipairs(of_request) do
+        local r = load(id)
+        if is_current(r, TOKEN) then
           add_claimed(reply, r)
         end
       end
