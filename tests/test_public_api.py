@@ -17,7 +17,7 @@ NAMES = [
     "Broker", "BrokerConfig", "QueueConfig", "Retention", "Retry", "NewJob", "Enqueued", "Job", "JobState",
     "CancelOutcome", "Waited", "QueueStats", "Settlement", "SettleResult", "HIGH", "NORMAL", "LOW",
     "DayjobError", "App", "Task", "JobHandle", "Worker", "Context", "current", "DeadLetter", "RetryLater",
-    "Snooze", "JobCancelled", "Recurring", "WorkerInfo", "Explanation",
+    "Snooze", "JobCancelled", "Recurring", "WorkerInfo", "Explanation", "EndedJob",
 ]  # fmt: skip
 
 JOB_FIELDS = [

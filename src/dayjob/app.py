@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from dayjob.broker import Broker
 from dayjob.context import Context
-from dayjob.engines.registry import parse, without_password
+from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
-from dayjob.events import Event, Events, Observer
+from dayjob.events import OUTCOMES, Event, Events, Observer
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
-from dayjob.model.job import Enqueued, Job, NewJob
+from dayjob.model.job import EndedJob, Enqueued, Job, NewJob
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
@@ -81,7 +81,7 @@ class App:
         check_name(name, "app name", KEY_BYTES)
         location = parse(url)
         private = location.parts.scheme == "memory" and not location.parts.netloc
-        self.url = f"memory://app-{new_key().hex()}" if private else url
+        self.url = f"memory://app-{new_key().hex()}" if private else absolute(url)
         self.name = name
         self.config = _with_results(config or BrokerConfig())
         self.middleware = tuple(middleware)
@@ -225,7 +225,7 @@ class App:
 
     @property
     def broker_config(self) -> BrokerConfig:
-        """The configuration of this app's brokers. They run duties only for workers."""
+        """The configuration of this app's brokers. Workers start the duties, unless ``config`` has none."""
         return replace(self.config, duties=False)
 
     async def opened(self) -> Broker:
@@ -242,7 +242,7 @@ class App:
             self._pid = os.getpid()
         broker = self._brokers.get(loop)
         if broker is None:
-            made = Broker(self.url, config=self.broker_config, clock=self.clock)
+            made = Broker(self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended)
             broker = self._brokers.setdefault(loop, made)  # Several threads may use the bridge's broker.
         return broker
 
@@ -298,6 +298,17 @@ class App:
             self.meter.enqueued(job)
         if "job.enqueued" in self.events.wanted:
             self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
+
+    def on_ended(self, ended: Sequence[EndedJob]) -> None:
+        """Count the jobs that this process ended without a worker, and emit their events."""
+        for job in ended:
+            if self.meter is not None:
+                self.meter.ended(job)
+            for name in OUTCOMES[job.state]:
+                if name in self.events.wanted:
+                    self.events.emit(
+                        Event(name, job.id, job.queue, job.task, None, job.old_state, job.state, job.error)
+                    )
 
     def __repr__(self) -> str:
         tasks = len(self.tasks) + len(self.handlers)

@@ -31,8 +31,21 @@ MAX_QUEUED = 10_000
 """The number of events queued for a slow observer. Above it, the oldest are dropped, with a warning."""
 
 
+OUTCOMES = {
+    JobState.DONE: ("job.succeeded",),
+    JobState.CANCELLED: ("job.cancelled",),
+    JobState.DEAD: ("job.failed", "job.dead"),
+    JobState.SCHEDULED: ("job.failed", "job.retrying"),
+    JobState.PENDING: ("job.failed", "job.retrying"),
+}
+"""The events of a claim that ended, by the new state of its job. A released or snoozed job has none."""
+
+
 class Event(Struct, frozen=True):
-    """The argument of an observer. ``id`` is the job's id or the worker's name."""
+    """The argument of an observer. ``id`` is the job's id or the worker's name.
+
+    ``job`` is None for a job that ended without a run: by a duty of the broker, or because it is corrupt.
+    """
 
     name: str
     id: str

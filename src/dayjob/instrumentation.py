@@ -7,13 +7,17 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dayjob.context import Context
-from dayjob.model.job import Job, NewJob
+from dayjob.model.job import EndedJob, Job, NewJob
 
 
 class Meter(Protocol):
     """Counts jobs and measures runs. Implemented by ``dayjob.metrics``."""
 
     def enqueued(self, job: NewJob) -> None: ...
+
+    def ended(self, job: EndedJob) -> None:
+        """Count a job that ended without a worker."""
+        ...
 
     def started(self, job: Job, waited: float) -> RunMeter:
         """Count a run that starts ``waited`` seconds after the job was due. Return the meter of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
-from dayjob.duties import Promote, Reap, Service, Sweep
-from dayjob.duties.duties import LOCKED, MAX_BATCH, SOON
-from dayjob.engines.base import Capabilities, Document, RetentionByQueue, RetentionTimes, Token
-from dayjob.runtime.clock import SYSTEM
+from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep
+from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON
+from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
+from dayjob.model.durations import SECOND
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns
 
@@ -31,7 +32,8 @@ def observed(clock: ManualClock) -> ObservedClock:
 async def promoting(broker: Broker, observed: ObservedClock) -> AsyncIterator[Stage]:
     """Run the promote duty at intervals of a minute at most. Yield its calls of the engine."""
     stage = Stage(broker, "promote")
-    service = Service(Promote(broker._session.storage, RETENTION, 60), broker._engine.signals, observed)
+    promote = Promote(broker._session.storage, RETENTION, EndedJobs(None), 60)
+    service = Service(promote, broker._engine.signals, observed)
     service.start()
     assert await observed.next_wait() == 60
     yield stage
@@ -154,11 +156,11 @@ async def test_more_due_jobs_than_one_batch_are_promoted_in_one_run(
 
 
 class IdleEngine:
-    """An engine without work for the duties."""
+    """An engine without work for the duties. It records the calls of ``reap``."""
 
     timeout = 0.0
 
-    def __init__(self, *, knows_orphans: bool = False) -> None:
+    def __init__(self, clock: ManualClock, *, knows_orphans: bool = False) -> None:
         self.capabilities = Capabilities(
             persistent=False,
             multi_process=False,
@@ -166,28 +168,87 @@ class IdleEngine:
             knows_orphans=knows_orphans,
             stores_replies=False,
         )
+        self._clock = clock
+        self.takes = 0.0
+        self.fails = False
+        self.expired_by: list[int] = []
 
-    async def documents(self, kind: str, now: int | None) -> tuple[int, list[Document]]:
-        return SYSTEM.now(), []
+    async def documents(self, *_: Any) -> tuple[int, list[Any]]:
+        return self._clock.now(), []
 
-    async def reap(self, *_: Any, token: Token) -> int:
-        return 0
+    async def reap(self, limit: int, retention: Any, expired_by: int, *_: Any, token: Token) -> list[Any]:
+        self.expired_by.append(expired_by)
+        self._clock.advance(self.takes)
+        if self.fails:
+            raise EngineUnavailable("no reply")
+        return []
 
-    async def sweep(self, *_: Any, token: Token) -> int:
-        return 0
+    async def sweep(self, *_: Any, token: Token) -> tuple[int, int]:
+        return 0, 0
+
+    def storage(self) -> RetryingStorage:
+        engine: Any = self
+        return RetryingStorage(engine, self._clock)
+
+    def reap_duty(self, interval: float) -> Reap:
+        return Reap(self.storage(), RETENTION, EndedJobs(None), interval, self._clock, 30)
 
 
-def idle_storage(*, knows_orphans: bool = False) -> RetryingStorage:
-    engine: Any = IdleEngine(knows_orphans=knows_orphans)
-    return RetryingStorage(engine)
+@pytest.mark.parametrize("interval", [0.2, 5, 3600])
+async def test_reap_looks_at_leases_at_its_interval_and_at_orphans_every_second(
+    clock: ManualClock, interval: float
+) -> None:
+    plain, orphans = IdleEngine(clock), IdleEngine(clock, knows_orphans=True)
+    assert await plain.reap_duty(interval).run_once() == interval
+    duty = orphans.reap_duty(interval)
+    wait = await duty.run_once()
+    assert wait == min(interval, 1)
+    clock.advance(wait)
+    await duty.run_once()
+    leases = orphans.expired_by[-1] > 0
+    assert leases == (interval <= 1), "0 ends claims of dead processes only"
+    assert await Sweep(plain.storage(), 60).run_once() == 60
 
 
-async def test_reap_runs_more_often_where_the_engine_knows_orphans() -> None:
-    plain, orphans = idle_storage(), idle_storage(knows_orphans=True)
-    assert await Reap(plain, RETENTION, 5, 30).run_once() == 5
-    assert await Reap(orphans, RETENTION, 5, 30).run_once() == 1
-    assert await Reap(orphans, RETENTION, 0.2, 30).run_once() == 0.2
-    assert await Sweep(plain, 60).run_once() == 60
+async def looks(engine: IdleEngine, duty: Reap, clock: ManualClock, number: int) -> list[float]:
+    """Return the ages of the times by which the next looks judge leases, in seconds."""
+    ages: list[float] = []
+    for _ in range(number):
+        began, wait = clock.now(), await duty.run_once()
+        ages.append(round((began - engine.expired_by[-1]) / SECOND, 3))
+        clock.advance(wait)
+    return ages
+
+
+async def test_reap_judges_leases_by_the_time_of_the_look_before(clock: ManualClock) -> None:
+    engine = IdleEngine(clock)
+    ages = await looks(engine, engine.reap_duty(0.5), clock, 4)
+    assert ages[0] > 1e9, "the first look ends no claim"
+    assert ages[1:] == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("disturbance", ["slow", "failed", "late"])
+async def test_after_a_disturbed_look_holders_have_time_to_renew(
+    clock: ManualClock, disturbance: str
+) -> None:
+    """A lease that expired during an outage is judged only after the grace that follows it."""
+    engine = IdleEngine(clock)
+    duty = engine.reap_duty(0.5)
+    await looks(engine, duty, clock, 3)
+    if disturbance == "late":
+        clock.advance(40)
+    else:
+        engine.takes, engine.fails = 40, disturbance == "failed"
+        with suppress(EngineUnavailable):
+            await duty.run_once()
+        engine.takes, engine.fails = 0, False
+    over = clock.now()
+    while True:
+        await looks(engine, duty, clock, 1)
+        if engine.expired_by[-1] > over - 30 * SECOND:
+            break
+        assert clock.now() < over + 10 * SECOND, "no lease ends any more"
+    assert clock.now() - over >= RENEWAL_GRACE * SECOND
 
 
 async def test_reap_and_sweep_run_at_once_and_then_at_their_intervals(clock: ManualClock) -> None:
@@ -254,21 +315,21 @@ async def test_without_duties_a_held_claim_still_gets_its_cancel_request(broker:
 class LockedEngine(IdleEngine):
     """An engine with due jobs, of which all but some are locked by another client."""
 
-    def __init__(self, free: int) -> None:
-        super().__init__()
+    def __init__(self, clock: ManualClock, free: int) -> None:
+        super().__init__(clock)
         self.free = free
 
     async def next_due(self, *_: Any) -> int:
         return 0
 
-    async def promote(self, *_: Any, token: Token) -> tuple[int, int]:
+    async def promote(self, *_: Any, token: Token) -> tuple[int, list[Any]]:
         free, self.free = self.free, 0
-        return free, 0
+        return free, []
 
 
-async def test_promote_pauses_while_the_only_due_jobs_are_locked() -> None:
-    engine: Any = LockedEngine(free=1)
-    promote = Promote(RetryingStorage(engine), RETENTION, 60)
+async def test_promote_pauses_while_the_only_due_jobs_are_locked(clock: ManualClock) -> None:
+    storage = LockedEngine(clock, free=1).storage()
+    promote = Promote(storage, RETENTION, EndedJobs(None), 60)
     assert await promote.run_once() == SOON, "another job may have become due meanwhile"
     for _ in range(3):
         assert await promote.run_once() == LOCKED

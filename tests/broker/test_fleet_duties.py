@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, EngineUnavailable
-from dayjob.duties import Lead, Led, Reclaim, Recur, Service
+from dayjob.duties import EndedJobs, Lead, Led, Reclaim, Recur, Service
 from dayjob.duties.duties import FOLLOWER_INTERVAL
 from dayjob.model.durations import SECOND
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock
-from tests.broker.test_duties import RETENTION, idle_storage
+from tests.broker.test_duties import RETENTION, IdleEngine
 from tests.support.registered_workers import MEMBER
 from tests.support.staging import Stage, turns
 
@@ -93,10 +93,11 @@ class NoWorkers:
         return []
 
 
-async def test_reclaim_runs_each_second_or_at_each_heartbeat() -> None:
+async def test_reclaim_runs_each_second_or_at_each_heartbeat(clock: ManualClock) -> None:
     registry: Any = NoWorkers()
-    assert await Reclaim(idle_storage(), registry, RETENTION, 15).run_once() == 1
-    assert await Reclaim(idle_storage(), registry, RETENTION, 1.5).run_once() == 0.5
+    for dead_after, interval in ((15, 1), (1.5, 0.5)):
+        storage = IdleEngine(clock).storage()
+        assert await Reclaim(storage, registry, RETENTION, EndedJobs(None), dead_after).run_once() == interval
 
 
 class Election:

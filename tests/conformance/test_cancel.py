@@ -96,6 +96,30 @@ async def test_an_id_in_any_spelling_is_accepted(broker: Broker) -> None:
 # Cancel tokens.
 
 
+async def test_the_token_of_a_claim_of_this_broker_has_fired_when_cancel_returns(broker: Broker) -> None:
+    for _ in range(5):
+        claim = await running(broker)
+        token = claim.cancel_token
+        await broker.cancel(claim.id)
+        assert token.cancelled
+        await broker.ack(claim)
+
+
+async def test_a_cancel_does_not_fire_the_token_of_an_older_claim(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """The broker holds a claim that it has lost, of the job that another broker runs."""
+    old = await running(broker)
+    token = old.cancel_token
+    clock.advance(30)
+    other = await open_broker()
+    assert await other.reap() == 1
+    current = await claim_one(other)
+    assert await broker.cancel(old.id) is CancelOutcome.REQUESTED
+    await with_timeout(current.cancel_token.wait())
+    assert not token.cancelled
+
+
 async def test_a_cancel_through_another_broker_fires_the_token(
     broker: Broker, open_broker: OpenBroker
 ) -> None:

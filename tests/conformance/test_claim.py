@@ -210,6 +210,19 @@ async def test_claim_any_names_only_queues_with_pending_jobs(broker: Broker) -> 
     assert named == ["a", "b"]
 
 
+async def test_queues_with_pending_jobs_are_named_in_order(broker: Broker) -> None:
+    assert await broker._engine.pending_queues() == []
+    await broker.enqueue_many([NewJob("é"), NewJob("b"), NewJob("a"), NewJob("a"), NewJob("later", delay=60)])
+    await broker.pause("b")
+    assert await broker._engine.pending_queues() == ["a", "b", "é"]
+    (job,) = await broker.claim("é")
+    (first,) = await broker.claim("a")
+    await broker.ack(first)
+    assert await broker._engine.pending_queues() == ["a", "b"]
+    await broker.release(job)
+    assert await broker._engine.pending_queues() == ["a", "b", "é"]
+
+
 async def test_claim_any_waits_for_queues_that_do_not_exist_yet(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock
 ) -> None:

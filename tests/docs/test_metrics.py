@@ -27,6 +27,8 @@ async def exposed() -> set[str]:
     async with app:
         await task.aenqueue()
         await Worker(app).run_until_idle()
+        await task.using(expires=1e-6).aenqueue()
+        await app.broker.promote()
         page = (await Exposition(Inspector(app.broker), meter.registry).render()).decode()
     families = text_string_to_metric_families(page)
     return {SUFFIX.sub("", sample.name) for each in families for sample in each.samples} - {

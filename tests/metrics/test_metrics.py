@@ -242,6 +242,27 @@ async def test_a_run_whose_claim_is_lost_is_counted_as_lost() -> None:
     assert value(series, "dayjob_jobs_finished_total", outcome="done", **labels) == 1
 
 
+async def test_jobs_that_end_without_a_worker_are_counted() -> None:
+    app = App("memory://")
+    meter = measure(app)
+
+    @app.task(name="work", queue="q")
+    async def work() -> None:
+        return
+
+    async with app:
+        await work.using(max_attempts=1).aenqueue()
+        await work.using(max_attempts=2).aenqueue()
+        await app.broker.claim("q", limit=2, worker="gone")
+        await work.using(expires=1e-6).aenqueue()
+        await app.broker.reclaim_from(["gone"])
+        await app.broker.promote()
+    series = parsed(generate_latest(meter.registry))
+    labels = {"queue": "q", "task": "work"}
+    for outcome in ("dead", "pending", "cancelled"):
+        assert value(series, "dayjob_jobs_ended_total", outcome=outcome, **labels) == 1
+
+
 def test_times_added_by_threads_during_a_count_are_not_lost() -> None:
     times = meters.Times()
     added = 20_000

@@ -22,8 +22,8 @@ from dayjob.engines.base import (
     SettleOp,
     Token,
 )
-from dayjob.model.job import id_key
-from dayjob.model.lifecycle import Transition
+from dayjob.model.job import EndedJob, id_key
+from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Transition
 from dayjob.runtime.ids import new_key
 from tests.support.arrange import claim_one, dead, quiet
 from tests.support.observe import everything
@@ -34,7 +34,7 @@ DOCUMENT = DocumentWrite("k", "a", None, b"1")
 
 
 class Jobs(Struct):
-    """A job in each state, on a queue of the state's name, and three dead ones whose retention is over."""
+    """A job in each state, on a queue of the state's name. The three dead ones are past their retention."""
 
     broker: Broker
     running: Job
@@ -70,10 +70,11 @@ class Jobs(Struct):
 async def jobs_in_each_state(url: str) -> AsyncIterator[Jobs]:
     async with Broker(url, config=quiet(retention=Retention(dead=1e-6))) as broker:
         ids = [await dead(broker, "dead") for _ in range(3)]
-        await broker.enqueue("running")
+        await broker.enqueue("running", task="t")
         running = await claim_one(broker, "running", lease=1e-6)
         pending = (await broker.enqueue("pending")).id
         await broker.enqueue("due", delay=1e-6)
+        await broker.enqueue("expiring", task="t", expires=1e-6)
         yield Jobs(broker, running, id_key(pending), [id_key(id) for id in ids])
 
 
@@ -116,6 +117,10 @@ def claimed(reply: list[list[Job]]) -> list[tuple[bytes, int]]:
     return [(job.key, job.attempts) for jobs in reply for job in jobs]
 
 
+def ended(jobs: list[EndedJob]) -> list[tuple[str, str, str, str, int, str]]:
+    return [(job.queue, job.task, job.old_state, job.state, job.attempts, job.error) for job in jobs]
+
+
 REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     "insert": lambda jobs, reply: [each.created for each in reply] == [True],
     "claim": lambda jobs, reply: claimed(reply) == [(jobs.pending, 1)],
@@ -133,10 +138,12 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     "reschedule": lambda jobs, reply: reply == [True],
     "kv_write": lambda jobs, reply: reply is None,
     "pause": lambda jobs, reply: reply is None,
-    "promote": lambda jobs, reply: reply == (1, 0),
-    "reap": lambda jobs, reply: reply == 1,
-    "reclaim": lambda jobs, reply: reply == 1,
-    "sweep": lambda jobs, reply: reply == 3,
+    "promote": lambda jobs, reply: (
+        (reply[0], ended(reply[1])) == (1, [("expiring", "t", "pending", "cancelled", 0, EXPIRED)])
+    ),
+    "reap": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, LEASE_EXPIRED)],
+    "reclaim": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, WORKER_GONE)],
+    "sweep": lambda jobs, reply: reply == (3, 0),
     "sweep_finished": lambda jobs, reply: reply == (2, jobs.dead[1]),
     "compare_and_set": lambda jobs, reply: reply is True,
 }

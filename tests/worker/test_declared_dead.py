@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from msgspec.structs import replace
 
 from dayjob import Context, Job
+from dayjob.events import Event
 from tests.support.workers import MakeApp, record, until, working
 
 
@@ -43,3 +45,31 @@ async def test_jobs_claimed_under_the_old_id_are_released_and_run_under_the_new_
         job = await record(app.broker, last.id)
     assert (job.attempts, job.worker) == (1, "another")
     assert workers == [old, old, "another"]
+
+
+async def test_the_jobs_that_a_worker_lost_by_its_own_death_have_events(make_app: MakeApp) -> None:
+    """The heartbeat ends the claims of the old id, in its own thread."""
+    app = make_app()
+    events: list[str] = []
+    started = asyncio.Event()
+
+    @app.task(name="lost", max_attempts=1)
+    async def lost(ctx: Context) -> None:
+        started.set()
+        await ctx.cancelled.wait()
+
+    @app.on("job.*")
+    async def observe(event: Event) -> None:
+        events.append(event.name)
+        assert asyncio.get_running_loop() is loop
+
+    loop = asyncio.get_running_loop()
+    async with app, working(app) as worker:
+        await lost.aenqueue()
+        await started.wait()
+        registration = worker._registration
+        assert registration is not None
+        await registration.leave(app.broker)  # As if another process had removed it.
+        registration.beat_at = 0.0
+        await until(lambda: "job.dead" in events and "job.lost" in events)
+    assert sorted(events) == ["job.dead", "job.enqueued", "job.failed", "job.lost", "job.started"]

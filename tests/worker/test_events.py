@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, Broker, ConfigError, Context, DeadLetter, JobCancelled, JobState, Retry, Worker
+from dayjob import (
+    App,
+    Broker,
+    BrokerConfig,
+    ConfigError,
+    Context,
+    DeadLetter,
+    JobCancelled,
+    JobState,
+    Retry,
+    Worker,
+)
 from dayjob.events import Event, Events
 from dayjob.runtime.clock import SYSTEM
 from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, with_timeout, working
@@ -276,3 +287,33 @@ async def test_a_lost_run_emits_only_the_lost_event(make_app: MakeApp, open_brok
         await until(lambda: len(seen) == 3)
     assert [event.name for event in seen] == ["job.enqueued", "job.started", "job.lost"]
     assert seen[-1].id == handle.id
+
+
+async def test_jobs_that_end_without_a_worker_have_events(make_app: MakeApp) -> None:
+    """The duties of a worker end them: the lease expired, the worker is gone, the job expired."""
+    app = make_app(config=BrokerConfig(reap_interval=0.2))
+    seen = observing(app, "job.*")
+
+    @app.task(name="work", queue="other")
+    async def work() -> None:
+        return
+
+    async with app:
+        ids = [(await work.using(max_attempts=attempts).aenqueue()).id for attempts in (1, 2)]
+        claimed = await app.broker.claim("other", limit=2, lease=0.2)
+        assert [job.id for job in claimed] == ids
+        late = await work.using(expires=0.2).aenqueue()
+        async with working(app):
+            await until(lambda: len(seen) == 3 + 5)
+    running, pending, dead, cancelled = (
+        JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.CANCELLED,
+    )  # fmt: skip
+    assert events_of(seen, ids[0])[1:] == [("job.failed", running, dead), ("job.dead", running, dead)]
+    assert events_of(seen, ids[1])[1:] == [
+        ("job.failed", running, pending),
+        ("job.retrying", running, pending),
+    ]
+    assert events_of(seen, late.id)[1:] == [("job.cancelled", pending, cancelled)]
+    ended = [event for event in seen if event.name != "job.enqueued"]
+    assert {(event.queue, event.task, event.job) for event in ended} == {("other", "work", None)}
+    assert {event.error for event in ended} == {"lease expired", "expired: not started in time"}

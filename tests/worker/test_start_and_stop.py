@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from dayjob import App, Broker, Context, InvalidState, JobState, Retry, Worker
+from dayjob import App, Broker, BrokerConfig, Context, InvalidState, JobState, Retry, Worker
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
 from tests.support.engines import ENGINES, EngineUnderTest
@@ -324,3 +324,19 @@ async def test_a_run_whose_task_is_cancelled_drains_too(app: App, outside: Broke
         await with_timeout(running)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)
+
+
+@pytest.mark.parametrize("duties", [True, False])
+async def test_a_worker_runs_duties_unless_the_configuration_has_none(
+    make_app: MakeApp, duties: bool
+) -> None:
+    app = make_app(config=BrokerConfig(duties=duties, promote_interval=0.05))
+
+    @app.task
+    async def work() -> None:
+        return
+
+    async with app, working(app):
+        later = await work.using(delay=0.2).aenqueue()
+        waited = await later.await_end(20 if duties else 1)
+    assert waited.status == ("completed" if duties else "timed_out")

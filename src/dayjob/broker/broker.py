@@ -7,6 +7,7 @@ signals, duties. The engine changes the jobs, by the rules of the lifecycle.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,7 @@ from dayjob.broker.history import Sample
 from dayjob.broker.session import Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Member
+from dayjob.duties import OnEnded
 from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import (
     BATCH,
@@ -31,7 +33,7 @@ from dayjob.engines.base import (
     Reschedule,
 )
 from dayjob.engines.caller_connection import is_asynchronous
-from dayjob.engines.registry import create_engine, without_password
+from dayjob.engines.registry import absolute, create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
@@ -56,6 +58,8 @@ from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
+_log = logging.getLogger("dayjob.broker")
+
 _ALL = 2**31 - 1
 
 OnProgress = Callable[[int], None]
@@ -67,16 +71,27 @@ class Broker:
 
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process
     and the event loop that opened it.
+
+    ``on_ended`` is called with the jobs that this broker ended without a worker: their lease expired, their
+    worker is gone, they expired, or their record is corrupt. The log has a line for each, too.
     """
 
-    def __init__(self, url: str, *, config: BrokerConfig | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+        on_ended: OnEnded | None = None,
+    ) -> None:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
-        self.url = url
+        self.url = absolute(url)
+        self._on_ended = on_ended
         self._clock = clock
-        self._engine = create_engine(url, clock or SYSTEM)
-        self._shown_url = without_password(url)
+        self._engine = create_engine(self.url, clock or SYSTEM)
+        self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
@@ -93,8 +108,9 @@ class Broker:
                 return self
             await self._engine.open()
             self._opened = Session(
-                self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock
-            )
+                self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock,
+                self._on_ended,
+            )  # fmt: skip
             if self.config.duties:
                 self._opened.start_duties()
         return self
@@ -155,8 +171,9 @@ class Broker:
     ) -> Enqueued:
         """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
-        With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
-        transaction of that database connection and exists when it commits.
+        With an ``id``, a repeated call within an hour stores nothing and returns ``created=False``, also when
+        the job has left. With ``kv``, job and key-value writes commit together. With ``connection``, the job
+        joins the open transaction of that database connection and exists when it commits.
         """
         return await self.enqueue_job(NewJob(queue, payload, task, **options), connection=connection)
 
@@ -457,11 +474,13 @@ class Broker:
     async def purge_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
         """Remove those of the jobs that are dead. Return their number."""
         storage = self._session.storage
-        return await _in_chunks(
+        purged = await _in_chunks(
             _keys(ids),
             lambda keys: storage.write(partial(self._engine.purge, keys)),
             on_progress,
         )
+        _log.debug("%d dead jobs were purged", purged)
+        return purged
 
     async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
         """Requeue the jobs of the queue that are dead now. Return their number."""
@@ -476,11 +495,13 @@ class Broker:
         """Remove the jobs that are dead now, of one queue or of all. Return their number."""
         storage = self._session.storage
         counted = [await self.stats(queue)] if queue is not None else (await self.all_stats()).values()
-        return await _up_to(
+        purged = await _up_to(
             sum(stats.dead for stats in counted),
             lambda limit: storage.write(partial(self._engine.purge_dead, queue, limit)),
             on_progress,
         )
+        _log.debug("%d dead jobs were purged", purged)
+        return purged
 
     async def reschedule(self, id: str, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Change the due time or the priority of a waiting job. False if it isn't waiting."""
@@ -632,7 +653,7 @@ class Broker:
 
     async def reap(self) -> int:
         """End expired and orphaned claims, so that their jobs run again or are dead. Return their number."""
-        return await self._session.reap.reap(self._now())
+        return await self._session.reap.reap()
 
     async def reclaim(self, *, trust_silence: bool = True) -> int:
         """End the claims of dead workers. Return their number.

@@ -59,6 +59,10 @@ class HeldClaims:
     def __bool__(self) -> bool:
         return bool(self._held)
 
+    def holds_any(self, keys: Iterable[bytes]) -> bool:
+        wanted = set(keys)
+        return any(key in wanted for key, _ in self._held)
+
     def hold(self, jobs: Iterable[Job]) -> None:
         held = self._held
         for job in jobs:

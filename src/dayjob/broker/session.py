@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -25,8 +26,10 @@ from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
     Duty,
+    EndedJobs,
     Lead,
     Led,
+    OnEnded,
     Promote,
     Reap,
     Reclaim,
@@ -49,7 +52,7 @@ from dayjob.engines.base import (
 from dayjob.errors import Closed, DayjobError, EngineUnavailable
 from dayjob.model.config import BrokerConfig
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited, id_text
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
@@ -76,6 +79,7 @@ class Session:
         validator: Validator,
         claims: HeldClaims,
         clock: Clock | None,
+        on_ended: OnEnded | None,
     ) -> None:
         self._url = url
         self.loop = asyncio.get_running_loop()
@@ -87,6 +91,7 @@ class Session:
         self._validator = validator
         self._retention = validator.policies.retention
         self.claims = claims
+        self._ended = EndedJobs(on_ended)
         self.waiting_claims = WaitingClaims()
         self._background: set[asyncio.Task[Any]] = set()
         self._prepare_batchers()
@@ -128,13 +133,13 @@ class Session:
         def seconds(interval: Duration, name: str = "interval") -> float:
             return to_micros(interval, name) / SECOND
 
-        storage, retention = self.storage, self._retention
+        storage, retention, ended = self.storage, self._retention, self._ended
         self.lead = Lead(self.election, self.engine.signals)
-        self.promote = Promote(storage, retention, seconds(config.promote_interval))
+        self.promote = Promote(storage, retention, ended, seconds(config.promote_interval))
         longest_lease = max(seconds(queue.lease) for queue in (config.default, *config.queues.values()))
-        self.reap = Reap(storage, retention, seconds(config.reap_interval), longest_lease)
+        self.reap = Reap(storage, retention, ended, seconds(config.reap_interval), self.clock, longest_lease)
         self.reclaim = Reclaim(
-            storage, self.worker_registry, retention, seconds(config.dead_after, "dead_after")
+            storage, self.worker_registry, retention, ended, seconds(config.dead_after, "dead_after")
         )
         self.sweep = Sweep(storage, seconds(config.sweep_interval))
         self.watch_cancels = WatchCancels(storage, self.claims)
@@ -307,6 +312,8 @@ class Session:
             for claim, found in zip(claims, claimed, strict=True):
                 self._hold(found, checks)
                 self.waiting_claims.end_handoff(claim, found)
+            if self.engine.quarantined:
+                self._report_quarantined()
         return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
@@ -314,6 +321,8 @@ class Session:
         checks = self.claims.checks
         await self._release_lost_claims()
         claimed = await self.storage.claim(requests)
+        if self.engine.quarantined:
+            self._report_quarantined()
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
@@ -322,6 +331,10 @@ class Session:
         """Release the jobs of earlier claims whose reply was lost, so that the attempts do not count."""
         if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
             await self._release(lost)
+
+    def _report_quarantined(self) -> None:
+        quarantined = self.engine.quarantined
+        self._ended.report([quarantined.popleft() for _ in range(len(quarantined))])
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""
@@ -339,9 +352,20 @@ class Session:
         return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
 
     async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
-        return await self.storage.write(
+        """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
+        outcomes = await self.storage.write(
             partial(self.engine.cancel, keys, self._retention, self.storage.now())
         )
+        requested: list[bytes] = []
+        for key, outcome in zip(keys, outcomes, strict=True):
+            if outcome is CancelOutcome.REQUESTED:
+                requested.append(key)
+            elif outcome is CancelOutcome.REMOVED:
+                _log.debug("Job %s was cancelled before it started", id_text(key))
+        if self.claims.holds_any(requested):
+            with suppress(EngineUnavailable):  # The signal of the cancel repeats the read.
+                await self.watch_cancels.run_once()
+        return outcomes
 
     async def _get(self, keys: list[bytes]) -> Sequence[Job | None]:
         return await self.storage.read(partial(self.engine.get, keys))

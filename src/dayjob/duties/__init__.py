@@ -13,14 +13,17 @@ from dayjob.duties.duties import (
     Sweep,
     WatchCancels,
 )
+from dayjob.duties.ended import EndedJobs, OnEnded
 from dayjob.duties.service import Duty, Service
 
 __all__ = [
     "BEATS",
     "RECLAIM_INTERVAL",
     "Duty",
+    "EndedJobs",
     "Lead",
     "Led",
+    "OnEnded",
     "Promote",
     "Reap",
     "Reclaim",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dayjob.duties.ended import EndedJobs
 from dayjob.duties.service import Duty
 from dayjob.engines.base import RetentionByQueue
 from dayjob.model.durations import SECOND
-from dayjob.runtime.clock import SYSTEM
+from dayjob.model.job import EndedJob
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import CANCEL, DUE, LEAD, Signals, Topic, documents_topic
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from dayjob.broker.retrying_storage import RetryingStorage
     from dayjob.broker.schedules import Schedules
     from dayjob.broker.worker_registry import WorkerRegistry
+
+_log = logging.getLogger("dayjob.duties")
 
 MAX_BATCH = 1000
 """The largest number of jobs that a duty or an operator's command changes in one commit."""
@@ -54,6 +59,18 @@ SOON, LOCKED = 0.01, 0.25
 """Seconds until the next run if jobs are still due: after a run that changed some, and after another."""
 
 
+async def end_in_short_commits(work: Callable[[int], Awaitable[Sequence[EndedJob]]], ended: EndedJobs) -> int:
+    """``in_short_commits`` for work that ends jobs. Report them."""
+    with ended.reporting() as report:
+
+        async def some(limit: int) -> int:
+            jobs = await work(limit)
+            report(jobs)
+            return len(jobs)
+
+        return await in_short_commits(some)
+
+
 class Promote:
     """Makes scheduled jobs pending when they are due, and cancels expired ones.
 
@@ -63,9 +80,12 @@ class Promote:
     name = "promote"
     topics: tuple[Topic, ...] = (DUE,)
 
-    def __init__(self, storage: RetryingStorage, retention: RetentionByQueue, interval: float) -> None:
+    def __init__(
+        self, storage: RetryingStorage, retention: RetentionByQueue, ended: EndedJobs, interval: float
+    ) -> None:
         self._storage = storage
         self._retention = retention
+        self._ended = ended
         self._interval = interval
 
     async def run_once(self) -> float:
@@ -89,55 +109,99 @@ class Promote:
     async def _promote(self) -> tuple[int, int]:
         """Return how many became pending, and how many changed at all."""
         storage, total = self._storage, 0
+        with self._ended.reporting() as report:
 
-        async def some(limit: int) -> int:
-            nonlocal total
-            due, expired = await storage.write(
-                partial(storage.engine.promote, limit, self._retention, storage.now())
-            )
-            total += due
-            return max(due, expired)
+            async def some(limit: int) -> int:
+                nonlocal total
+                due, expired = await storage.write(
+                    partial(storage.engine.promote, limit, self._retention, storage.now())
+                )
+                report(expired)
+                total += due
+                return max(due, len(expired))
 
-        changed = await in_short_commits(some)
+            changed = await in_short_commits(some)
         return total, changed
 
 
 ORPHAN_INTERVAL = 1.0
 """Seconds between checks for claims of dead processes, where the engine knows them."""
 
+RENEWAL_GRACE = 2.0
+"""Seconds that holders have for their renewals after a look that was late, slow or failed."""
+
 
 class Reap:
     """Ends claims whose lease has expired or whose process is gone, so that their jobs run again.
 
-    After a step of the engine's clock, leases have expired before their holders could renew them. The duty
-    then rests until they have renewed: for as long as the step, but no longer than the longest lease.
+    A lock or an outage that holds up this duty holds up renewals, too, and both continue at the same time. A
+    lease therefore counts as expired only if it was at an earlier look, and that look was able to write.
+    Since then its holder had the time to renew it.
+
+    After a step of the engine's clock, leases have expired before their holders could renew them. They get as
+    much time as the step, but no more than the longest lease.
     """
 
     name = "reap"
     topics: tuple[Topic, ...] = ()
 
     def __init__(
-        self, storage: RetryingStorage, retention: RetentionByQueue, interval: float, longest_lease: float
+        self,
+        storage: RetryingStorage,
+        retention: RetentionByQueue,
+        ended: EndedJobs,
+        interval: float,
+        clock: Clock,
+        longest_lease: float,
     ) -> None:
-        orphans = storage.engine.capabilities.knows_orphans
         self._storage = storage
         self._retention = retention
-        self._interval = min(interval, ORPHAN_INTERVAL) if orphans else interval
+        self._ended = ended
+        self._interval = interval
+        self._clock = clock
         self._longest_lease = longest_lease
+        self._next_look = clock.elapsed()
+        self._expired_by = 1
+        """A time of the engine. Leases that had expired by then end."""
+        self._seen = 1
+        """The time of the last look, which replaces ``_expired_by`` at ``_trusted_at``."""
+        self._trusted_at = float("-inf")
 
     async def run_once(self) -> float:
-        now = await self._storage.time()  # The claims are ended at this time, so no later step affects them.
-        rest = self._storage.steps.rest(self._longest_lease)
-        if rest > 0:
-            return min(rest, self._interval)
-        await self.reap(now)
-        return self._interval
+        orphans = self._storage.engine.capabilities.knows_orphans
+        if self._next_look - self._clock.elapsed() < _SHORTEST_PAUSE:
+            await self._reap_leases()
+        elif orphans:
+            await self.reap(expired_by=0)
+        left = max(self._next_look - self._clock.elapsed(), 0.0)
+        return min(left, ORPHAN_INTERVAL) if orphans else left
 
-    async def reap(self, now: int | None) -> int:
-        """End claims that are expired at this time, and orphaned ones. Return their number."""
+    async def _reap_leases(self) -> None:
+        started = self._clock.elapsed()
+        disturbed = started - self._next_look > RENEWAL_GRACE
+        self._next_look = float("-inf")  # A look that fails makes the next one late.
+        seen = await self._storage.time()
+        trusted = started >= self._trusted_at
+        if trusted:
+            self._expired_by = self._seen
+        # After a step back, the earlier look is in the future, and so would be leases that are held.
+        await self.reap(expired_by=min(self._expired_by, seen))
+        ended = self._clock.elapsed()
+        grace = self._storage.steps.rest(self._longest_lease)
+        if disturbed or ended - started > RENEWAL_GRACE / 2:
+            grace = max(grace, RENEWAL_GRACE)
+        if trusted or grace > 0:
+            self._seen, self._trusted_at = seen, ended + max(grace, 0.0)
+        self._next_look = ended + self._interval
+
+    async def reap(self, expired_by: int | None = None) -> int:
+        """End claims whose lease had expired by then, or now, and orphaned ones. Return their number."""
         storage = self._storage
-        return await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.reap, limit, self._retention, now))
+        return await end_in_short_commits(
+            lambda limit: storage.write(
+                partial(storage.engine.reap, limit, self._retention, expired_by, storage.now())
+            ),
+            self._ended,
         )
 
 
@@ -163,11 +227,13 @@ class Reclaim:
         storage: RetryingStorage,
         registry: WorkerRegistry,
         retention: RetentionByQueue,
+        ended: EndedJobs,
         dead_after: float,
     ) -> None:
         self._storage = storage
         self._registry = registry
         self._retention = retention
+        self._ended = ended
         self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
 
     async def run_once(self) -> float:
@@ -187,10 +253,11 @@ class Reclaim:
         storage = self._storage
         if not workers:
             return 0
-        return await in_short_commits(
+        return await end_in_short_commits(
             lambda limit: storage.write(
                 partial(storage.engine.reclaim, workers, limit, self._retention, storage.now())
-            )
+            ),
+            self._ended,
         )
 
 
@@ -199,7 +266,7 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over.
+    """Removes finished jobs when their retention is over, and ended reservations of ids.
 
     After a step of the engine's clock it rests for as long as the step, but no longer than its interval. A
     clock that is corrected soon removes nothing.
@@ -221,12 +288,19 @@ class Sweep:
         return self._interval
 
     async def sweep(self, now: int | None) -> int:
-        """Remove the jobs whose retention is over at this time. Return their number."""
-        storage = self._storage
-        return await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.sweep, limit, now)),
-            SWEEP_PAUSE,
-        )
+        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+        storage, total = self._storage, 0
+
+        async def some(limit: int) -> int:
+            nonlocal total
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, now))
+            total += jobs
+            return max(jobs, ids)
+
+        await in_short_commits(some, SWEEP_PAUSE)
+        if total:
+            _log.debug("%d jobs were removed at the end of their retention", total)
+        return total
 
 
 class Recur:

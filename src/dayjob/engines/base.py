@@ -22,13 +22,15 @@ announced documents were written. It calls ``publish_all`` if the changed topics
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
-from dayjob.model.job import CancelOutcome, DedupUntil, Enqueued, Job, JobState, QueueStats
+from dayjob.model.durations import SECOND
+from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -38,6 +40,9 @@ BATCH = 10_000
 
 BATCH_BYTES = 8 * 1024 * 1024
 """The largest number of payload, result and kv bytes in one commit, unless a single item is larger."""
+
+ID_RESERVATION = 3600 * SECOND
+"""Microseconds after its insert for which an id that the caller gave counts as existing."""
 
 
 class Transient(EngineUnavailable):
@@ -137,6 +142,8 @@ class Insertion(Struct, gc=False):
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
     kv: Mapping[bytes, bytes] | None = None
+    reserve_id: bool = False
+    """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
 
     def times(self, now: int) -> tuple[int, int | None]:
         """Return the due time and the expiry as instants."""
@@ -312,6 +319,8 @@ class Engine(Protocol):
     signals: Signals
     timeout: float
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
+    quarantined: deque[EndedJob]
+    """Jobs that claims of this engine have quarantined. The broker takes them out and reports them."""
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""
@@ -328,6 +337,8 @@ class Engine(Protocol):
 
         A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
         dedup key is held on its queue (the reply has the holder's id). Earlier jobs of the batch count.
+        A job with ``reserve_id`` reserves its id in the same commit. Until the reservation ends, the id
+        counts as existing for such jobs, even if the job has left.
         """
         ...
 
@@ -469,10 +480,10 @@ class Engine(Protocol):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         """Make due jobs pending, and cancel those that expired before they started.
 
-        Up to ``limit`` of each kind. Return the number of each.
+        Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
         """
         ...
 
@@ -481,9 +492,18 @@ class Engine(Protocol):
         ...
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        """End up to ``limit`` claims whose lease has expired or whose process is known to be gone."""
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
+
+        None stands for now. With 0 no lease has expired, so only claims of dead processes end. With a time,
+        the call succeeds only while renewals can be written, even if there is no claim to end.
+        """
         ...
 
     async def reclaim(
@@ -493,12 +513,15 @@ class Engine(Protocol):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        """End up to ``limit`` claims of dead workers, as if their leases had expired. Return their number."""
+    ) -> list[EndedJob]:
+        """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        """Remove up to ``limit`` finished jobs whose retention is over."""
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        """Remove finished jobs whose retention is over, and reservations of ids that have ended.
+
+        Up to ``limit`` of each kind. Return the number of each.
+        """
         ...
 
     async def sweep_finished(

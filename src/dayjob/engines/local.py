@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -28,7 +29,7 @@ from dayjob.engines.base import (
     claim_key,
 )
 from dayjob.engines.store import Store
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import Signals, Topic
 
@@ -89,6 +90,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
         self.signals = Signals()
         self.timeout = timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._clock = clock
 
     def _now(self, now: int | None) -> int:
@@ -132,7 +134,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
         return self._write(
-            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token)),
+            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token), self.quarantined),
             token,
             lambda reply: reply,
         )
@@ -145,7 +147,9 @@ class LocalEngine(ABC, Generic[StoreType]):
         token: Token | None = None,
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         return await self._write(
-            lambda store: verbs.insert_and_claim(store, self._now(now), jobs, requests, claim_key(token)),
+            lambda store: verbs.insert_and_claim(
+                store, self._now(now), jobs, requests, claim_key(token), self.quarantined
+            ),
             token,
             lambda reply: reply[1],
         )
@@ -206,13 +210,20 @@ class LocalEngine(ABC, Generic[StoreType]):
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         return await self._write(lambda store: verbs.promote(store, self._now(now), limit, retention), token)
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return await self._write(lambda store: verbs.reap(store, self._now(now), limit, retention), token)
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        return await self._write(
+            lambda store: verbs.reap(store, self._now(now), limit, retention, expired_by), token
+        )
 
     async def reclaim(
         self,
@@ -221,12 +232,12 @@ class LocalEngine(ABC, Generic[StoreType]):
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
+    ) -> list[EndedJob]:
         return await self._write(
             lambda store: verbs.reclaim(store, self._now(now), workers, limit, retention), token
         )
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
         return await self._write(lambda store: verbs.sweep(store, self._now(now), limit), token)
 
     async def sweep_finished(

@@ -11,12 +11,12 @@ read may fail, so a verb awaits all its reads before its first change.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
 from dayjob.engines.record import Record
-from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.signals import Topic
 
 Reply = TypeVar("Reply")
@@ -31,6 +31,8 @@ class Store(ABC):
     def __init__(self) -> None:
         self.topics: set[Topic] = set()
         """The topics to publish after the commit."""
+        self.quarantined: list[EndedJob] = []
+        """Jobs that were quarantined. The next claim takes them out."""
 
     # New jobs.
 
@@ -48,6 +50,17 @@ class Store(ABC):
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         """Store the job. If it exists, or its dedup key is held, store nothing and return the other's id."""
 
+    @abstractmethod
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        """Return those of the ids that are reserved."""
+
+    @abstractmethod
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None: ...
+
+    @abstractmethod
+    def free_ids(self, limit: int, now: int) -> int:
+        """Remove reservations that have ended. Return their number."""
+
     # Jobs by id. A record is changed in place and then saved.
 
     @abstractmethod
@@ -57,6 +70,10 @@ class Store(ABC):
     async def load_finished(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         """Return the records of those of the jobs that are finished, and maybe of other jobs."""
         return self.load(keys)
+
+    @abstractmethod
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        """Return the tasks of jobs that a verb ends. A name that can't be decoded is empty."""
 
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:  # noqa: B027
         """Read the data that ``save`` needs to store these jobs as finished."""

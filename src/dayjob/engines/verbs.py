@@ -7,12 +7,13 @@ guarantees of the verbs are in ``engines.base.Engine``.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     BATCH_BYTES,
+    ID_RESERVATION,
     ClaimRequest,
     DocumentWrite,
     Insertion,
@@ -25,7 +26,7 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.record import Record
 from dayjob.engines.store import Store
-from dayjob.model.job import FINISHED, CancelOutcome, Enqueued, Job, JobState, id_text
+from dayjob.model.job import FINISHED, CancelOutcome, EndedJob, Enqueued, Job, JobState, id_text
 from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, documents_topic, job_topic, queue_topic
 
@@ -77,12 +78,18 @@ async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqu
 
 def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     times = [job.times(now) for job in jobs]
-    plain = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
+    reserving = [job.key for job in jobs if job.reserve_id]
+    reserved = store.reserved_ids(reserving, now) if reserving else ()
+    plain = len(jobs) > 1 and not reserved and not any(job.dedup_key is not None or job.kv for job in jobs)
     added = plain and store.add_all(jobs, times, now)
     replies: list[Enqueued] = []
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     for job, (run_at, expires_at) in zip(jobs, times, strict=True):
-        other = None if added else store.add(job, run_at, expires_at, now)
+        other = None
+        if job.key in reserved:
+            other = job.key
+        elif not added:
+            other = store.add(job, run_at, expires_at, now)
         if other is not None:
             replies.append(Enqueued(id_text(other), False))
             continue
@@ -96,10 +103,15 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
         store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
     if deltas:
         store.count(deltas)
+    if reserving:
+        new = [job.key for job, reply in zip(jobs, replies, strict=True) if job.reserve_id and reply.created]
+        store.reserve_ids(new, now + ID_RESERVATION)
     return replies
 
 
-async def claim(store: Store, now: int, requests: Sequence[ClaimRequest], key: bytes) -> list[list[Job]]:
+async def claim(
+    store: Store, now: int, requests: Sequence[ClaimRequest], key: bytes, quarantined: deque[EndedJob]
+) -> list[list[Job]]:
     """A request stops at ``BATCH_BYTES`` of payloads. The bound is per request, so that none ends empty.
 
     A request without a job waits for the next signal, although the queue has jobs.
@@ -125,14 +137,22 @@ async def claim(store: Store, now: int, requests: Sequence[ClaimRequest], key: b
         replies.append(claimed)
     if deltas:
         store.count(deltas)
+    if store.quarantined:
+        quarantined.extend(store.quarantined)
+        store.quarantined.clear()
     return replies
 
 
 async def insert_and_claim(
-    store: Store, now: int, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], key: bytes
+    store: Store,
+    now: int,
+    jobs: Sequence[Insertion],
+    requests: Sequence[ClaimRequest],
+    key: bytes,
+    quarantined: deque[EndedJob],
 ) -> tuple[list[Enqueued], list[list[Job]]]:
     enqueued = await insert(store, now, jobs)
-    return enqueued, await claim(store, now, requests, key)
+    return enqueued, await claim(store, now, requests, key, quarantined)
 
 
 async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobState | None]:
@@ -292,12 +312,16 @@ async def pause(store: Store, queue: str, paused: bool) -> None:
 # Duties.
 
 
-async def promote(store: Store, now: int, limit: int, retention: RetentionByQueue) -> tuple[int, int]:
+async def promote(
+    store: Store, now: int, limit: int, retention: RetentionByQueue
+) -> tuple[int, list[EndedJob]]:
     expired = await store.expired(limit, now)
-    _change_each(store, expired, lambda record: records.expire(record, retention.of(record.queue), now))
+    ended = _end_each(store, expired, lambda record: records.expire(record, retention.of(record.queue), now))
     due = store.due(limit, now)
     _change_each(store, due, lambda record: records.promote(record, now))
-    return len(due), len(expired)
+    corrupt = [record for record in due if record.state is JobState.DEAD]
+    ended += _ended(corrupt, [JobState.SCHEDULED] * len(corrupt), store.tasks(corrupt))
+    return len(due), ended
 
 
 async def next_due(store: Store, now: int) -> int | None:
@@ -305,33 +329,50 @@ async def next_due(store: Store, now: int) -> int | None:
     return None if time is None else max(time - now, 0)
 
 
-async def reap(store: Store, now: int, limit: int, retention: RetentionByQueue) -> int:
-    return _end_claims(store, now, await store.lapsed(limit, now), retention, LEASE_EXPIRED)
+async def reap(
+    store: Store, now: int, limit: int, retention: RetentionByQueue, expired_by: int | None
+) -> list[EndedJob]:
+    lapsed = await store.lapsed(limit, now if expired_by is None else expired_by)
+    quarantined, store.quarantined = store.quarantined, []  # When the storage was opened.
+    return quarantined + _end_claims(store, now, lapsed, retention, LEASE_EXPIRED)
 
 
 async def reclaim(
     store: Store, now: int, workers: Sequence[str], limit: int, retention: RetentionByQueue
-) -> int:
+) -> list[EndedJob]:
     return _end_claims(store, now, await store.claimed_by(workers, limit), retention, WORKER_GONE)
 
 
 def _end_claims(
     store: Store, now: int, claimed: Sequence[Record], retention: RetentionByQueue, reason: str
-) -> int:
-    _change_each(
+) -> list[EndedJob]:
+    return _end_each(
         store, claimed, lambda record: records.end_claim(record, retention.of(record.queue), now, reason)
     )
-    return len(claimed)
 
 
-def quarantine(store: Store, now: int, corrupt: Iterable[tuple[Record, str]]) -> None:
+def quarantine(store: Store, now: int, corrupt: Collection[tuple[Record, str]]) -> None:
     """End jobs that can't be decoded as dead. Each comes with a text that names the defect."""
-    changes = _Changes(store)
-    for record, detail in corrupt:
-        before = record.state
-        records.quarantine(record, records.corrupt_text(detail), now)
-        changes.save(record, before)
-    changes.count()
+    texts = {record.key: records.corrupt_text(detail) for record, detail in corrupt}
+    store.quarantined += _end_each(
+        store,
+        [record for record, _ in corrupt],
+        lambda record: records.quarantine(record, texts[record.key], now),
+    )
+
+
+def _end_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> list[EndedJob]:
+    """Change the jobs without their workers."""
+    before, tasks = [record.state for record in changed], store.tasks(changed)
+    _change_each(store, changed, change)
+    return _ended(changed, before, tasks)
+
+
+def _ended(changed: Sequence[Record], before: Sequence[JobState], tasks: Sequence[str]) -> list[EndedJob]:
+    return [
+        EndedJob(record.key, record.queue, task, old, record.state, record.attempts, record.last_error or "")
+        for record, old, task in zip(changed, before, tasks, strict=True)
+    ]
 
 
 def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> None:
@@ -343,8 +384,8 @@ def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Reco
     changes.count()
 
 
-async def sweep(store: Store, now: int, limit: int) -> int:
-    return _remove(store, await store.removable(limit, now))
+async def sweep(store: Store, now: int, limit: int) -> tuple[int, int]:
+    return _remove(store, await store.removable(limit, now)), store.free_ids(limit, now)
 
 
 async def sweep_finished(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterator
 from threading import Lock
 
@@ -16,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from dayjob.app import App
 from dayjob.errors import ConfigError
-from dayjob.model.job import Job, NewJob
+from dayjob.model.job import EndedJob, Job, NewJob
 
 MAX_LABELS = 200
 """How many pairs of queue and task have their own series. Further pairs share the series "other"."""
@@ -68,7 +69,7 @@ class Times:
 class Series:
     """The numbers of one pair of queue and task."""
 
-    __slots__ = ("enqueued", "runs", "waits")
+    __slots__ = ("enqueued", "runs", "waits", "without_worker")
 
     def __init__(self) -> None:
         self.enqueued = 0
@@ -76,6 +77,8 @@ class Series:
         """One time for each start."""
         self.runs: dict[str, Times] = {}
         """One time for each end, by outcome."""
+        self.without_worker: Counter[str] = Counter()
+        """Jobs that ended without a worker, by their new state."""
 
     def ended(self, outcome: str, seconds: float) -> None:
         times = self.runs.get(outcome)
@@ -97,6 +100,11 @@ class Meter(Collector):
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
         with self._lock:
             series.enqueued += 1
+
+    def ended(self, job: EndedJob) -> None:
+        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
+        with self._lock:
+            series.without_worker[job.state] += 1
 
     def started(self, job: Job, waited: float) -> Series:
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
@@ -120,6 +128,10 @@ class Meter(Collector):
             "dayjob_jobs_finished", "Runs finished in this process, by outcome.",
             labels=(*_LABELS, "outcome"),
         )  # fmt: skip
+        ended = CounterMetricFamily(
+            "dayjob_jobs_ended", "Jobs that this process ended without a worker, by outcome.",
+            labels=(*_LABELS, "outcome"),
+        )  # fmt: skip
         runs = HistogramMetricFamily("dayjob_job_run_seconds", "Duration of runs.", labels=_LABELS)
         waits = HistogramMetricFamily(
             "dayjob_job_wait_seconds", "Time from a job's due time to the start of its run.", labels=_LABELS
@@ -129,11 +141,13 @@ class Meter(Collector):
             by_outcome = {outcome: times.counted() for outcome, times in list(series.runs.items())}
             for outcome, (counts, _) in by_outcome.items():
                 finished.add_metric((*labels, str(outcome)), counts[-1])
+            for state, number in list(series.without_worker.items()):
+                ended.add_metric((*labels, str(state)), number)
             _add_histogram(runs, labels, by_outcome.values())
             waited = series.waits.counted()
             started.add_metric(labels, waited[0][-1])
             _add_histogram(waits, labels, [waited])
-        return iter((enqueued, started, finished, runs, waits))
+        return iter((enqueued, started, finished, ended, runs, waits))
 
 
 def _add_histogram(

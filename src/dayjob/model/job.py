@@ -217,7 +217,7 @@ def new_job_like(job: Job) -> NewJob:
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """The reply to an enqueue. ``created`` is false if the id existed or the dedup key was held."""
+    """The reply to an enqueue. ``created`` is false if the id existed or was reserved, or the key held."""
 
     id: str
     created: bool
@@ -228,6 +228,25 @@ class Waited(Struct, frozen=True):
 
     status: Literal["completed", "timed_out", "not_found"]
     job: Job | None = None
+
+
+class EndedJob(Struct, frozen=True, gc=False):
+    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt.
+
+    ``state`` is pending if the job runs again. ``error`` is the reason.
+    """
+
+    key: bytes
+    queue: str
+    task: str
+    old_state: JobState
+    state: JobState
+    attempts: int
+    error: str
+
+    @property
+    def id(self) -> str:
+        return id_text(self.key)
 
 
 class QueueStats(Struct):

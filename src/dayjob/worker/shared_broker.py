@@ -21,13 +21,17 @@ _users: WeakKeyDictionary[Broker, _Users] = WeakKeyDictionary()
 
 @asynccontextmanager
 async def shared_broker(app: App) -> AsyncIterator[Broker]:
-    """Open the app's broker with duties. The last worker stops them, and closes what the first opened."""
+    """Open the app's broker, with duties unless its configuration has none.
+
+    The last worker stops them, and closes what the first opened.
+    """
     broker = app.broker
     users = _users.setdefault(broker, _Users(broker.is_open))
     users.workers += 1
     try:
         await app.opened()
-        broker.start_duties()
+        if app.config.duties:
+            broker.start_duties()
         yield broker
     finally:
         users.workers -= 1

@@ -20,9 +20,9 @@ from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
-from dayjob.events import Event
+from dayjob.events import OUTCOMES, Event
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import Job, JobState
+from dayjob.model.job import EndedJob, Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
@@ -214,7 +214,14 @@ class Worker:
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
     def _heartbeat_broker(self) -> Broker:
-        return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock)
+        loop = self._loop
+        assert loop is not None
+
+        def on_ended(ended: Sequence[EndedJob]) -> None:
+            with suppress(RuntimeError):  # The worker's loop is closed.
+                loop.call_soon_threadsafe(self.app.on_ended, ended)
+
+        return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended)
 
     async def _deregister(self) -> None:
         assert self._registration is not None
@@ -424,10 +431,7 @@ class Worker:
 
 
 def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
-    if state is JobState.DONE:
-        return ("job.succeeded",)
-    if state is JobState.CANCELLED:
-        return ("job.cancelled",)
-    if state is JobState.DEAD:
-        return ("job.failed", "job.dead")
-    return ("job.failed", "job.retrying") if settlement.transition is Transition.NACK else ()
+    again = state is JobState.PENDING or state is JobState.SCHEDULED
+    if state is None or (again and settlement.transition is not Transition.NACK):
+        return ()
+    return OUTCOMES[state]

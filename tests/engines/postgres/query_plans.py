@@ -23,7 +23,7 @@ FILL = f"""
 INSERT INTO dayjob.jobs (
     id, queue, state, task, payload, priority, max_attempts, attempts, epoch, enqueued_at, run_at, claimed_at,
     lease_expires_at, finished_at, expires_at, remove_at, cancel_requested, claim, dedup_key, held_key,
-    dedup_until
+    dedup_until, late
 )
 SELECT
     lpad(to_hex(n), 32, '0')::uuid,
@@ -39,7 +39,7 @@ SELECT
     CASE WHEN state = 'running' THEN lpad(to_hex(n / 100), 32, '0')::uuid END,
     CASE WHEN n % 4 = 0 THEN 'key ' || n END,
     CASE WHEN n % 4 = 0 AND state IN ('pending', 'scheduled') THEN 'key ' || n END,
-    'claimed'
+    'claimed', CASE WHEN n % 50 = 0 THEN n::text::xid8 END
 FROM (
     SELECT n, CASE WHEN part < 40 THEN 'pending' WHEN part < 50 THEN 'scheduled' WHEN part < 52 THEN 'running'
         WHEN part < 85 THEN 'done' WHEN part < 95 THEN 'dead' ELSE 'cancelled' END AS state
@@ -98,7 +98,9 @@ def steps(plan: Node) -> set[Step]:
     return found
 
 
-_COLUMN = re.compile(r"\b(?:queue|priority|id|state|held_key|run_at|lease_expires_at|expires_at|remove_at)\b")
+_COLUMN = re.compile(
+    r"\b(?:queue|priority|id|state|held_key|late|run_at|lease_expires_at|expires_at|remove_at)\b"
+)
 
 
 def indexes_of(plan: Node, table: str) -> set[str]:

@@ -13,6 +13,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, Job, NewJob
 from dayjob.engines.postgres import claim as claim_module
 from dayjob.engines.postgres.database import Connection, connect
+from dayjob.engines.postgres.scan_hints import END, START
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text
@@ -53,7 +54,8 @@ async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
         await gate.fetch(lock.format("_"), token)
         claiming = asyncio.ensure_future(
             claimer.fetch(
-                claim, None, ["q"], [30_000_000], [-1], [bytes(16)], 100, "late", token, thorough, 2**23
+                claim, None, ["q"], [30_000_000], [START[0]], [START[1]], 100, "late", token, thorough, 2**23,
+                ["q"], [END[0]], [END[1]],
             )
         )  # fmt: skip
         async with asyncio.timeout(10):

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.resources import files
 
 import pytest
 
@@ -44,9 +43,12 @@ PLANS: dict[str, set[Step]] = {
     "finished_keys_newest_first": {BY_FINISHED},
     "get": {BY_ID},
     "insert": set(),  # The server looks for conflicts itself.
+    "insert_reserving": {BY_ID},
+    "late": {("jobs_late", "queue late")},
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
     "latest_dead_of_queue": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
+    "overlooked": {("jobs_pending", "queue priority id")},
     "pending_keys": {("jobs_pending", "queue priority id")},
     "pending_keys_newest_first": {("jobs_pending", "queue priority id")},
     "position": {("jobs_pending", "queue priority id"), BY_ID},
@@ -72,8 +74,9 @@ WALKS: dict[str, set[Step]] = {
 """These walk an index that holds little more than their result: the flagged, running or scheduled jobs."""
 
 SMALL = {
-    "await_claim", "compare_and_set", "documents", "fold_counters", "installation", "kv_get", "kv_write",
-    "notify", "pause", "paused", "prune_replies", "resume", "stats", "store_reply", "stored_reply",
+    "await_claim", "compare_and_set", "documents", "fold_counters", "free_ids", "installation", "kv_get",
+    "kv_write", "notify", "pause", "paused", "pending_queues", "prune_replies", "resume", "stats",
+    "store_reply", "stored_reply", "unreserve_ids",
 }  # fmt: skip
 """Statements on the small tables: they never read the jobs."""
 
@@ -118,15 +121,15 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
         f"NULL, '{{big,small}}', '{{1,1}}', '{{-1,-1}}', '{{{'0' * 32},{'0' * 32}}}', {n}, 'w', {ID}, "
-        "false, 1000"
+        f"false, 1000, '{{big,small}}', '{{9,9}}', '{{{'f' * 32},{'f' * 32}}}'"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
     "compare_and_set": lambda n: ", ".join(
         [ID, "NULL", "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
     ),
-    "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}",
+    "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, NULL",
     "documents": lambda _: "NULL, 'kind 1'",
-    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL",
+    "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
     "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",
@@ -136,20 +139,25 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         [
             ID, "NULL", "'channel'", "NULL", some(n), each(n, "big"), each(n, "task"), each(n, "payload"),
             each(n, "1"), each(n, "3"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"),
-            each(n, "NULL"), each(n, "NULL"), each(n, "key"), each(n, "claimed"),
+            each(n, "NULL"), each(n, "NULL"), each(n, "key"), each(n, "claimed"), each(n, "true"),
         ]
     ),
+    "insert_reserving": lambda n: PARAMETERS["insert"](n),
+    "free_ids": lambda n: f"NULL, {n}",
     "installation": lambda _: "",
     "kv_get": lambda n: each(n, "k"),
     "kv_write": lambda n: f"{ID}, {each(n, 'k')}, {each(n, 'v')}",
+    "late": lambda n: f"'{{big,small}}', '{{NULL,1:5:3}}', {n}",
     "latest_dead": lambda n: f"5, {LAST}, {n}",
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
+    "overlooked": lambda n: f"'{{big,small}}', '{{1000,100}}', {some(2)}, {n}",
     "notify": lambda _: "'channel', '{message}'",
     "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
     "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
     "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
+    "pending_queues": lambda _: "",
     "position": lambda n: f"{ID}, {n}",
     "priorities": lambda n: f"NULL, {n}",
     "promote": lambda n: f"{ID}, NULL, {n}",
@@ -174,6 +182,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "stored_reply": lambda _: ID,
     "sweep": lambda n: f"{ID}, NULL, {n}",
     "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1, 'cursor'",
+    "unreserve_ids": some,
     "all_up": lambda n: f"'big', {FIRST}, {n}",
     "all_down": lambda n: f"'big', {LAST}, {n}",
     "of_a_queue_up": lambda n: f"'big', {FIRST}, {n}",
@@ -257,9 +266,7 @@ def many_jobs() -> Iterator[ManyJobs]:
 
 
 def test_every_statement_has_its_plan() -> None:
-    folder = files("dayjob.engines.postgres") / "sql"
-    found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
-    assert found == {name.removesuffix(REVERSED) for name in {*EXPECTED, *COMPOSED}}
+    assert set(Statements("dayjob")) == {name.removesuffix(REVERSED) for name in {*EXPECTED, *COMPOSED}}
     assert PARAMETERS.keys() == {*EXPECTED, *LISTINGS}
 
 

@@ -25,6 +25,7 @@ from dayjob import (
 from dayjob.engines.base import DocumentWrite
 from dayjob.model.job import id_text
 from dayjob.runtime.signals import documents_topic
+from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL, claim_one, record, running
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import schema_url, server_url, with_options
@@ -131,7 +132,7 @@ async def test_documents_and_jobs_are_written_together_or_not_at_all(broker: Bro
     assert [job.id for job in await broker.jobs()] == [id_text(second.key)]
     [job] = await broker.claim("q", worker="gone")
     assert await engine.position(job.key, 10) == 0
-    assert await engine.reclaim(["gone"], 10, broker._validator.policies.retention) == 1
+    assert len(await engine.reclaim(["gone"], 10, broker._validator.policies.retention)) == 1
 
 
 async def test_a_worker_runs_jobs(url: str) -> None:
@@ -173,6 +174,27 @@ async def test_a_caller_s_own_transaction(broker: Broker, pool: Pooler) -> None:
         async with connection.transaction():
             await broker.enqueue("q", b"committed", connection=connection)
     assert [job.payload for job in await broker.jobs("q")] == [b"committed"]
+
+
+async def test_a_pooler_that_tracks_prepared_statements_gets_them_by_name(direct_url: str) -> None:
+    """A single session tracks them, as PgBouncer does for many."""
+    url = with_options(direct_url, pgbouncer="prepared", connections="1", poll="0.05")
+    async with Broker(url, config=CONFIG) as broker:
+        await use_every_verb(broker)
+        pool = broker._engine._database.pool  # type: ignore[attr-defined]
+        named = await pool.run(
+            lambda connection: connection.fetch("SELECT statement FROM pg_prepared_statements")
+        )
+        assert any("Claim pending jobs" in row[0] for row in named)
+
+
+async def test_a_pooler_that_tracks_no_prepared_statements_is_reported(pool: Pooler, direct_url: str) -> None:
+    with pytest.raises(DayjobError, match=r"add \?pgbouncer=1 to the URL"):
+        await Broker(with_options(pool.through(direct_url), pgbouncer="prepared")).open()
+    assert pool.refusals > 0
+    pool.refusals = 0
+    async with Broker(with_options(pool.through(direct_url), pgbouncer="1")):
+        """The pooler is in order."""
 
 
 async def test_without_the_option_the_error_names_it(pool: Pooler, direct_url: str) -> None:

@@ -21,7 +21,7 @@ async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -
         enqueued = await other.enqueue("q")
         [claim] = await with_timeout(waiting)
         done = asyncio.create_task(other.wait(enqueued.id, 60))
-        await broker.cancel(claim.id)
+        await other.cancel(claim.id)
         await with_timeout(claim.cancel_token.wait())
         await broker.ack(claim)
         assert (await with_timeout(done)).status == "completed"

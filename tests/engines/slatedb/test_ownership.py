@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dayjob import Broker, EngineFenced, EngineUnavailable, InvalidState, JobState, NewJob
+from dayjob import (
+    Broker,
+    BrokerConfig,
+    Closed,
+    EngineFenced,
+    EngineUnavailable,
+    InvalidState,
+    JobState,
+    NewJob,
+    Retention,
+)
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.opening import BEATS_MISSED, is_alive
 from dayjob.engines.slatedb.values import Owner
@@ -25,7 +35,7 @@ from tests.engines.slatedb.roles import (
     try_to_open,
     wait_for_a_job,
 )
-from tests.support.processes import Spawn, until
+from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +185,29 @@ async def test_a_reader_changes_nothing(url: str, broker: Broker) -> None:
         assert await reader.kv_get(b"k") == b"v"
         assert await reader.promote() == await reader.reap() == await reader.sweep() == 0
     assert (await broker.stats("q")).pending == 1
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+async def test_a_wait_through_a_reader_ends_with_the_job(url: str, keep: bool) -> None:
+    retention = Retention(done=60) if keep else Retention()
+    async with Broker(url, config=BrokerConfig(duties=False, retention=retention)) as broker:
+        enqueued = await broker.enqueue("q")
+        (job,) = await broker.claim("q")
+        async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
+            assert (await reader.wait(job.id, 0.1)).status == "timed_out"
+            waiting = [asyncio.create_task(reader.wait(job.id)) for _ in range(2)]
+            await pause(0.3)
+            assert not any(each.done() for each in waiting)
+            await broker.ack(job)
+            async with asyncio.timeout(20):
+                replies = await asyncio.gather(*waiting)
+            assert {reply.status for reply in replies} == {"completed"}
+            assert {reply.job is not None for reply in replies} == {keep}
+            other = asyncio.create_task(reader.wait((await broker.enqueue("q")).id))
+            await pause(0.1)
+        with pytest.raises(Closed):
+            await other
+    assert enqueued.created
 
 
 async def test_brokers_of_one_process_share_a_handle_however_the_path_is_written(

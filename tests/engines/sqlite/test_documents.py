@@ -48,7 +48,7 @@ async def test_reads_do_not_wait_for_the_write_lock(
     async with asyncio.timeout(5):
         assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
         assert await engine.position(id_key(last.id), 10) == 1
-        assert await engine.reclaim(["no worker"], 10, broker._policies.retention) == 0
+        assert len(await engine.reclaim(["no worker"], 10, broker._policies.retention)) == 0
     writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")]))
     assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
     assert not writing.done()
@@ -105,6 +105,7 @@ async def test_a_document_is_not_written_if_its_job_does_not_fit(broker: Broker,
 
 async def test_only_announced_and_written_documents_are_published(engine: Engine) -> None:
     """This holds in one process. Others are woken by every commit."""
+    await engine.compare_and_set([DocumentWrite("k", "first", None, b"1")])  # Looks for earlier changes.
     with (
         engine.signals.listen([documents_topic("k")]) as listener,
         engine.signals.listen([documents_topic("l")]) as other,
@@ -153,8 +154,8 @@ async def test_reclaim_of_more_workers_than_fit_into_one_statement(broker: Broke
     claimed = await engine.claim([ClaimRequest((("q", 60_000_000),), 1, worker) for worker in workers])
     assert {len(jobs) for jobs in claimed} == {1}
     retention = broker._policies.retention
-    assert await engine.reclaim([*workers, *workers], WIDEST + 10, retention) == WIDEST + 10
-    assert await engine.reclaim(workers, WIDEST + 10, retention) == 10
+    assert len(await engine.reclaim([*workers, *workers], WIDEST + 10, retention)) == WIDEST + 10
+    assert len(await engine.reclaim(workers, WIDEST + 10, retention)) == 10
     assert (await broker.stats("q")).pending == jobs
     assert await broker.jobs(state=JobState.RUNNING) == []
 

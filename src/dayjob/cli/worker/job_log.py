@@ -43,8 +43,9 @@ def _succeeded(event: Event) -> None:
 
 def _log_event(level: int, outcome: str, event: Event) -> None:
     """Log the first line of an error in the message, and its traceback below."""
-    attempt = event.job.attempts if event.job is not None else None
-    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": attempt}
+    if event.job is None:
+        return  # It ended without a run. The duty that ended it has logged it.
+    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": event.job.attempts}
     first, _, rest = (event.error or "").partition("\n")
     text = "Job %s %s: %s" if first else "Job %s %s%s"
     _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})

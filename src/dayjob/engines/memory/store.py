@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import nlargest
 from itertools import islice
@@ -54,6 +54,16 @@ class MemoryStore(Store):
             active.enter(record)
         return other
 
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        return self._active.reserved_ids(keys, now)
+
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
+        for key in keys:
+            self._active.reserve(key, until)
+
+    def free_ids(self, limit: int, now: int) -> int:
+        return len(self._active.take_ended(limit, now))
+
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return self._jobs
 
@@ -81,6 +91,9 @@ class MemoryStore(Store):
         self._active.remove(record.key)
         self._dead.discard(record.key)
         del self._facts[record.key]
+
+    def tasks(self, records: Sequence[Record]) -> list[str]:
+        return [self._facts[record.key].task for record in records]
 
     # Claims.
 

@@ -1,18 +1,28 @@
-"""Claims jobs: one statement per request, with scan hints. Corrupt records are quarantined and replaced.
+"""Claims jobs: one statement for equal requests, with scan hints. Corrupt records are quarantined.
 
 A claim stores no reply: its jobs carry its key. A repeated claim returns the jobs that the first try took.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transient
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
-from dayjob.model.job import Job
+from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
+from dayjob.errors import EngineUnavailable
+from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.signals import Signals, queue_topic
+
+_log = logging.getLogger("dayjob.engines.postgres")
 
 THOROUGH = 1.0
 """Seconds after which a claim considers all jobs again.
@@ -26,29 +36,60 @@ _ENOUGH_BYTES = BATCH_BYTES // 2
 Rows = Sequence[Sequence[Any]]
 
 
+SEARCH_INTERVAL = 1.0
+"""Seconds between searches of the parts of the index that hints leave out; longer if a search takes long."""
+
+SEARCH_SHARE = 50
+"""Searches may take this part of the time of one connection."""
+
+
 class Claimer:
     """Serves the claims of one engine."""
 
-    def __init__(self, database: Database, hints: ScanHints) -> None:
+    def __init__(
+        self, database: Database, hints: ScanHints, signals: Signals, quarantined: deque[EndedJob]
+    ) -> None:
         self._database = database
         self._hints = hints
+        self._signals = signals
+        self._quarantined = quarantined
+        self._hinted = asyncio.Lock()
+        """Held from a look for late jobs until its claim has ended: no other look comes in between."""
+        self._searching: asyncio.Task[None] | None = None
         self._thorough_at = 0.0
         self._most_rows = BATCH
         """The most rows that a statement locks. Few while payloads are large, as most would not fit."""
 
+    async def close(self) -> None:
+        searching, self._searching = self._searching, None
+        if searching is not None:
+            searching.cancel()
+            await asyncio.wait({searching})
+
     async def claim(
         self, requests: Sequence[ClaimRequest], now: int | None, token: Token | None, part: int = 0
     ) -> list[list[Job]]:
-        """Claim for each request, in a commit each. ``part`` is the number of the first commit in its write.
+        """Claim for each request. Equal requests share a commit. ``part`` is the number of the first commit.
 
         A repetition looks for the jobs of all requests.
         """
         repeated = token is not None and token.repeated
-        claimed: list[list[Job]] = []
+        claimed: list[list[Job]] = [[] for _ in requests]
+        equal: dict[Any, list[int]] = {}
+        for number, request in enumerate(requests):
+            equal.setdefault((request.queues, request.worker), []).append(number)
         try:
-            for number, request in enumerate(requests, part):
-                key = token_key(token, number)
-                claimed.append(await self._claim(request, now, key, repeated=repeated))
+            for numbers in equal.values():
+                while numbers:
+                    key = token_key(token, part + numbers[0])
+                    limit = min(sum(requests[number].limit for number in numbers), BATCH)
+                    shared = replace(requests[numbers[0]], limit=limit)
+                    jobs = await self._claim(shared, now, key, repeated=repeated)
+                    if not jobs:
+                        break
+                    while jobs and numbers:
+                        number = numbers.pop(0)
+                        claimed[number], jobs = _split(jobs, requests[number].limit)
         except Transient as error:
             raise after_commit(error) from error.__cause__
         self._database.count_row()
@@ -76,27 +117,63 @@ class Claimer:
             if size > _ENOUGH_BYTES:
                 self._most_rows = max(2 * len(found), 1)
                 break
-            if len(found) == limit:
-                self._most_rows = min(2 * self._most_rows, BATCH)
-            elif not self._hints.drop([queue for queue, _ in request.queues]):
+            if len(found) < limit:
                 break
+            self._most_rows = min(2 * self._most_rows, BATCH)
         # A job whose lease ended between two statements may be claimed by both: its last claim counts.
         return list({job.key: job for job in jobs}.values())
 
     async def _take(self, request: ClaimRequest, limit: int, size: int, now: int | None, key: bytes) -> Rows:
         queues = [queue for queue, _ in request.queues]
         leases = [lease for _, lease in request.queues]
-        started = SYSTEM.elapsed()
-        thorough = started >= self._thorough_at
+        thorough = SYSTEM.elapsed() >= self._thorough_at
         if thorough:
-            self._thorough_at = started + THOROUGH
-        after = self._hints.positions(queues)
-        found = await self._database.fetch(
-            "claim", now, queues, leases, [priority for priority, _ in after], [id for _, id in after], limit,
-            request.worker, key, thorough, size,
-        )  # fmt: skip
-        self._hints.update(found, SYSTEM.elapsed() - started)
+            self._thorough_at = SYSTEM.elapsed() + THOROUGH
+
+        async def take() -> Rows:
+            ranges, after_priorities, after_ids, until_priorities, until_ids = self._hints.ranges(queues)
+            return await self._database.fetch(
+                "claim", now, queues, leases, after_priorities, after_ids, limit, request.worker, key,
+                thorough, size, ranges, until_priorities, until_ids,
+            )  # fmt: skip
+
+        if hinted := self._hints.among(queues):
+            async with self._hinted:
+                snapshots = [hints.snapshot for hints in hinted.values()]
+                self._hints.looked(await self._database.fetch("late", list(hinted), snapshots, MAX_LATE))
+                found = await take()
+                self._hints.claimed(queues, found)
+        else:
+            found = await take()
+        self._hints.detect_waste(queues, found)
+        if self._hints and self._searching is None:
+            self._searching = asyncio.get_running_loop().create_task(self._search())
         return found
+
+    async def _search(self) -> None:
+        """Search the parts that claims leave out, while there are any."""
+        seconds = 0.0
+        try:
+            while self._hints:
+                await SYSTEM.wait(asyncio.Event(), max(SEARCH_INTERVAL, SEARCH_SHARE * seconds))
+                queues, priorities, ids = self._hints.hidden()
+                if not queues:
+                    continue
+                started = SYSTEM.elapsed()
+                try:
+                    found = await self._database.fetch("overlooked", queues, priorities, ids, MAX_LATE)
+                except EngineUnavailable as error:
+                    _log.debug("the parts that claims leave out were not searched: %s", error)
+                    continue
+                finally:
+                    seconds = SYSTEM.elapsed() - started
+                if found[0][-1] <= WASTED_BLOCKS:
+                    self._hints.drop_all()  # A vacuum has removed the dead entries.
+                elif found[0][0] is not None:
+                    self._hints.overlooked([row[:-1] for row in found])
+                    self._signals.publish({queue_topic(row[0]) for row in found})
+        finally:
+            self._searching = None
 
     async def _find(self, request: ClaimRequest, key: bytes) -> Rows:
         """Return the jobs of a claim, after it has ended."""
@@ -113,89 +190,20 @@ class Claimer:
         jobs: list[Job] = []
         corrupt: list[bytes] = []
         errors: list[str] = []
+        ended: list[EndedJob] = []
         for row in found:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
             except rows.Corrupt as error:
+                text = rows.corrupt_text(error)
                 corrupt.append(row[rows.KEY])
-                errors.append(rows.corrupt_text(error))
+                errors.append(text)
+                ended.append(rows.quarantined_job(row, text))
         if corrupt:
             await self._database.fetch("quarantine", now, key, corrupt, errors)
+            self._quarantined.extend(ended)
         return jobs
 
 
-Position = tuple[int, bytes]
-"""Priority and id."""
-
-START: Position = (-1, bytes(16))
-LAST_ID = b"\xff" * 16
-
-WASTED_BLOCKS = 100
-"""Unneeded index blocks read by one claim, above which a hint is set. A block has about 100 entries."""
-
-_JOBS_PER_BLOCK = 20
-"""The fewest jobs in a block of the index, if the name of their queue is long."""
-
-SHORTEST = 1.0
-"""Seconds that a hint lasts; longer if the scan without one took long."""
-
-SHARE = 20
-"""Scans without a hint may take this part of the time."""
-
-
-class ScanHints:
-    """Where a claim starts its scan of a queue while the index of pending jobs is full of dead entries.
-
-    The entry of a claimed job stays in the index until the next vacuum, or for as long as any transaction
-    holds an old snapshot, and every claim would step over all of them again. A claim reports how many index
-    blocks it read. When those are many more than it needed, the next claims of the queue start after the last
-    claimed job.
-
-    A hint would hide jobs that return to the queue or precede the others. It is therefore dropped when this
-    process makes such a change or is notified of one, when a claim finds fewer jobs than it wanted, and when
-    it expires (``SHORTEST``). A job that another process puts first waits until then at most. While few
-    jobs were claimed since the last vacuum, there are no hints.
-    """
-
-    def __init__(self) -> None:
-        self._hints: dict[str, tuple[Position, float]] = {}
-
-    def positions(self, queues: Sequence[str]) -> list[Position]:
-        """Return the position after which to scan each queue."""
-        if not self._hints:
-            return [START] * len(queues)
-        now = SYSTEM.elapsed()
-        for queue in queues:
-            if queue in self._hints and self._hints[queue][1] <= now:
-                del self._hints[queue]
-        return [self._hints[queue][0] if queue in self._hints else START for queue in queues]
-
-    def update(self, claimed: Sequence[Any], seconds: float) -> None:
-        """Set or move hints by the rows of a claim, which took that long."""
-        if not claimed:
-            return
-        wasteful = claimed[-1][-1] - len(claimed) // _JOBS_PER_BLOCK > WASTED_BLOCKS
-        if not wasteful and not self._hints:
-            return
-        until = SYSTEM.elapsed() + max(SHORTEST, SHARE * seconds)
-        last = {row[rows.QUEUE]: row for row in claimed}
-        for queue, row in last.items():
-            position = (row[rows.PRIORITY], row[rows.KEY])
-            if queue in self._hints:
-                self._hints[queue] = (position, self._hints[queue][1])
-            elif wasteful:
-                self._hints[queue] = (position, until)
-
-    def job_pending(self, queue: str, position: Position) -> None:
-        """Drop the hint of the queue if a job became pending before it."""
-        hint = self._hints.get(queue)
-        if hint is not None and position < hint[0]:
-            del self._hints[queue]
-
-    def drop(self, queues: Sequence[str]) -> bool:
-        """Drop the hints of the queues. Return whether there was one."""
-        dropped = [queue for queue in queues if self._hints.pop(queue, None) is not None]
-        return bool(dropped)
-
-    def drop_all(self) -> None:
-        self._hints.clear()
+def _split(jobs: list[Job], count: int) -> tuple[list[Job], list[Job]]:
+    return jobs[:count], jobs[count:]

@@ -91,7 +91,7 @@ async def connect(
     connection: Connection = await asyncpg.connect(
         settings.dsn,
         timeout=timeout,
-        statement_cache_size=0 if settings.pgbouncer else _CACHED_STATEMENTS,
+        statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
         max_cached_statement_lifetime=0,
         server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,16 +26,17 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.postgres import diagnosis, documents, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
-from dayjob.engines.postgres.claim import Claimer, ScanHints
+from dayjob.engines.postgres.claim import Claimer
 from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
 from dayjob.engines.postgres.insert import Transaction, insert, insert_all
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier, has_due_time
+from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import Statements
 from dayjob.errors import Closed, ConfigError
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_key
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
@@ -55,6 +57,7 @@ class PostgresEngine:
     def __init__(self, settings: PostgresSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
@@ -77,11 +80,12 @@ class PostgresEngine:
             raise
         self._opened = Database(pool, statements)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints)
+        self._claimer = Claimer(self._opened, self._hints, self.signals, self.quarantined)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
         if database is not None:
+            await self._claimer.close()
             await self._notifier.close()
             await database.close()
 
@@ -140,7 +144,7 @@ class PostgresEngine:
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
         enqueued = await insert(self._database, self._notifier, jobs, now, token)
-        self._hints.drop([job.queue for job in jobs])
+        self._notifier.track(jobs)
         try:
             return enqueued, await self._claimer.claim(requests, now, token, part=1)
         finally:
@@ -271,7 +275,7 @@ class PostgresEngine:
         return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
 
     async def pending_queues(self) -> list[str]:
-        return [name for name, counts in (await self.stats()).items() if counts.pending]
+        return [row[0] for row in await self._database.fetch("pending_queues")]
 
     async def position(self, key: bytes, limit: int) -> int:
         found: int = (await self._database.fetch("position", key, limit))[0][0]
@@ -293,7 +297,6 @@ class PostgresEngine:
         else:
             message = self._notifier.message([queue_topic(queue)])
             await self._database.execute("resume", token, queue, self._notifier.channel, message)
-            self._hints.drop([queue])
             self.signals.publish([queue_topic(queue)])
 
     async def paused(self) -> set[str]:
@@ -303,27 +306,34 @@ class PostgresEngine:
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         """Expire jobs, then make due jobs pending: two commits."""
         database, notifier = self._database, self._notifier
         columns = rows.retention_columns(retention, JobState.CANCELLED)
-        expired = await database.execute("expire", token, now, limit, *columns, EXPIRED)
-        notifier.jobs_finished([id_key(id) for id in expired])
+        expired = rows.ended_jobs(
+            await database.execute("expire", token, now, limit, *columns, EXPIRED), EXPIRED
+        )
+        notifier.jobs_finished([job.key for job in expired])
         try:
             due, *queues = await database.execute("promote", token, now, limit, part=1)
         except Transient as error:
             raise after_commit(error) from error.__cause__
         notifier.jobs_returned(queues)
-        return int(due), len(expired)
+        return int(due), expired
 
     async def next_due(self, now: int | None = None) -> int | None:
         found = (await self._database.fetch("next_due", now))[0][0]
         return None if found is None else max(found, 0)
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return await self._end_claims(token, now, limit, retention, LEASE_EXPIRED, None)
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        return await self._end_claims(token, now, limit, retention, LEASE_EXPIRED, None, expired_by)
 
     async def reclaim(
         self,
@@ -332,8 +342,8 @@ class PostgresEngine:
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        return await self._end_claims(token, now, limit, retention, WORKER_GONE, list(workers))
+    ) -> list[EndedJob]:
+        return await self._end_claims(token, now, limit, retention, WORKER_GONE, list(workers), None)
 
     async def _end_claims(
         self,
@@ -343,17 +353,20 @@ class PostgresEngine:
         retention: RetentionByQueue,
         error: str,
         workers: list[str] | None,
-    ) -> int:
+        expired_by: int | None,
+    ) -> list[EndedJob]:
         columns = rows.retention_columns(retention, JobState.DEAD)
-        reply = await self._database.execute("end_claims", token, now, limit, *columns, error, workers)
-        ended = [text.split(" ", 2) for text in reply]
-        self._notifier.jobs_finished([id_key(id) for id, state, _ in ended if state == "dead"])
-        self._notifier.jobs_returned({queue for _, state, queue in ended if state == "pending"})
-        return len(ended)
+        given = (now, limit, *columns, error, workers, expired_by)
+        ended = rows.ended_jobs(await self._database.execute("end_claims", token, *given), error)
+        self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])
+        self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
+        return ended
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        """Fold the counters, prune, and remove jobs: several commits."""
         await self._database.fold_and_prune()
-        return int((await self._database.execute("sweep", token, now, limit))[0])
+        [[ids]] = await self._database.fetch("free_ids", now, limit)
+        return int((await self._database.execute("sweep", token, now, limit))[0]), ids
 
     async def sweep_finished(
         self,

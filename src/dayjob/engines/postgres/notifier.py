@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.postgres.claim import LAST_ID, START, ScanHints
 from dayjob.engines.postgres.database import Connection, Database, connect
+from dayjob.engines.postgres.scan_hints import LAST_ID, ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.errors import DayjobError
 from dayjob.runtime import ids
@@ -143,16 +143,20 @@ class Notifier:
             topics.add(queue_topic(job.queue))
             if has_due_time(job):
                 topics.add(DUE)
-            self._hints.job_pending(job.queue, (job.priority, job.key))
+        self.track(jobs)
         self._signals.publish(topics)
+
+    def track(self, jobs: Sequence[Insertion]) -> None:
+        """Let the claims of this process find new jobs whose ids are old."""
+        if self._hints:
+            for job in jobs:
+                self._hints.job_pending(job.queue, (job.priority, job.key))
 
     def jobs_returned(self, queues: Iterable[str]) -> None:
         """Announce that jobs came back to the queues, anywhere in their order."""
         topics = [queue_topic(queue) for queue in queues]
         if not topics:
             return
-        for queue in queues:
-            self._hints.job_pending(queue, START)
         self.publish(topics)
 
     def publish(self, topics: Sequence[Topic]) -> None:
@@ -194,7 +198,6 @@ class Notifier:
         topics: list[Topic] = []
         for kind, name, priority in items:
             if kind == "*":
-                self._hints.drop_all()
                 self._signals.publish_all()
             elif kind == WAIT:
                 self._awaited[bytes.fromhex(name)] = SYSTEM.elapsed() + WAIT_EXPIRY
@@ -203,8 +206,8 @@ class Notifier:
                 topics.append((kind, bytes.fromhex(name)))
             else:
                 topics.append((kind, name))
-                if kind == "queue":
-                    self._hints.job_pending(name, START if priority == RETURNED else (priority, LAST_ID))
+                if kind == "queue" and priority != RETURNED:
+                    self._hints.job_pending(name, (priority, LAST_ID))
         self._signals.publish(topics)
 
     # Waiting for jobs to finish.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
-from dayjob.model.job import NO_CLAIM, Failure, Job, JobState, id_text
+from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key, id_text
 
 Row = Sequence[Any]
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
@@ -21,6 +21,7 @@ _STATES = {state.value: state for state in JobState}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_progress = msgspec.json.Decoder(tuple[float, str]).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
+_decode_ended = msgspec.json.Decoder(tuple[str, str, str, JobState, JobState, int]).decode
 
 
 class Corrupt(Exception):
@@ -46,6 +47,7 @@ _INSERT = {
     "expires_in": ("bigint", None),
     "dedup_key": ("text", "dedup_key"),
     "dedup_until": ("text", "dedup_until"),
+    "reserve_id": ("boolean", None),
 }
 """The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
 
@@ -129,7 +131,7 @@ CLAIM_COLUMNS = (
 JOB_COLUMNS = (
     "state, finished_at, errors, dedup_key, dedup_until, worker, claim, result, progress, " + CLAIM_COLUMNS
 )
-KEY, QUEUE, PAYLOAD, HEADERS, PRIORITY = 0, 1, 3, 4, 6
+KEY, QUEUE, TASK, PAYLOAD, HEADERS, PRIORITY, ATTEMPTS = 0, 1, 2, 3, 4, 6, 7
 """Positions in ``CLAIM_COLUMNS``."""
 
 
@@ -164,6 +166,20 @@ def full_job(row: Row) -> Job:
     job.result = result
     job.progress = _progress(progress)
     return job
+
+
+def ended_jobs(reply: Sequence[str], error: str) -> list[EndedJob]:
+    """Return the jobs in a reply of ``end_claims.sql`` or ``expire.sql``."""
+    return [
+        EndedJob(id_key(id), queue, task, old_state, state, attempts, error)
+        for id, queue, task, old_state, state, attempts in map(_decode_ended, reply)
+    ]
+
+
+def quarantined_job(row: Row, error: str) -> EndedJob:
+    """Return a claimed job that is quarantined. The attempt does not count."""
+    key, queue, task, attempts = row[KEY], row[QUEUE], row[TASK], max(row[ATTEMPTS] - 1, 0)
+    return EndedJob(key, queue, task, JobState.PENDING, JobState.DEAD, attempts, error)
 
 
 def corrupt_text(error: Corrupt) -> str:

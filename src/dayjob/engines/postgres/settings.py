@@ -40,6 +40,8 @@ class PostgresSettings(Struct, frozen=True):
     migration_timeout: float = 3600.0
     poll: float = 1.0
     pgbouncer: bool = False
+    prepared: bool = True
+    """Whether statements are prepared by name, and thus planned once."""
 
     @property
     def channel(self) -> str:
@@ -53,7 +55,7 @@ def read_settings(location: Location) -> PostgresSettings:
     ``schema``: the schema of the tables (default ``dayjob``). ``connections``: the most connections, without
     the listening one (4). ``timeout``: seconds until an operation fails (15). ``migration_timeout``: seconds
     until a migration of the layout fails (3600). ``poll``: seconds between polls while notifications are
-    unavailable (1). ``pgbouncer=1``: use no session state.
+    unavailable (1). ``pgbouncer=1``: use no session state; ``prepared``: none but prepared statements.
     """
     url = location.shown
     schema = location.take("schema", "dayjob")
@@ -64,14 +66,15 @@ def read_settings(location: Location) -> PostgresSettings:
     migration_timeout = _number(location, "migration_timeout", "3600", 0.1, 604_800)
     poll = _number(location, "poll", "1", 0.01, 3600)
     pgbouncer = location.take("pgbouncer", "0")
-    if pgbouncer not in ("0", "1"):
-        raise ConfigError(f"the URL {url!r} has pgbouncer={pgbouncer!r}: write 0 or 1")
+    if pgbouncer not in ("0", "1", "prepared"):
+        raise ConfigError(f"the URL {url!r} has pgbouncer={pgbouncer!r}: write 0, 1 or prepared")
     passed = {name: location.take(name, "") for name in _DRIVER_OPTIONS & {*location.options}}
     location.done(_KNOWN)
     dsn = location.parts._replace(scheme="postgresql", query=urlencode(passed)).geturl()
     return PostgresSettings(
         url=url, dsn=dsn, schema=schema, connections=connections, timeout=timeout,
-        migration_timeout=migration_timeout, poll=poll, pgbouncer=pgbouncer == "1",
+        migration_timeout=migration_timeout, poll=poll, pgbouncer=pgbouncer != "0",
+        prepared=pgbouncer != "1",
     )  # fmt: skip
 
 

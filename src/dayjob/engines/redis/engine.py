@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from struct import Struct as Layout
@@ -36,7 +37,7 @@ from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -73,6 +74,7 @@ class RedisEngine:
     def __init__(self, settings: RedisSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
@@ -183,15 +185,18 @@ class RedisEngine:
             jobs: list[Job] = []
             keys: list[bytes] = []
             errors: Arguments = []
+            ended: list[EndedJob] = []
             for key, blob, payload in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
                 try:
                     jobs.append(record.claimed_job(key, blob, payload))
                 except record.Corrupt as error:
                     keys.append(key)
                     errors += (record.claim_of(blob), str(error))
+                    ended.append(record.quarantined_job(key, blob, str(error)))
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
+                self.quarantined.extend(ended)
                 others = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([others], now))[0]
         return claimed
@@ -362,9 +367,9 @@ class RedisEngine:
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
+    ) -> tuple[int, list[EndedJob]]:
         promoted, expired = await self._run(token, "promote", now, limit, *arguments.retention(retention))
-        return promoted, expired
+        return promoted, record.ended_jobs(expired)
 
     async def next_due(self, now: int | None = None) -> int | None:
         await self._listen()
@@ -383,10 +388,15 @@ class RedisEngine:
         return max(min(times) - at, 0) if times else None
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        ended: int = await self._run(token, "reap", now, limit, *arguments.retention(retention))
-        return ended
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(retention))
+        return record.ended_jobs(await self._run(token, "reap", now, *given))
 
     async def reclaim(
         self,
@@ -395,22 +405,23 @@ class RedisEngine:
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        given = (len(workers), *workers, *arguments.retention(retention))
+    ) -> list[EndedJob]:
+        given = (limit, len(workers), *workers, *arguments.retention(retention))
         token = token or _new_token()
-        step, cursor, ended = 0, b"0", 0
-        while ended < limit:
-            page = (cursor, _EXAMINED, ended, limit)
+        step, cursor = 0, b"0"
+        ended: list[Any] = []
+        while len(ended) < limit * record.REPORTED:
+            page = (cursor, _EXAMINED, len(ended), *ended)
             # A repetition continues after the last step whose reply is stored.
             step, cursor, ended = await self._run(token, "reclaim", now, *page, *given, step=step)
             step += 1
             if cursor == b"0":
                 break
-        return ended
+        return record.ended_jobs(ended)
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        removed: int = await self._run(token, "sweep", now, limit)
-        return removed
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        jobs, ids = await self._run(token, "sweep", now, limit)
+        return jobs, ids
 
     async def sweep_finished(
         self,

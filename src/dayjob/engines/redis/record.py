@@ -7,14 +7,16 @@ stands for a missing time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
+from typing import Any
 
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes
-from dayjob.model.job import Failure, Job, JobState
+from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
 
@@ -36,6 +38,9 @@ _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
 
 _CANCEL, _SETTLED, _ERROR, _RESULT = 1, 4, 8, 16
+
+REPORTED = 7
+"""The values of a job in the reply of a verb that ends jobs without their workers."""
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
@@ -65,6 +70,8 @@ def facts(job: Insertion) -> bytes:
 def numbers(job: Insertion) -> bytes:
     """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
+    if job.reserve_id:
+        flags |= 8
     if job.run_at is None:
         flags |= 1
         run = job.delay or 0
@@ -166,6 +173,25 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     job.result = result if flags & _RESULT else None
     job.progress = _progress(progress)
     return job
+
+
+def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
+    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply."""
+    ended: list[EndedJob] = []
+    for start in range(0, len(reply), REPORTED):
+        key, queue, task, old_state, state, attempts, error = reply[start : start + REPORTED]
+        queue, task, error = (text.decode("utf-8", "replace") for text in (queue, task, error))
+        old_state, state = STATES[int(old_state)], STATES[int(state)]
+        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), error))
+    return ended
+
+
+def quarantined_job(key: bytes, record: bytes, error: str) -> EndedJob:
+    """Return a claimed job that is quarantined. The attempt does not count."""
+    head = _HEAD.unpack_from(record)
+    attempts, queue_size = head[4], head[14]
+    queue = record[_HEAD.size : _HEAD.size + queue_size].decode("utf-8", "replace")
+    return EndedJob(key, queue, "", JobState.PENDING, JobState.DEAD, max(attempts - 1, 0), error)
 
 
 def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:

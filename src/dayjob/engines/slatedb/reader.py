@@ -2,14 +2,16 @@
 
 Each call opens its own reader and reads the latest durable state. Verbs that write are refused, and the
 duties find no work. A listing loads the active jobs by a scan, so its time grows with the backlog. Finished
-jobs, counters, kv values and documents are read directly.
+jobs, counters, kv values and documents are read directly. A ``wait`` polls.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from heapq import nlargest
 from typing import Any, NoReturn, TypeVar
 
@@ -23,14 +25,17 @@ from dayjob.engines.slatedb.opening import check_layout, load, load_queues
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.write_batch import WriteBatch
-from dayjob.errors import Closed, ConfigError, EngineUnavailable, InvalidState
-from dayjob.model.job import Job, JobState, QueueStats
-from dayjob.runtime.clock import Clock
-from dayjob.runtime.signals import Signals
+from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable, InvalidState
+from dayjob.model.job import EndedJob, Job, JobState, QueueStats
+from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.signals import Signals, Topic
 
 Reply = TypeVar("Reply")
 
 _TRIES = 20
+
+_POLL_INTERVAL = 1.0
+"""Seconds between polls for changes while a caller waits for the end of a job."""
 
 
 class SlateReader:
@@ -42,8 +47,11 @@ class SlateReader:
         self.signals = Signals()
         self.settings = settings
         self.timeout = settings.timeout
+        self.quarantined: deque[EndedJob] = deque()
         self._clock = clock
         self._open = False
+        self._polling: asyncio.Task[None] | None = None
+        self.signals.on_listen = self._on_listen
 
     async def open(self) -> None:
         self.settings.check()
@@ -57,6 +65,27 @@ class SlateReader:
 
     async def close(self) -> None:
         self._open = False
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait({self._polling})
+            self._polling = None
+
+    def _on_listen(self, topics: Sequence[Topic]) -> None:
+        if self._polling is None and any(topic[0] == "job" for topic in topics):
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
+
+    async def _poll(self) -> None:
+        """Publish the awaited jobs after each change, because the owner can't notify this process."""
+        before: dict[bytes, int] = {}
+        while self.signals.has_listeners("job"):
+            with suppress(DayjobError):  # The next poll may succeed.
+                async with self._source() as source:
+                    versions = await source.versions(keys.QUEUE)
+                if versions != before:  # Every move of a job rewrites the row of its queue.
+                    before = versions
+                    self.signals.publish([topic for topic in self.signals.topics if topic[0] == "job"])
+            await SYSTEM.wait(asyncio.Event(), _POLL_INTERVAL)
+        self._polling = None
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[Source]:
@@ -154,16 +183,21 @@ class SlateReader:
 
     async def promote(
         self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, int]:
-        return 0, 0
+    ) -> tuple[int, list[EndedJob]]:
+        return 0, []
 
     async def next_due(self, now: int | None = None) -> int | None:
         return None
 
     async def reap(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return 0
+        self,
+        limit: int,
+        retention: RetentionByQueue,
+        expired_by: int | None = None,
+        now: int | None = None,
+        token: Token | None = None,
+    ) -> list[EndedJob]:
+        return []
 
     async def reclaim(
         self,
@@ -172,11 +206,11 @@ class SlateReader:
         retention: RetentionByQueue,
         now: int | None = None,
         token: Token | None = None,
-    ) -> int:
-        return 0
+    ) -> list[EndedJob]:
+        return []
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        return 0
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        return 0, 0
 
 
 async def _load_finished(batch: WriteBatch) -> SlateStore:

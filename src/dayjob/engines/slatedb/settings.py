@@ -28,8 +28,8 @@ _NEVER_MS = 86_400_000
 _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
-_CLOCK_BEHIND = "invalid clock tick"
 _REQUESTS, _FAILED_REQUESTS = "slatedb.object_store.request_count", "slatedb.object_store.error_count"
+_CLOCK_BEHIND = "invalid clock tick"
 
 
 class SlateSettings(Struct, frozen=True):
@@ -184,12 +184,6 @@ class SlateSettings(Struct, frozen=True):
             return kind(f"{self.url}: the store refuses it ({text}): {_REFUSALS[refused]}")
         return EngineUnavailable(f"{self.url}: the store failed ({text}): the operation may be repeated")
 
-    def clock_behind(self, reason: str) -> EngineUnavailable:
-        return EngineUnavailable(
-            f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
-            "at the last write, read the database with ?readonly=1, and open it when that time has come"
-        )
-
     def timed_out(self, cause: str | None, *, commit_unknown: bool = False) -> Transient:
         """Return the error of a call that the store has not replied to in time."""
         reason = cause or f"{self.url}: the store has not replied: the operation may be repeated"
@@ -203,6 +197,12 @@ class SlateSettings(Struct, frozen=True):
         return Transient(
             f"{self.url}: the store refused a conditional write: the database is opened again",
             commit_unknown=True,
+        )
+
+    def clock_behind(self, reason: str) -> EngineUnavailable:
+        return EngineUnavailable(
+            f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
+            "at the last write, read the database with ?readonly=1, and open it when that time has come"
         )
 
     def fenced(self) -> EngineFenced:

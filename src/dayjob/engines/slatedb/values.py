@@ -202,6 +202,14 @@ def facts(value: bytes) -> Facts:
     return _facts(head, body_of(part))
 
 
+def task(value: bytes) -> str:
+    """Return the task of a job from its value; empty if it can't be decoded."""
+    try:
+        return body_of(_split(value, 2)[1]).task
+    except Corrupt:
+        return ""
+
+
 def _facts(head: Head, body: Body) -> Facts:
     return Facts(
         task=body.task, payload=body.payload, headers=body.headers, tenant=body.tenant,

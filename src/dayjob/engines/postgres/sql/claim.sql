@@ -1,6 +1,7 @@
 -- Claim pending jobs, queue by queue in the order given, each in the order of (priority, id).
--- $1 now  $2 queues  $3 their leases  $4, $5 the (priority, id) of each to start after  $6 limit
+-- $1 now  $2 queues  $3 their leases  $4, $5 the (priority, id) after which each range starts  $6 limit
 -- $7 worker  $8 claim  $9 whether to consider jobs that other transactions may have locked  $10 the most bytes of payload
+-- $11 the queue of each range  $12, $13 the (priority, id) at which it ends. The ranges are in the order of the jobs.
 -- The claim holds a lock named by its token while it is under way. A repetition waits for it, then finds its jobs.
 -- A job that another claim took after this snapshot is skipped. Locking it would lock its new version, which is running,
 -- and its worker could not settle it until this claim ends. The row's xmax names that transaction. It is compared with this
@@ -16,8 +17,9 @@ WITH clock AS MATERIALIZED (
         pg_current_snapshot() AS snapshot, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 2147483648 AS base
 ),
 wanted AS MATERIALIZED (
-    SELECT queue, after_priority, after_id
-    FROM unnest($2::text[], $4::bigint[], $5::uuid[]) AS wanted (queue, after_priority, after_id)
+    SELECT queue, after_priority, after_id, until_priority, until_id
+    FROM unnest($11::text[], $4::bigint[], $5::uuid[], $12::bigint[], $13::uuid[])
+        AS wanted (queue, after_priority, after_id, until_priority, until_id)
     WHERE (SELECT pauses.queue FROM dayjob.pauses WHERE pauses.queue = wanted.queue) IS NULL
 ),
 picked AS MATERIALIZED (
@@ -28,6 +30,7 @@ picked AS MATERIALIZED (
         FROM dayjob.jobs
         WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
             AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
+            AND (jobs.priority, jobs.id) <= (wanted.until_priority, wanted.until_id)
             AND (jobs.expires_at > clock.now OR jobs.expires_at IS NULL OR jobs.attempts > 0)
             AND nullif(jobs.xmax = '0'::xid OR $9 OR pg_visible_in_snapshot(
                 (clock.base + ((jobs.xmax::text::bigint - clock.base) & 4294967295))::text::xid8, clock.snapshot

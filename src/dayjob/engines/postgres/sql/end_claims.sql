@@ -1,17 +1,18 @@
 -- End claims whose lease has expired, or claims of dead workers: their jobs run again, or are dead without attempts left.
 -- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
--- $8 dead workers, or NULL for expired leases. The running jobs are then walked in lease order: workers seldom die.
--- Replies "id state queue" for each, with its new state. Stores no reply if there are none.
+-- $8 dead workers, or NULL for leases that had expired at $9, or now if it is NULL.
+-- The jobs of dead workers are found by a walk over the running jobs in lease order: workers seldom die.
+-- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 ended AS MATERIALIZED (
-    SELECT id, queue, CASE WHEN attempts >= max_attempts THEN 'dead' ELSE 'pending' END AS state,
+    SELECT id, queue, task, attempts, CASE WHEN attempts >= max_attempts THEN 'dead' ELSE 'pending' END AS state,
         CASE WHEN attempts >= max_attempts
             THEN coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) ELSE :FOREVER END AS retention
     FROM dayjob.jobs
     WHERE state = 'running' AND ($8::text[] IS NULL OR worker = ANY ($8::text[]))
-        AND lease_expires_at <= (SELECT CASE WHEN $8::text[] IS NULL THEN now ELSE :LAST_TIME END FROM clock)
+        AND lease_expires_at <= (SELECT CASE WHEN $8::text[] IS NULL THEN coalesce($9::bigint, now) ELSE :LAST_TIME END FROM clock)
     ORDER BY lease_expires_at
     LIMIT $3
     FOR UPDATE SKIP LOCKED
@@ -21,7 +22,7 @@ removed AS (
 ),
 saved AS (
     UPDATE dayjob.jobs
-    SET state = ended.state, lease_expires_at = NULL, last_error = $7,
+    SET state = ended.state, late = pg_current_xact_id(), lease_expires_at = NULL, last_error = $7,
         errors = (jobs.errors || jsonb_build_array(jobs.attempts, clock.now, jobs.worker, $7::text)::text)[greatest(cardinality(jobs.errors) + 2 - :ERRORS_KEPT, 1):],
         finished_at = CASE WHEN ended.state = 'dead' THEN clock.now END,
         remove_at = CASE WHEN ended.retention > 0 THEN clock.now + ended.retention END,
@@ -39,7 +40,7 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', state, ' ', queue)), '{}') AS reply FROM ended
+    SELECT coalesce(array_agg(json_build_array(id, queue, task, 'running', state, attempts)::text), '{}') AS reply FROM ended
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'

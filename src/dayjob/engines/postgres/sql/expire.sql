@@ -1,11 +1,11 @@
 -- End jobs as cancelled that expired before they started.
 -- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
--- Replies with their ids. Stores no reply if there are none.
+-- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 expired AS MATERIALIZED (
-    SELECT id, queue, state, coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) AS retention
+    SELECT id, queue, task, state, coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) AS retention
     FROM dayjob.jobs
     WHERE expires_at <= (SELECT now FROM clock) AND attempts = 0 AND finished_at IS NULL
         AND state || '' IN ('pending', 'scheduled')
@@ -31,7 +31,7 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(id::text), '{}') AS reply FROM expired
+    SELECT coalesce(array_agg(json_build_array(id, queue, task, state, 'cancelled', 0)::text), '{}') AS reply FROM expired
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'

@@ -12,7 +12,7 @@ due AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 saved AS (
-    UPDATE dayjob.jobs SET state = 'pending', claimed_at = NULL, lease_expires_at = NULL, worker = NULL
+    UPDATE dayjob.jobs SET state = 'pending', late = pg_current_xact_id(), claimed_at = NULL, lease_expires_at = NULL, worker = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM due))
     RETURNING queue
 ),

@@ -6,7 +6,7 @@ WITH clock AS MATERIALIZED (
 ),
 saved AS (
     UPDATE dayjob.jobs
-    SET state = 'pending', attempts = 0, run_at = clock.now, last_error = NULL, finished_at = NULL, remove_at = NULL,
+    SET state = 'pending', late = pg_current_xact_id(), attempts = 0, run_at = clock.now, last_error = NULL, finished_at = NULL, remove_at = NULL,
         expires_at = NULL, cancel_requested = false, claimed_at = NULL, lease_expires_at = NULL, worker = NULL
     FROM clock
     WHERE id = ANY ($3::uuid[]) AND state || '' = 'dead'

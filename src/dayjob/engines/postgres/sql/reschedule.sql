@@ -16,7 +16,7 @@ waiting AS MATERIALIZED (
 saved AS (
     UPDATE dayjob.jobs
     SET run_at = coalesce(waiting.run_at, jobs.run_at), priority = coalesce(waiting.priority, jobs.priority),
-        state = waiting.state
+        state = waiting.state, late = pg_current_xact_id()
     FROM waiting
     WHERE jobs.id = waiting.id
     RETURNING jobs.id, jobs.queue, waiting.before, waiting.state

@@ -50,6 +50,7 @@ saved AS (
         lease_expires_at = NULL,
         claimed_at = CASE WHEN settled.finished THEN jobs.claimed_at END,
         worker = CASE WHEN settled.finished THEN jobs.worker END,
+        late = CASE WHEN settled.state = 'pending' THEN pg_current_xact_id() ELSE jobs.late END,
         held_key = CASE WHEN settled.finished THEN NULL ELSE jobs.held_key END,
         result = CASE WHEN settled.finished THEN settled.result ELSE jobs.result END,
         progress = coalesce(settled.progress::jsonb, jobs.progress),

@@ -1,20 +1,21 @@
 -- End jobs that were not started before they expired. Make due jobs pending, and handed-off jobs that were not
 -- acknowledged in time.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit for each kind; the retention times.
--- Returns a list of two: the number of jobs that became pending, and of those that expired.
+-- Returns a list of two: the number of jobs that became pending, and the jobs that expired, see report.
 local stored = stored_reply()
 if stored then
   return stored
 end
 local limit, retention = take_number(), take_retention()
-local expired, promoted = 0, 0
+local expired, promoted = {}, 0
 local ids = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state < RUNNING and is_expired(r) then
+    local old_state = r.state
     cancel(r, retention(r.queue), EXPIRED_TEXT)
-    expired = expired + 1
+    report(expired, r, old_state, EXPIRED_TEXT)
   else
     indexes[EXPIRIES][id] = false
   end

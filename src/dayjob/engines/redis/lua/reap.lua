@@ -1,21 +1,23 @@
 -- End claims whose lease has expired: another run, or dead.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit; the retention times.
--- Returns the number of ended claims.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit; the time at which the lease had expired, '' for now; the
+-- retention times.
+-- Returns the jobs of the ended claims; see report.
 local stored = stored_reply()
 if stored then
   return stored
 end
-local limit, retention = take_number(), take_retention()
-local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, limit)
+local limit, expired_by, retention = take_number(), take_number() or NOW, take_retention()
+local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', expired_by, 'LIMIT', 0, limit)
+local ended = {}
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
   if r and r.state == RUNNING then
-    expire_claim(r, retention(r.queue), LEASE_EXPIRED_TEXT)
+    expire_claim(r, retention(r.queue), LEASE_EXPIRED_TEXT, ended)
   else
     indexes[LEASES][id] = false
   end
 end
 flush(true)
 publish()
-return store_reply(#ids)
+return store_reply(ended)

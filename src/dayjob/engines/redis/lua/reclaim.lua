@@ -1,14 +1,18 @@
 -- End claims of workers that are gone: another run, or dead. Examines one page of the running jobs.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '0' to begin; the approximate size of a page;
--- the claims ended by earlier steps; the limit for all steps; the number of workers, and their names; the retention
--- times.
+-- the number of values that earlier steps reported, and these; the limit for all steps; the number of workers, and their
+-- names; the retention times.
 -- Returns a list of three: this step, or the later one whose stored reply it returns; the next cursor, '0' after
--- the last page; the claims ended by all steps so far.
+-- the last page; the jobs of the claims ended by all steps so far, see report.
 local stored = stored_reply()
 if stored then
   return stored
 end
-local cursor, size, ended_before, limit, workers = take(), take_number(), take_number(), take_number(), {}
+local cursor, size, ended, workers = take(), take_number(), {}, {}
+for index = 1, take_number() do
+  ended[index] = take()
+end
+local before, limit = #ended, take_number()
 for _ = 1, take_number() do
   workers[take()] = true
 end
@@ -30,15 +34,15 @@ for index = 1, #page[2], 2 do
   ids[#ids + 1] = page[2][index]
 end
 fetch(ids)
-local lost = ended_before
+local lost = before / REPORTED
 for _, id in ipairs(ids) do
   local worker = lost < limit and worker_of(raw[id]) or ''
   local r = worker ~= '' and workers[worker] and load(id)
   if r and r.state == RUNNING then
-    expire_claim(r, retention(r.queue), WORKER_GONE_TEXT)
+    expire_claim(r, retention(r.queue), WORKER_GONE_TEXT, ended)
     lost = lost + 1
   end
 end
 flush(true)
 publish()
-return store_reply({ STEP, page[1], lost })
+return store_reply({ STEP, page[1], ended })

@@ -126,10 +126,21 @@ local function revoke_handoff(r, times)
   settle(r, RELEASE, 0, times)
 end
 
--- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left.
-local function expire_claim(r, times, reason)
+-- Append a job that ended without its worker to a reply; record.ended_jobs in Python reads it.
+local function report(reply, r, old_state, error)
+  local ok, _, task = pcall(cmsgpack.unpack_one, r.facts, 1) -- the first item of the list
+  task = ok and type(task) == 'string' and task or ''
+  for _, value in ipairs({ r.id, r.queue, task, old_state, r.state, r.attempts, error }) do
+    reply[#reply + 1] = value
+  end
+end
+
+-- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left. A handed-off
+-- job that was not acknowledged is reported without an error: it did not run.
+local function expire_claim(r, times, reason, reply)
   if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then
-    return revoke_handoff(r, times)
+    revoke_handoff(r, times)
+    return report(reply, r, RUNNING, '')
   end
   remove_from_indexes(r)
   fail(r, reason)
@@ -141,6 +152,7 @@ local function expire_claim(r, times, reason)
     clear_claim(r)
   end
   add_to_indexes(r)
+  report(reply, r, RUNNING, reason)
 end
 
 -- End a scheduled or pending job as cancelled.
