@@ -227,6 +227,16 @@ async def test_reap_judges_leases_by_the_time_of_the_look_before(clock: ManualCl
     assert ages[1:] == [0.5, 0.5, 0.5]
 
 
+async def test_after_a_step_back_of_the_clock_no_lease_of_the_new_time_has_expired(
+    clock: ManualClock,
+) -> None:
+    engine = IdleEngine(clock)
+    duty = engine.reap_duty(0.5)
+    await looks(engine, duty, clock, 3)
+    clock.set(clock.time - timedelta(days=1))
+    assert min(await looks(engine, duty, clock, 20)) >= 0
+
+
 @pytest.mark.parametrize("disturbance", ["slow", "failed", "late"])
 async def test_after_a_disturbed_look_holders_have_time_to_renew(
     clock: ManualClock, disturbance: str

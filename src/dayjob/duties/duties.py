@@ -184,8 +184,8 @@ class Reap:
         trusted = started >= self._trusted_at
         if trusted:
             self._expired_by = self._seen
-        # After a step back, the earlier look is in the future, and so would be leases that are held.
-        await self.reap(expired_by=min(self._expired_by, seen))
+        self._expired_by = min(self._expired_by, seen)  # The clock of the engine may have been set back.
+        await self.reap(expired_by=self._expired_by)
         ended = self._clock.elapsed()
         grace = self._storage.steps.rest(self._longest_lease)
         if disturbed or ended - started > RENEWAL_GRACE / 2:

@@ -9,7 +9,7 @@ entries. Sorted sets whose scores are all 0 are ordered by the bytes of their me
 key                  type    content                                         removed
 ===================  ======  ==============================================  ================================
 ``jobs``             hash    id → record (``record.py``): all that changes   with the job
-``payloads``         hash    id → payload, unless it is empty                with the job
+``payloads``         hash    id → payload above 1 KiB                        with the job
 ``results``          hash    id → result, of jobs that have one              with the job
 ``ids``              zset 0  id queue, of every job: listings in id order    with the job
 ``pending``          zset 0  queue NUL priority id (4 bytes big endian, 16)  when the job is no longer pending
@@ -49,11 +49,11 @@ A dead job has two entries in ``dead_index``, each with the time of its failure 
 under its queue, and one under the empty name for all queues. ``find_dead`` removes entries that a damaged
 record left.
 
-Payloads and results are apart from the records, so that a transition neither reads nor writes them. Only a
-claim reads the payloads of its jobs.
+Large payloads, and results, are apart from the records, so that a transition neither reads nor writes them.
+Only a claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
-payloads and results to keys of their own, added the claim to the records, and added ``reserved_ids``.
+large payloads, and results, to keys of their own, added the claim to the records, and ``reserved_ids``.
 """
 
 from __future__ import annotations

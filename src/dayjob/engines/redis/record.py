@@ -1,8 +1,8 @@
 """Encoding and decoding of records; ``lua/shared/2_records.lua`` has the same layout.
 
 A record is a fixed head, six strings whose sizes are in the head, and the facts, which never change and
-which no script reads. Payload and result are stored apart; the head has the size of the payload. ``NONE``
-stands for a missing time.
+which no script reads. A small payload is one of the facts. A larger one is stored apart, as is the result;
+the head has its size. ``NONE`` stands for a missing time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from dayjob.engines.base import Insertion, RetentionTimes
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
+
+SMALL = 1024
+"""The largest payload that is part of the record, in bytes. Each transition reads and writes it."""
 
 STATE_CODES = {
     JobState.SCHEDULED: 1, JobState.PENDING: 2, JobState.RUNNING: 3, JobState.DONE: 4, JobState.DEAD: 5,
@@ -44,11 +47,12 @@ REPORTED = 7
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
-    """The fields that never change in a job's life, but for the payload."""
+    """The fields that never change in a job's life. A payload that is stored apart is empty here."""
 
     task: str
     tenant: str | None = None
     headers: dict[str, str] | None = None
+    payload: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,8 +67,12 @@ class Unreadable(Exception):
     """The head of a record can't be read, so not even its state is known."""
 
 
-def facts(job: Insertion) -> bytes:
-    return _encode(Facts(job.task, job.tenant, job.headers or None))
+def facts(job: Insertion) -> tuple[bytes, bytes]:
+    """Return the facts of a new job, and its payload if that is stored apart."""
+    payload = job.payload
+    if len(payload) > SMALL:
+        return _encode(Facts(job.task, job.tenant, job.headers or None)), payload
+    return _encode(Facts(job.task, job.tenant, job.headers or None, payload)), b""
 
 
 def numbers(job: Insertion) -> bytes:
@@ -119,7 +127,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
         if len(payload) != payload_size:
             raise Corrupt(corrupt_text(f"its payload has {len(payload):,} of {payload_size:,} bytes"))
     job = Job(
-        key=key, queue=queue, task=facts.task, payload=payload, headers=facts.headers or {},
+        key=key, queue=queue, task=facts.task, payload=payload or facts.payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
         lease_us=lease, claim=claim,

@@ -247,7 +247,7 @@ async def _load_claims(store: SlateStore) -> None:
                     running.add(key)
             number = claims.add(claim, running, keys.claim_number(stored))
             if not running:
-                del claims.by_number[number]
+                claims.remove(number)
                 store.write_batch.delete(stored)
 
 

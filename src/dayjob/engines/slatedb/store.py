@@ -127,7 +127,7 @@ class SlateStore(Store):
 
     def free_ids(self, limit: int, now: int) -> int:
         ended = self.active.take_ended(limit, now)
-        for key, until in ended:
+        for until, key in ended:
             self.write_batch.delete(keys.reservation(until, key))
         return len(ended)
 
@@ -136,7 +136,7 @@ class SlateStore(Store):
 
         Such a claim would otherwise apply to the new job after a restart.
         """
-        for number in self.claims.ended_of(key):
+        for number in self.claims.take_ended(key):
             claim = self.claims.by_number[number]
             stored = claim.stored
             entries = [entry for entry in stored.entries if entry[0] != key]

@@ -2,7 +2,7 @@
 --
 -- ARGV: the ids, joined; then for each job its queue, its numbers (flags: 1 run is relative, 2 expiry is
 -- relative, 4 dedup until settled, 8 reserve the id; priority; max attempts; number of kv writes; run; expiry),
--- its dedup key or '', its facts, its payload, and key and value of each kv write.
+-- its dedup key or '', its facts, its payload or '' if the facts have it, and key and value of each kv write.
 local INSERTION = '>BI4I4I4c8c8'
 
 -- Return the id of the job that holds the dedup key. A stale entry, whose job does not hold it, is ignored.
