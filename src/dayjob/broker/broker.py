@@ -686,7 +686,7 @@ class Broker:
 
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over. Return their number."""
-        return await self._session.sweep.sweep()
+        return await self._session.sweep.sweep(self._now())
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims that have a cancel request."""

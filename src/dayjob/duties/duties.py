@@ -266,7 +266,11 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over, and ended reservations of ids."""
+    """Removes finished jobs when their retention is over, and ended reservations of ids.
+
+    After a step of the engine's clock it rests for as long as the step, but no longer than its interval. A
+    clock that is corrected soon removes nothing.
+    """
 
     name = "sweep"
     topics: tuple[Topic, ...] = ()
@@ -276,16 +280,20 @@ class Sweep:
         self._interval = interval
 
     async def run_once(self) -> float:
-        await self.sweep()
+        now = await self._storage.time()
+        rest = self._storage.steps.rest(self._interval)
+        if rest > 0:
+            return rest
+        await self.sweep(now)
         return self._interval
 
-    async def sweep(self) -> int:
+    async def sweep(self, now: int | None) -> int:
         """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
         storage, total = self._storage, 0
 
         async def some(limit: int) -> int:
             nonlocal total
-            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, storage.now()))
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, now))
             total += jobs
             return max(jobs, ids)
 
