@@ -7,18 +7,20 @@ same storage; synchronous code uses the bridge's loop. The app opens on first us
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Concatenate, Protocol, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
 from dayjob.broker import Broker
 from dayjob.context import Context
-from dayjob.engines.registry import parse, without_password
+from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
 from dayjob.instrumentation import Meter, Tracing
@@ -47,7 +49,11 @@ from dayjob.task import (
 )  # fmt: skip
 
 Answer = TypeVar("Answer")
-Middleware = Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Middleware = (
+    Callable[[Context, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+    | Callable[[Context, Callable[[], Any]], Any]
+)
+"""A coroutine function, called on the worker's event loop; or a plain one, called where the handler runs."""
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
 Runner = Callable[[NewJob], Awaitable[Enqueued]]
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
@@ -81,7 +87,7 @@ class App:
         check_name(name, "app name", KEY_BYTES)
         location = parse(url)
         private = location.parts.scheme == "memory" and not location.parts.netloc
-        self.url = f"memory://app-{new_key().hex()}" if private else url
+        self.url = f"memory://app-{new_key().hex()}" if private else absolute(url)
         self.name = name
         self.config = _with_results(config or BrokerConfig())
         self.middleware = tuple(middleware)
@@ -203,8 +209,14 @@ class App:
 
     def recurring(self) -> list[Recurring]:
         """Return the recurring jobs that ``cron=`` and ``every=`` of this app's tasks declare."""
-        tasks = [*self.tasks.values(), *self.handlers.values()]
-        return [recurring for task in tasks if (recurring := task.recurring) is not None]
+        return [recurring for task in self._registered() if (recurring := task.recurring) is not None]
+
+    def queues(self) -> tuple[str, ...]:
+        """Return the queues of the tasks and handlers, in the order of registration."""
+        return tuple(dict.fromkeys(task.config.queue for task in self._registered()))
+
+    def _registered(self) -> list[Task[Any, Any, Any]]:
+        return [*self.tasks.values(), *self.handlers.values()]
 
     def on(self, pattern: str) -> Callable[[Observer], Observer]:
         """Register an observer of events: ``@app.on("job.dead")``, ``@app.on("job.*")``."""
@@ -214,6 +226,22 @@ class App:
             return observer
 
         return register
+
+    def sync_wrapped(self, context: Context, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the call of a plain handler inside the plain middleware, for its thread or process."""
+        for middleware in reversed(self.middleware):
+            if not is_async(middleware):
+                call = partial(middleware, context, call)
+        return call
+
+    def async_wrapped(
+        self, context: Context, call: Callable[[], Awaitable[Any]]
+    ) -> Callable[[], Awaitable[Any]]:
+        """Return the call of any handler inside the coroutine middleware, for the worker's event loop."""
+        for middleware in reversed(self.middleware):
+            if is_async(middleware):
+                call = partial(middleware, context, call)
+        return call
 
     # Opening and closing.
 
@@ -336,6 +364,13 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+def is_async(function: Any) -> bool:
+    """Return whether a call of the function, or of the object, returns a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    )
 
 
 def known_apps() -> list[App]:

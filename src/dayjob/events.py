@@ -64,7 +64,6 @@ class Events:
     """The observers of one app."""
 
     def __init__(self) -> None:
-        self._observers: list[tuple[str, Observer]] = []
         self.wanted: set[str] = set()
         """The events that have observers. Check it before you build one."""
         self._deliveries: list[Delivery] = []
@@ -73,9 +72,11 @@ class Events:
         matched = {name for name in NAMES if fnmatchcase(name, pattern)}
         if not matched:
             raise ConfigError(f"no event matches {pattern!r}: the events are {', '.join(NAMES)}")
-        self._observers.append((pattern, observer))
         self.wanted |= matched
         self._deliveries.append(Delivery(observer, matched))
+
+    def observed_by(self, observer: Observer) -> bool:
+        return any(delivery.observer is observer for delivery in self._deliveries)
 
     def emit(self, event: Event) -> None:
         for delivery in self._deliveries:
@@ -99,7 +100,7 @@ class Delivery:
 
     def __init__(self, observer: Observer, names: set[str]) -> None:
         self.names = names
-        self._observer = observer
+        self.observer = observer
         self._is_async = inspect.iscoroutinefunction(observer)
         self._lock = Lock()
         self._events: deque[Event] = deque()
@@ -118,7 +119,7 @@ class Delivery:
             warn, self._too_slow = too_slow and not self._too_slow, self._too_slow or too_slow
             start, self._running = not self._running, True
         if warn:
-            _log.warning("the observer %r is too slow: its oldest events are dropped", self._observer)
+            _log.warning("the observer %r is too slow: its oldest events are dropped", self.observer)
         if start and self._is_async:
             self._task = asyncio.get_running_loop().create_task(self._consume_on_loop())
         elif start:
@@ -127,7 +128,7 @@ class Delivery:
     async def _consume_on_loop(self) -> None:
         while (event := self._next()) is not None:
             try:
-                await self._observer(event)  # type: ignore[misc]
+                await self.observer(event)  # type: ignore[misc]
             except BaseException:
                 self._failed(event)
                 task = asyncio.current_task()
@@ -138,7 +139,7 @@ class Delivery:
     def _consume_in_thread(self) -> None:
         while (event := self._next()) is not None:
             try:
-                self._observer(event)
+                self.observer(event)
             except BaseException:
                 self._failed(event)
 
@@ -155,7 +156,7 @@ class Delivery:
         return None
 
     def _failed(self, event: Event) -> None:
-        _log.exception("the observer %r failed on %s of %s", self._observer, event.name, event.id)
+        _log.exception("the observer %r failed on %s of %s", self.observer, event.name, event.id)
 
     async def idle(self) -> None:
         """Wait until all queued events were delivered."""

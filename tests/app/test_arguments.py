@@ -384,6 +384,75 @@ def test_a_value_that_would_change_without_an_annotation_is_refused(
         memory_app.task(function).enqueue(value)
 
 
+@dataclass
+class Employee(Person):
+    salary: int = 0
+
+
+class Rush(Order):
+    hours: int = 1
+
+
+class Spot(TypedDict):
+    x: int
+
+
+@dataclass(eq=False)
+class Numbered:
+    """Each construction changes a field: a rebuilt one is another value."""
+
+    number: float
+
+    def __post_init__(self) -> None:
+        self.number += 1
+
+
+class Deep(msgspec.Struct):
+    people: list[Person]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (float | None, float("nan")),
+        (list[float | None], [1.0, float("inf")]),
+        (dict[str, float | None], {"a": float("-inf")}),
+        (Person, Employee("Ada", Address("Main", date(2026, 1, 2)), salary=5)),
+        (list[Person], [Employee("Ada", Address("Main", date(2026, 1, 2)))]),
+        (Deep, Deep([Employee("Ada", Address("Main", date(2026, 1, 2)))])),
+        (Order, Rush(ID, ())),
+        (Spot, {"x": 1, "y": 2}),
+        (Numbered, Numbered(1)),
+    ],
+    ids=steady_id,
+)
+def test_a_value_that_would_lose_a_part_is_refused(memory_app: App, annotation: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match=r"function: argument `value` would be decoded as .*"):
+        memory_app.task(echo(annotation)).enqueue(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "rebuilt"),
+    [
+        (float | None, None, None),
+        (float | None, 1, 1.0),
+        (Person, Person("Ada", Address("Main", date(2026, 1, 2)), {"a"}), None),
+        (Person, {"name": "Ada", "home": {"street": "Main", "since": "2026-01-02"}}, None),
+        (Order, Order("0191e0a0-0000-7000-8000-000000000001", (("a", 1),)), None),  # type: ignore[arg-type]
+        (Spot, {"x": 1}, {"x": 1}),
+    ],
+    ids=steady_id,
+)
+def test_a_value_that_is_complete_in_another_form_is_accepted(
+    memory_app: App, annotation: Any, value: Any, rebuilt: Any
+) -> None:
+    function: Any = echo(annotation)
+    memory_app.task(function).enqueue(value)
+    run(memory_app)
+    if rebuilt is not None:
+        assert function.received.value == rebuilt
+
+
 class Login(pydantic.BaseModel):
     password: pydantic.SecretStr
 

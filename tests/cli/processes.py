@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -44,11 +44,18 @@ def with_broker(url: str, work: Callable[[Broker], Awaitable[Answer]]) -> Answer
 class Command:
     """A running ``dayjob worker``, or another command that runs until it is stopped."""
 
-    def __init__(self, arguments: tuple[str, ...], folder: Path, log: Path, more: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        folder: Path,
+        log: Path,
+        more: Mapping[str, str],
+        program: Sequence[str] = ("-m", "dayjob"),
+    ) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dayjob", *arguments],
+                [sys.executable, "-P", *program, *arguments],
                 cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env={**os.environ, **more},
             )  # fmt: skip
@@ -92,9 +99,11 @@ class Start:
         self._environment = environment
         self._commands: list[Command] = []
 
-    def __call__(self, *arguments: str, command: str = "worker") -> Command:
+    def __call__(
+        self, *arguments: str, command: str = "worker", program: Sequence[str] = ("-m", "dayjob")
+    ) -> Command:
         log = self._logs / f"command-{len(self._commands)}.log"
-        started = Command((command, *arguments), self._folder, log, self._environment)
+        started = Command((command, *arguments), self._folder, log, self._environment, program)
         self._commands.append(started)
         return started
 

@@ -19,7 +19,8 @@ from click.testing import CliRunner, Result
 from dayjob import Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
-from dayjob.cli.worker.restart_watcher import SourceFiles, rss
+from dayjob.cli.worker.restart_watcher import SourceFiles
+from dayjob.runtime.process import rss
 from tests.cli.processes import Command, Start, eventually, is_gone, starting, with_broker
 
 JOBS = """

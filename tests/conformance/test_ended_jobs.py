@@ -12,7 +12,7 @@ from dayjob import Broker, BrokerConfig, EndedJob, JobState, NewJob
 from dayjob.duties.ended import MAX_LOGGED
 from dayjob.engines.base import Engine
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
-from tests.support.arrange import KEEP_ALL, claim_one, quiet, running
+from tests.support.arrange import KEEP_ALL, claim_one, quiet, record, running
 from tests.support.engines import EngineUnderTest
 from tests.support.observe import ids
 from tests.support.waiting import WatchedClock, turns, until
@@ -212,4 +212,7 @@ async def test_a_quarantined_job_is_reported(
         [ended] = reporting.ended
         assert (ended.id, ended.queue, ended.old_state, ended.state) == (enqueued.id, "q", PENDING, DEAD)
         assert ended.error.startswith("corrupt record: ")
+        assert ended.task in ("t", "")
+        stored = await record(broker, enqueued.id)
+        assert (stored.attempts, stored.last_error) == (ended.attempts, ended.error)
         assert f"Job {enqueued.id}" in caplog.text

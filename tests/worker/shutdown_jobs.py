@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 
 from dayjob.app import App
@@ -57,7 +58,24 @@ def build(url: str) -> App:
         threading.Thread(target=threading.Event().wait).start()
         log_event("finished", ctx)
 
+    @app.task(name="blocking")
+    async def blocking(ctx: Context) -> None:
+        """Block the event loop for ever."""
+        log_event("started", ctx)
+        threading.Event().wait()
+
+    @app.task(name="exiting")
+    async def exiting(ctx: Context) -> None:
+        """Await a task that ends the program, as a library's ``main`` may."""
+        log_event("started", ctx)
+        await asyncio.gather(_exit())
+
     return app
+
+
+async def _exit() -> None:
+    await asyncio.sleep(0)  # noqa: TID251 - any suspension
+    sys.exit(0)
 
 
 app = build(os.environ.get(URL, "memory://"))

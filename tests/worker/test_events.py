@@ -303,7 +303,7 @@ async def test_jobs_that_end_without_a_worker_have_events(make_app: MakeApp) -> 
         claimed = await app.broker.claim("other", limit=2, lease=0.2)
         assert [job.id for job in claimed] == ids
         late = await work.using(expires=0.2).aenqueue()
-        async with working(app):
+        async with working(app, queues=("default",)):
             await until(lambda: len(seen) == 3 + 5)
     running, pending, dead, cancelled = (
         JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.CANCELLED,

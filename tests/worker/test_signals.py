@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from dayjob import Job, JobState
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, block
 from tests.cli.processes import ROOT, Command, Start, eventually, starting, with_broker
 from tests.worker.shutdown_jobs import DIARY, URL, build
 
 pytestmark = pytest.mark.slow
 
 APP = "tests.worker.shutdown_jobs:app"
+IMPATIENT = (
+    "-c",
+    "import sys, dayjob.cli.worker.stop_signals as signals; signals.KILL_AFTER = 0.5; "
+    "from dayjob.cli.main import main; main()",
+)
+"""``dayjob`` with a short time between the shutdown timeout and the exit of the process."""
+
 FEW = 15.0
 """Seconds that an exit may take in addition to its waits, on a busy machine."""
 
@@ -29,8 +36,8 @@ class Scene:
         self.diary = folder / "diary"
         self._start = start
 
-    def worker(self, *options: str) -> Command:
-        return self._start(APP, *options)
+    def worker(self, *options: str, program: Sequence[str] = ("-m", "dayjob")) -> Command:
+        return self._start(APP, *options, program=program)
 
     def enqueue(self, task: str, count: int, max_attempts: int = 3) -> list[str]:
         async def enqueueing() -> list[str]:
@@ -147,6 +154,37 @@ def test_a_second_signal_stops_at_once(scene: Scene) -> None:
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.output()
     assert_released(scene.jobs(ids))
+
+
+def test_a_worker_whose_event_loop_is_blocked_exits_after_its_timeout(scene: Scene) -> None:
+    """The process ends itself: nothing on the event loop can."""
+    (id,) = scene.enqueue("blocking", 1)
+    worker = scene.worker("--shutdown-timeout", "0.1", program=IMPATIENT)
+    scene.until_logged("started", 1)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 1, worker.output()
+    assert "has not stopped in time: the process exits" in worker.output()
+    assert scene.jobs([id])[0].state is JobState.RUNNING, "its lease ends it, or the next worker's reaper"
+
+
+def test_a_second_signal_ends_a_worker_whose_event_loop_is_blocked(scene: Scene) -> None:
+    scene.enqueue("blocking", 1)
+    worker = scene.worker("--shutdown-timeout", "600", program=IMPATIENT)
+    scene.until_logged("started", 1)
+    worker.signal(signal.SIGTERM)
+    block(0.2)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 1, worker.output()
+
+
+def test_system_exit_in_a_task_of_a_handler_fails_its_job_only(scene: Scene) -> None:
+    (id,) = scene.enqueue("exiting", 1, max_attempts=1)
+    others = scene.enqueue("short", 3)
+    worker = scene.worker("--burst")
+    assert worker.wait() == 0, worker.output()
+    job = scene.jobs([id])[0]
+    assert (job.state, str(job.last_error).splitlines()[0]) == (JobState.DEAD, "SystemExit: 0")
+    assert {job.state for job in scene.jobs(others)} == {JobState.DONE}
 
 
 def test_a_killed_workers_jobs_run_again_and_the_attempt_counts_until_they_are_dead(scene: Scene) -> None:

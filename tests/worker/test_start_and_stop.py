@@ -154,7 +154,7 @@ async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_sto
     up: list[str] = []
     app.on("worker.started")(lambda event: up.append(event.id))
     workers = [Worker(app, name=name) for name in ("one", "two", "three")]
-    running = [asyncio.create_task(worker.run()) for worker in workers]
+    running = [asyncio.create_task(worker.run(signals=True)) for worker in workers]
     await until(lambda: len(up) == 3)
     workers[2].stop()
     await with_timeout(running[2])

@@ -24,7 +24,7 @@ async def test_a_payload_that_does_not_fit_is_dead_at_once(app: App, outside: Br
         nonlocal ran
         ran = True
 
-    for payload in (b"", b"not json", b'{"n": "text"}', b'{"m": 1}'):
+    for payload in (b"", b"not json", b'{"n": "text"}', b'{"n": {"m": 1}}'):
         enqueued = await outside.enqueue("default", payload, task="work")
         await run_until_idle(app)
         job = await record(outside, enqueued.id)
@@ -65,6 +65,36 @@ async def test_an_unknown_task_is_snoozed_until_a_worker_has_it(
     await run_until_idle(new)
     assert await handle.aresult() == "found"
     assert (await record(outside, handle.id)).attempts == 1
+
+
+async def test_a_call_with_a_new_parameter_is_snoozed_until_a_worker_has_it(
+    make_app: MakeApp, clock: ManualClock, outside: Broker
+) -> None:
+    """The web server of a rolling deployment has the new code before the last worker."""
+    old, new = make_app(clock=clock), make_app(clock=clock)
+
+    @old.task(name="mail")
+    async def mail(to: str) -> str:
+        return to
+
+    @new.task(name="mail", max_attempts=1)
+    async def mail_with_copy(to: str, cc: str | None = None) -> str:
+        return f"{to} {cc}"
+
+    handle = await mail_with_copy.aenqueue("ada", cc="grace")
+    await run_until_idle(old)
+    job = await record(outside, handle.id)
+    assert (job.state, job.attempts) == (JobState.SCHEDULED, 0)
+    assert (
+        job.last_error == "UnknownParameter: try 1 of 100: task 'mail' has no parameter 'cc' in this worker"
+    )
+    clock.advance(1)
+    await run_until_idle(new)
+    assert await handle.aresult() == "ada grace"
+
+    refused = await mail_with_copy.aenqueue("ada", cc="grace")
+    await run_until_idle(old, unknown_task="dead")
+    assert (await record(outside, refused.id)).state is JobState.DEAD
 
 
 async def test_a_task_that_no_worker_has_ends_dead(

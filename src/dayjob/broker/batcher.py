@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from math import inf
 from typing import Generic, TypeVar
 
@@ -74,19 +75,31 @@ class Batcher(Generic[Item, Reply]):
 
     def put(self, item: Item) -> None:
         self._waiting.append(item)
-        if self._runner is None:
+        if self._runner is None or self._runner.done():
             self._runner = self._loop.create_task(self._run())
 
     def put_alone(self, item: Item, *, contended: bool = False) -> None:
         """Commit the item separately. It may wait for locks without delaying other items."""
         task = self._loop.create_task(self._commit_alone(item, contended))
         self._alone.add(task)
-        task.add_done_callback(self._alone.discard)
+        task.add_done_callback(partial(self._end_alone, item))
+
+    def _end_alone(self, item: Item, task: asyncio.Task[None]) -> None:
+        self._alone.discard(task)
+        if task.cancelled():
+            self._fail([item], asyncio.CancelledError())
 
     async def drain(self) -> None:
         """Wait until every item has been delivered or has failed."""
-        while self._runner is not None or self._alone:
-            await asyncio.wait({*self._alone, *([self._runner] if self._runner is not None else [])})
+        while True:
+            running = self._runner is not None and not self._runner.done()
+            if self._waiting and not running:  # The last runner was cancelled, maybe before its first step.
+                self._runner = self._loop.create_task(self._run())
+                running = True
+            tasks = {*self._alone, *([self._runner] if running and self._runner is not None else [])}
+            if not tasks:
+                return
+            await asyncio.wait(tasks)
 
     def abort(self) -> None:
         """Stop without the replies to the batches under way."""
@@ -115,7 +128,7 @@ class Batcher(Generic[Item, Reply]):
                     else:
                         refused.extend([item] for item in batch)
                 except BaseException as error:
-                    self._fail(batch, error)
+                    self._fail([*batch, *(item for [item] in refused)], error)
                     raise
                 else:
                     self._deliver(batch, replies)
@@ -188,7 +201,7 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
         """Return the reply to the item."""
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting.append((item, future))
-        if self._runner is None:
+        if self._runner is None or self._runner.done():
             self._runner = self._loop.create_task(self._run())
         try:
             return await future

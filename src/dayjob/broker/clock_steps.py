@@ -44,10 +44,10 @@ class ClockSteps:
             self._step = max(step, self._stepped_at + self._step - replied)
             self._stepped_at = replied
 
-    def rest(self, longest_lease: float) -> float:
-        """Return seconds until the leases that a step ended are renewed by their holders.
+    def rest(self, longest: float) -> float:
+        """Return seconds until a duty may act on the new time: as many as the step, and at most ``longest``.
 
         A lease that a step ended had less time left than the step. Its holder renews it when half its time is
         left, so before that time is over.
         """
-        return self._stepped_at + min(self._step, longest_lease) - self.elapsed()
+        return self._stepped_at + min(self._step, longest) - self.elapsed()

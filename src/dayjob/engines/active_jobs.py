@@ -29,6 +29,9 @@ class ActiveJobs:
         self.leases: LazyHeap[Entry] = LazyHeap(self._is_lease, self.jobs)
         self.cancelling: set[bytes] = set()
         """Includes all running jobs with a cancel request."""
+        self._reserved: dict[bytes, int] = {}
+        """The ends of the reservations of ids."""
+        self._reservations: LazyHeap[Entry] = LazyHeap(self._is_reservation, self._reserved)
         self._keys = SortedKeys(self.jobs.__contains__)
         self._pending: dict[str, LazyHeap[Entry]] = {}
         self._holding: dict[bytes, tuple[str, str]] = {}
@@ -62,6 +65,9 @@ class ActiveJobs:
         record = self.jobs.get(entry[1])
         return record is not None and record.lease_us == entry[0]
 
+    def _is_reservation(self, entry: Entry) -> bool:
+        return self._reserved.get(entry[1]) == entry[0]
+
     # Changes.
 
     def conflict(self, key: bytes, queue: str, dedup_key: str | None) -> bytes | None:
@@ -69,6 +75,28 @@ class ActiveJobs:
         if key in self.jobs:
             return key
         return None if dedup_key is None else self.held.get((queue, dedup_key))
+
+    def reserve(self, key: bytes, until: int) -> int | None:
+        """Reserve an id. Return the end of its last reservation, if that is still here."""
+        before = self._reserved.get(key)
+        self._reserved[key] = until
+        self._reservations.push((until, key))
+        return before
+
+    def reserved_ids(self, keys: Iterable[bytes], now: int) -> set[bytes]:
+        return {key for key in keys if self._reserved.get(key, 0) > now}
+
+    def take_ended(self, limit: int, now: int) -> list[Entry]:
+        """Remove up to ``limit`` reservations that have ended. Return their ends and ids."""
+        ended: list[Entry] = []
+        while len(ended) < limit:
+            entry = self._reservations.peek()
+            if entry is None or entry[0] > now:
+                break
+            self._reservations.pop()
+            del self._reserved[entry[1]]
+            ended.append(entry)
+        return ended
 
     def add(self, record: Record) -> None:
         """Add a job without its dedup key, and without entering it into the heaps."""

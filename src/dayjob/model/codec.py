@@ -7,10 +7,12 @@ an object under their names. Defaults are not stored, so a changed default appli
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial, reduce
+from math import isfinite
 from operator import or_
 from pathlib import PurePath
 from types import UnionType
@@ -20,6 +22,7 @@ import msgspec
 from msgspec import UNSET
 
 from dayjob.errors import BadPayload
+from dayjob.model.names import shown
 
 _KINDS = inspect.Parameter
 _VARIADIC = (_KINDS.VAR_POSITIONAL, _KINDS.VAR_KEYWORD)
@@ -33,7 +36,7 @@ def to_plain(value: Any) -> Any:
         return value.model_dump(mode="json", round_trip=True)
     if isinstance(value, PurePath):
         return str(value)
-    raise NotImplementedError(f"{value!r} is a {type(value).__name__}, which has no JSON form")
+    raise NotImplementedError(f"{shown(value)} is a {type(value).__name__}, which has no JSON form")
 
 
 def from_plain(wanted: Any, value: Any) -> Any:
@@ -54,11 +57,16 @@ def from_plain(wanted: Any, value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=to_plain)
 _canonical = msgspec.json.Encoder(enc_hook=to_plain, order="deterministic")
 _convert = partial(msgspec.convert, dec_hook=from_plain, str_keys=True)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`$")
 _ERRORS = (msgspec.MsgspecError, NotImplementedError, TypeError, ValueError, RecursionError, OverflowError)
 
 
 def encode(value: Any) -> bytes:
     return _encoder.encode(value)
+
+
+class UnknownParameter(BadPayload):
+    """The payload has an argument that the task does not know. A newer version of the code may."""
 
 
 class Choice(type):
@@ -141,7 +149,12 @@ class Arguments:
         self._all_given = len(self.required) == self._positional == len(self._names)
         hints = hints_of(function)
         annotations = {each.name: _annotation(each, hints) for each in self._parameters}
-        self._loose = [known for known, annotation in annotations.items() if _loose(annotation)]
+        self._compared = {
+            known: _kept if _loose(annotation) else _rebuilt
+            for known, annotation in annotations.items()
+            if _loose(annotation) or _lossy(annotation)
+        }
+        """How to check that an argument survives, for the parameters whose types may lose a part of it."""
         self._decode = msgspec.json.Decoder(self._struct(annotations), dec_hook=from_plain).decode
 
     def _struct(self, annotations: dict[str, Any]) -> type[msgspec.Struct]:
@@ -170,11 +183,11 @@ class Arguments:
             values = msgspec.structs.astuple(self._decode(payload))
         except _ERRORS as error:
             raise TypeError(f"{self._name}: {_explained(error)}") from error
-        for name in self._loose:
+        for name, survives in self._compared.items():
             rebuilt = values[self._names.index(name)]
-            if name in bound and not _kept(bound[name], rebuilt):
+            if name in bound and not survives(bound[name], rebuilt):
                 raise TypeError(
-                    f"{self._name}: argument `{name}` would be decoded as {rebuilt!r}: "
+                    f"{self._name}: argument `{name}` would be decoded as {shown(rebuilt)}: "
                     "pass a JSON value, or annotate the parameter with the type of the argument"
                 )
         return payload
@@ -209,6 +222,9 @@ class Arguments:
                 return values, {}
             return self._plain_call(values) if self._plain else self._call(values)
         except _ERRORS as error:
+            unknown = _UNKNOWN_FIELD.match(str(error))
+            if unknown is not None and unknown[1] not in self._known:
+                raise UnknownParameter(f"task {self._name!r} has no parameter {unknown[1]!r}") from error
             raise BadPayload(
                 f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
                 "it may have been enqueued by another version of the code"
@@ -339,6 +355,50 @@ def _loose(annotation: Any) -> bool:
         return True
     return typing.get_origin(annotation) is not typing.Literal and any(
         _loose(member) for member in typing.get_args(annotation) if member is not ...
+    )
+
+
+def _lossy(annotation: Any) -> bool:
+    """Return whether a value of the type may be rebuilt as another: a class with fields, or ``float | None``.
+
+    A field of a subclass would be dropped, and NaN, which JSON has not, becomes None.
+    """
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return False
+    if _fields(annotation if origin is None else origin) is not None or typing.is_typeddict(annotation):
+        return True
+    if origin in (typing.Union, UnionType) and type(None) in members and float in members:
+        return True
+    return any(_lossy(member) for member in members if member is not ...)
+
+
+def _fields(kind: Any) -> Sequence[str] | None:
+    """Return the names of the fields of a Struct, a dataclass or an attrs class."""
+    for attribute in ("__struct_fields__", "__dataclass_fields__"):
+        if isinstance(kind, type) and hasattr(kind, attribute):
+            return tuple(getattr(kind, attribute))
+    attributes = getattr(kind, "__attrs_attrs__", None)
+    return None if attributes is None else [each.name for each in attributes]
+
+
+def _rebuilt(given: Any, rebuilt: Any) -> bool:
+    """Return whether the value was rebuilt as it was given. A dict may have become an object with fields."""
+    if isinstance(given, float):
+        return isfinite(given)
+    if isinstance(given, list | tuple) and isinstance(rebuilt, list | tuple):
+        return len(given) == len(rebuilt) and all(map(_rebuilt, given, rebuilt))
+    if isinstance(given, dict) and isinstance(rebuilt, dict):
+        return len(given) == len(rebuilt) and all(
+            _rebuilt(value, rebuilt[key]) for key, value in given.items() if key in rebuilt
+        )
+    fields = _fields(type(given))
+    if fields is not None:
+        return type(given) is type(rebuilt) and all(
+            _rebuilt(getattr(given, name, None), getattr(rebuilt, name, None)) for name in fields
+        )
+    return (
+        isinstance(given, dict) or given == rebuilt or _canonical.encode(given) == _canonical.encode(rebuilt)
     )
 
 

@@ -85,6 +85,9 @@ def clean_error(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the value for an error text: escaped, and cut if long."""
-    text = ascii(value)
+    """Return the value for an error text: escaped, and cut if long. Its ``repr`` may fail."""
+    try:
+        text = ascii(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""The identity of a process, and whether it has ended: for processes of this host only.
+"""The identity of a process, whether it has ended, and its memory: for processes of this host only.
 
 The identity is the host (the boot id, and the process namespace of a container), the pid and the start time.
 A reused pid therefore never looks like the earlier process. If the system does not show it, a process counts
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
+import sys
 import uuid
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,9 @@ _PROC = Path("/proc")
 
 pid = os.getpid()
 """The pid of this process, also after a fork. Reading it needs no system call."""
+
+
+MEBIBYTE = 2**20
 
 
 class Process(Struct, frozen=True):
@@ -77,3 +82,13 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def rss() -> int:
+    """Return the resident memory of this process in bytes; the peak, where the system has only that."""
+    try:
+        pages = int((_PROC / "self/statm").read_text().split()[1])
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -23,8 +23,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from dayjob.app import App, known_apps
+from dayjob.broker import Broker
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
+from dayjob.model.codec import UnknownParameter
 from dayjob.model.handler_exceptions import DeadLetter
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error
@@ -45,13 +47,11 @@ from dayjob.worker.child_messages import (
     packed,
     unpacked_job,
 )  # fmt: skip
-from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded
+from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded, unknown
+from dayjob.worker.os_signals import STOP_SIGNALS, set_defaults
 
 STOP_TIMEOUT = 2.0
 """Seconds for an idle child to exit the app's lifespan."""
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""The worker handles these for its children. They are blocked until the child ignores them."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -63,20 +63,18 @@ def serve(connection: socket.socket) -> None:
 
 
 def _ignore_stop_signals() -> None:
-    """Ignore them with a handler: with ``SIG_IGN``, processes that the job starts would ignore them too."""
+    """Ignore them, as the worker handles them for its children. They are blocked until then.
+
+    A handler ignores them: with ``SIG_IGN``, processes that the job starts would ignore them too.
+    """
     for number in STOP_SIGNALS:
         signal.signal(number, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    os.register_at_fork(after_in_child=_restore_signals)
+    os.register_at_fork(after_in_child=set_defaults)
 
 
 def _ignore(*_: object) -> None:
     return
-
-
-def _restore_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Connection:
@@ -164,6 +162,8 @@ class Child:
         try:
             result = self._run(task, context)
             return packed(succeeded(task, context, result, task.app.config.max_payload))
+        except UnknownParameter as error:
+            return packed(unknown(context.job, "UnknownParameter", str(error), start.on_unknown))
         except BadPayload as error:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
         except BaseException as error:
@@ -173,6 +173,8 @@ class Child:
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
         call = handler_call(task, context)
+        if not task.is_async:
+            call = task.app.sync_wrapped(context, call)
         variables = copy_context()
         variables.run(enter, context)
         scope = task.app.tenant_scope
@@ -280,7 +282,17 @@ def _registered(start: Start) -> AnyTask | None:
         task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
         if task is not None and task.name == start.task:
             found.append(task)
-    return max(found, key=lambda task: _match(task.app, start.app), default=None)
+    task = max(found, key=lambda task: _match(task.app, start.app), default=None)
+    if task is not None:
+        _use_storage(task.app, start.app)
+    return task
+
+
+def _use_storage(app: App, wanted: tuple[str, str]) -> None:
+    """Use the URL of the worker's app, whose relative path was resolved in another folder perhaps."""
+    name, url = wanted
+    if app.name == name and app.url != url and Broker(url).capabilities.multi_process:
+        app.url = url
 
 
 def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:

@@ -14,7 +14,7 @@ from dayjob.model.job import Job, JobState, NewJob
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import Reason
-from dayjob.worker.executor import AnyTask
+from dayjob.worker.executor import AnyTask, OnUnknown
 
 _HEAD = 4
 _NOT_CLAIMED = {"errors", "progress", "result"}
@@ -42,6 +42,7 @@ class Start(Message):
     cancelled: Reason | None
     shutting_down: Reason | None
     log_level: int
+    on_unknown: OnUnknown
 
 
 class Cancelled(Message):

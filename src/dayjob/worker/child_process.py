@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from dayjob.context import Context
 from dayjob.errors import DayjobError
-from dayjob.worker.child_main import STOP_SIGNALS, serve
+from dayjob.worker.child_main import serve
 from dayjob.worker.child_messages import (
     Cancelled,
     Ended,
@@ -27,6 +27,7 @@ from dayjob.worker.child_messages import (
     frame,
     from_child,
 )
+from dayjob.worker.os_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from multiprocessing.popen_spawn_posix import Popen

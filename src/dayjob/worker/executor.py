@@ -22,7 +22,7 @@ from dayjob.app import App
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
-from dayjob.model.codec import encode
+from dayjob.model.codec import UnknownParameter, encode
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import Job
 from dayjob.model.lifecycle import Transition
@@ -95,9 +95,9 @@ class Run(Struct, eq=False):
 OnUnknown = Literal["release", "dead"]
 
 UNKNOWN_TRIES = 100
-"""How often in a row a job with an unknown task is released before it is dead: about an hour and a half."""
+"""How often in a row a job that this code does not know is released before it is dead: about 1.5 hours."""
 
-_TRIES = re.compile(r"UnknownTask: try (\d+) of ")
+_TRIES = re.compile(r"Unknown(?:Task|Parameter): try (\d+) of ")
 """The last error of such a job contains the number of tries. The next worker parses it."""
 
 
@@ -122,13 +122,14 @@ class NotEncodable:
 
 
 class Executor:
-    """Runs the jobs of one worker."""
+    """Runs the jobs of one worker. ``host_cancels`` returns whether all tasks of the loop are cancelled."""
 
     def __init__(
         self,
         app: App,
         threads: ThreadPool,
         processes: ProcessRunner,
+        host_cancels: Callable[[], bool] = lambda: False,
         *,
         job_timeout: float | None = None,
         on_unknown: OnUnknown = "release",
@@ -136,6 +137,7 @@ class Executor:
         self._app = app
         self._threads = threads
         self._processes = processes
+        self._host_cancels = host_cancels
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
 
@@ -145,7 +147,8 @@ class Executor:
         if run.lost:
             return None
         if task is None:
-            return self._unknown(run.job)
+            missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
+            return unknown(run.job, "UnknownTask", f"no {missing} is registered", self._on_unknown)
         timeout = task.timeout if task.timeout is not None else self._job_timeout
         enter(context)
         tracing = self._app.tracing
@@ -158,9 +161,13 @@ class Executor:
             if tracing is not None and unrecorded is None:
                 call = partial(tracing.run, context, call)
             result = await call()
+            if run.interrupted is not None:  # The handler suppressed its cancellation, and is not done.
+                raise asyncio.CancelledError
             settlement = succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
             settlement = error.settlement
+        except UnknownParameter as error:
+            settlement = unknown(run.job, "UnknownParameter", str(error), self._on_unknown)
         except BadPayload as error:
             reason = f"BadPayload: {error}"
             settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
@@ -184,12 +191,12 @@ class Executor:
                 run.start_timer(timeout)
             call = handler_call(task, context)
             if not task.is_async:
+                if app.middleware:
+                    call = app.sync_wrapped(context, call)
                 call = partial(self._in_thread, call)
             if app.tenant_scope is not None and context.job.tenant is not None:
                 call = partial(self._in_scope, app.tenant_scope(context.job.tenant), call)
-        for middleware in reversed(app.middleware):
-            call = partial(middleware, context, call)
-        return call
+        return app.async_wrapped(context, call) if app.middleware else call
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         """Call a plain function in a thread. Await its result if it wraps a coroutine function."""
@@ -216,7 +223,8 @@ class Executor:
         if isinstance(error, asyncio.CancelledError):
             current = asyncio.current_task()
             reason = run.interrupted
-            if reason is None and run.context.shutting_down and current is not None and current.cancelling():
+            ending = run.context.shutting_down or self._host_cancels()
+            if reason is None and ending and current is not None and current.cancelling():
                 reason = "shutdown"
             if reason is not None and current is not None:
                 current.uncancel()
@@ -230,17 +238,17 @@ class Executor:
         policy = task.config.retry or self._app.config.queue(job.queue).policy
         return failed(task, job, error, policy)
 
-    def _unknown(self, job: Job) -> Settlement:
-        """Snooze a job with an unknown task, which another worker may have. Dead after ``UNKNOWN_TRIES``."""
-        missing = f"task {job.task!r}" if job.task else f"handler for queue {job.queue!r}"
-        if self._on_unknown == "dead":
-            return Settlement.dead_letter(job, f"UnknownTask: no {missing} is registered in this worker")
-        earlier = _TRIES.match(job.last_error or "")
-        tries = int(earlier[1]) + 1 if earlier else 1
-        error = f"UnknownTask: try {tries} of {UNKNOWN_TRIES}: no {missing} is registered in this worker"
-        if tries >= UNKNOWN_TRIES:
-            return Settlement.dead_letter(job, error)
-        return Settlement.snooze(job, min(2.0 ** min(tries - 1, 6), 60.0), reason=error)
+
+def unknown(job: Job, kind: str, reason: str, on_unknown: OnUnknown) -> Settlement:
+    """Snooze a job that this code does not know: another worker may. It is dead after ``UNKNOWN_TRIES``."""
+    if on_unknown == "dead":
+        return Settlement.dead_letter(job, f"{kind}: {reason} in this worker")
+    earlier = _TRIES.match(job.last_error or "")
+    tries = int(earlier[1]) + 1 if earlier else 1
+    error = f"{kind}: try {tries} of {UNKNOWN_TRIES}: {reason} in this worker"
+    if tries >= UNKNOWN_TRIES:
+        return Settlement.dead_letter(job, error)
+    return Settlement.snooze(job, min(2.0 ** min(tries - 1, 6), 60.0), reason=error)
 
 
 def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], Any]:

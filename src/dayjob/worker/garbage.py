@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
+
+from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.process import MEBIBYTE, rss
 
 THRESHOLDS = (50_000, 20, 50)
 
+CHECK_INTERVAL = 0.01
+"""Seconds between two readings of the memory."""
+
+GROWTH = 64 * MEBIBYTE
+"""The process may grow by this much, or by a quarter, before its garbage is collected."""
+
+
+class MemoryWatch:
+    """Collects garbage when the memory of the process has grown.
+
+    A few cycles that hold large objects can use gigabytes before their number reaches a threshold.
+    """
+
+    def __init__(self) -> None:
+        self._check_at = 0.0
+        self._limit = rss() + GROWTH
+
+    def check(self) -> None:
+        now = SYSTEM.elapsed()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_INTERVAL
+        if rss() > self._limit:
+            gc.collect()
+            used = rss()
+            self._limit = used + max(GROWTH, used // 4)
+
+
+_watch: MemoryWatch | None = None
+
 
 def collect_less_often() -> None:
-    """Exclude the imported modules from collections, and collect less often.
+    """Exclude the imported modules from collections, and collect less often: by memory, not only by number.
 
     A worker creates many objects that live as long as a job, and few cycles. At the default thresholds it
-    spends a fifth of its time in collections. The setting is global, so only ``dayjob worker`` uses it.
+    spends a fifth of its time in collections. The setting is global, so only ``dayjob worker`` uses it. It
+    needs a system that shows the memory of a process.
     """
+    global _watch
+    if not Path("/proc/self/statm").exists():
+        return
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
+    _watch = MemoryWatch()
+
+
+def run_ended() -> None:
+    """Collect garbage if the memory has grown. Called after each run."""
+    if _watch is not None:
+        _watch.check()

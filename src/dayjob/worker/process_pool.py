@@ -19,15 +19,16 @@ from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_main import STOP_TIMEOUT
 from dayjob.worker.child_messages import ShuttingDown, Start, packed_job, unpacked
 from dayjob.worker.child_process import MAIN_GUARD, ChildProcess, NotStarted, ProcessDied, call_on
-from dayjob.worker.executor import AnyTask, failed
+from dayjob.worker.executor import AnyTask, OnUnknown, failed
 
 
 class ProcessPool:
     """Runs jobs in up to ``size`` child processes, in the order of the calls. Used on one event loop."""
 
-    def __init__(self, app: App, size: int) -> None:
+    def __init__(self, app: App, size: int, on_unknown: OnUnknown = "release") -> None:
         _check_main_guard()
         self._app = app
+        self._on_unknown: OnUnknown = on_unknown
         self._slots = asyncio.Semaphore(size)
         self._children: set[ChildProcess] = set()
         self._idle: list[ChildProcess] = []
@@ -126,6 +127,7 @@ class ProcessPool:
             cancelled=context.cancelled.reason,
             shutting_down=context.shutting_down.reason,
             log_level=context.log.getEffectiveLevel(),
+            on_unknown=self._on_unknown,
         )
 
 

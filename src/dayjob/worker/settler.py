@@ -39,14 +39,30 @@ class Settler:
         self._batcher: Batcher[tuple[Run, Settlement], SettleResult] = Batcher(
             self._store, settled, self._failed, weigh=lambda outcome: settlement_weight(outcome[1])
         )
-        self.flush = self._batcher.drain
-        self.abort = self._batcher.abort
+        self._cancelled: Batch = []
+        """Outcomes whose batch was cancelled with all tasks of the event loop."""
+        self._aborted = False
 
     def put(self, run: Run, settlement: Settlement) -> None:
         if settlement.enqueue and any(job.dedup_key is not None for job in settlement.enqueue):
             self._batcher.put_alone((run, settlement))  # It may have to wait for another client's lock.
         else:
             self._batcher.put((run, settlement))
+
+    async def flush(self) -> None:
+        """Wait until all outcomes are stored or refused."""
+        while True:
+            for run, settlement in self._cancelled:
+                self.put(run, settlement)
+            self._cancelled.clear()
+            await self._batcher.drain()
+            if not self._cancelled:
+                return
+
+    def abort(self) -> None:
+        """Stop without the replies to the batches under way."""
+        self._aborted = True
+        self._batcher.abort()
 
     async def _store(self, batch: Batch) -> list[SettleResult]:
         backoff: Backoff | None = None
@@ -68,6 +84,8 @@ class Settler:
         elif isinstance(error, Exception):
             for run, settlement in batch:
                 self._refused(run, settlement, error)
+        elif not self._aborted:
+            self._cancelled += batch
 
     def _refused(self, run: Run, settlement: Settlement, error: Exception) -> None:
         """Store a failure instead. If that is refused too, let the lease of the job expire."""

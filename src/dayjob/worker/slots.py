@@ -1,7 +1,8 @@
 """The slots of a worker: up to ``size`` asyncio tasks, each of which performs waiting runs in turn.
 
 A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
-short runs therefore need no separate task.
+short runs therefore need no separate task. A run that was suspended is the last one of its task: libraries
+keep state by the current task, such as a scoped session.
 
 Every run starts with the context variables that the worker was started with. If a run changed them, its task
 ends, and no other run sees the change.
@@ -104,9 +105,16 @@ class Slots:
             self._loop.call_soon(self.start)
 
     async def _serve(self) -> None:
-        """Perform waiting runs one after the other, while they leave the task's context unchanged."""
+        """Perform waiting runs one after the other, in one step, while the task's context is unchanged."""
         task = asyncio.current_task()
         assert task is not None
+        first_step = True
+
+        def end_first_step() -> None:
+            nonlocal first_step
+            first_step = False
+
+        self._loop.call_soon(end_first_step)
         for _ in range(_MAX_RUNS_PER_TASK):
             if not self.waiting or self._stopping.is_set():
                 break
@@ -124,7 +132,7 @@ class Slots:
             self.average_seconds += (run.seconds - self.average_seconds) * 0.05
             if not run.abandoned:
                 self._on_end(run, settlement)
-            if not self._isolation.unchanged_by(run, task):
+            if not first_step or not self._isolation.unchanged_by(run, task):
                 break
         self.tasks.discard(task)
         self._start_more()

@@ -48,9 +48,12 @@ class ThreadPool:
             Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
         self._calls.put(call)
         result, error = await call.future
-        if error is not None:
-            raise error
-        return result
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error
 
     def close(self) -> None:
         """End the idle threads. The others end after their calls."""
@@ -59,12 +62,22 @@ class ThreadPool:
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
-            try:
-                result, error = call.variables.run(call.function), None
-            except BaseException as raised:
-                result, error = None, raised
+            self._perform(call)
+            del call  # An idle thread keeps no arguments and no result alive.
+
+    def _perform(self, call: Call) -> None:
+        result, error = None, None
+        try:
+            result = call.variables.run(call.function)
+        except BaseException as raised:
+            error = raised
+        try:
             with suppress(RuntimeError):  # The loop is closed, so no caller waits.
                 self._loop.call_soon_threadsafe(self._done, call, result, error)
+        finally:
+            error = (
+                None  # The traceback refers to this frame: only the garbage collector would free the cycle.
+            )
 
     def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
         self._idle += 1

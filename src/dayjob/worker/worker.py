@@ -10,8 +10,8 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
-from typing import Any
+from contextlib import AsyncExitStack, nullcontext, suppress
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -28,9 +28,11 @@ from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.process_pool import ProcessPool
 from dayjob.worker.progress import ProgressReports
@@ -56,12 +58,15 @@ _INTERRUPT_TIMEOUT = 2.0
 
 
 class Worker:
-    """Runs an app's jobs until it is stopped."""
+    """Runs an app's jobs until it is stopped: by itself with ``run``, or inside another program.
+
+    ``async with Worker(app) as worker:`` runs it in the background of the block, and drains it at the end.
+    """
 
     def __init__(
         self,
         app: App,
-        queues: Sequence[str] = ("default",),
+        queues: Sequence[str] | None = None,
         concurrency: int = 100,
         job_timeout: Duration | None = None,
         shutdown_timeout: Duration = 30,
@@ -73,14 +78,15 @@ class Worker:
     ) -> None:
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
-        for queue in queues:
+        for queue in queues or ():
             check_queue(queue)
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise ConfigError(f"concurrency={concurrency!r}: pass a whole number, 1 or more")
         if unknown_task not in ("release", "dead"):
             raise ConfigError(f"unknown_task={unknown_task!r}: pass 'release' or 'dead'")
         self.app = app
-        self.queues = tuple(queues)
+        self.queues = None if queues is None else tuple(queues)
+        """None: the queues of the app's tasks and handlers. Empty: all queues of the storage."""
         self.concurrency = concurrency
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         check_name(self.name, "worker name", KEY_BYTES - 100)
@@ -99,10 +105,12 @@ class Worker:
         self._max_jobs = max_jobs
         self._clock = app.clock or SYSTEM
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._reset()
 
     def _reset(self) -> None:
-        """Create the state that belongs to one call of ``run`` and its event loop."""
+        """Create the state that belongs to one start and its event loop."""
+        self._ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._changed = asyncio.Event()
@@ -116,22 +124,67 @@ class Worker:
 
     # The public interface.
 
-    async def run(self) -> None:
-        """Run jobs until ``stop``, SIGTERM or SIGINT, then drain. A second signal interrupts the drain."""
-        await self._serve(until_idle=False)
+    async def run(self, *, signals: bool = False) -> None:
+        """Run jobs until ``stop``, then drain. A cancelled call releases the running jobs and ends.
 
-    async def run_until_idle(self) -> None:
+        With ``signals``, SIGTERM and SIGINT stop the worker too, and a second one interrupts the drain. The
+        handlers that were set before are called as well, and restored at the end.
+        """
+        await self._join(self._start(until_idle=False, signals=signals))
+
+    async def run_until_idle(self, *, signals: bool = False) -> None:
         """Run jobs until none is claimable and none is running. Jobs scheduled for later stay."""
-        await self._serve(until_idle=True)
+        await self._join(self._start(until_idle=True, signals=signals))
+
+    async def start(self) -> None:
+        """Run jobs in the background of this event loop. Return when the worker claims jobs."""
+        serving = self._start(until_idle=False, signals=False)
+        ready = asyncio.ensure_future(self._ready.wait())
+        try:
+            await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.stop_now()
+            await self._join(serving)
+            raise
+        finally:
+            ready.cancel()
+        if serving.done():
+            await self._join(serving)
+
+    async def wait_stopped(self) -> None:
+        """Wait until the worker has stopped. Raise the error that ended it."""
+        if self._serving is not None:
+            await self._join(self._serving)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self.stop_now()
+        else:
+            self.stop()
+        await self.wait_stopped()
 
     def stop(self) -> None:
-        """Claim no more jobs, and end ``run`` when the running ones have ended. Callable from any thread."""
+        """Claim no more jobs, and end when the running ones have ended. Callable from any thread."""
         self._set_from_any_thread(self._stopping)
 
     def stop_now(self) -> None:
-        """Stop without waiting for running jobs: they are interrupted and released."""
+        """Stop without waiting: running jobs are interrupted and released, a start under way is abandoned."""
         self._set_from_any_thread(self._stopping)
         self._set_from_any_thread(self._stopping_now)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has been started and has not ended yet."""
+        return self._loop is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker claims jobs: it is registered, and was not asked to stop."""
+        return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
         """Return why a health check should fail: the worker is not running, or its heartbeats are late."""
@@ -149,45 +202,79 @@ class Worker:
 
     # From start to stop.
 
-    async def _serve(self, until_idle: bool) -> None:
+    def _start(self, until_idle: bool, signals: bool) -> asyncio.Task[None]:
+        """Start the worker in a task of its own, so that a cancelled caller does not cancel its drain."""
         if self._loop is not None:
             raise InvalidState(f"worker {self.name!r} is already running: create another one")
         self._loop = asyncio.get_running_loop()
+        self._serving = self._loop.create_task(self._serve(until_idle, signals))
+        return self._serving
+
+    async def _join(self, serving: asyncio.Task[None]) -> None:
+        """Wait for the end. A cancelled caller stops the worker at once, and waits for it nevertheless."""
+        cancellation: asyncio.CancelledError | None = None
+        while not serving.done():
+            try:
+                await asyncio.wait({serving})
+            except asyncio.CancelledError as error:
+                cancellation = error
+                self.stop_now()
+        if cancellation is None:
+            serving.result()
+        elif serving.cancelled() or (failure := serving.exception()) is None:
+            raise cancellation  # The same one: a cancel scope recognizes its own.
+        else:
+            raise cancellation from failure
+
+    async def _serve(self, until_idle: bool, signals: bool) -> None:
+        abandoning = asyncio.ensure_future(self._abandon_start())
         try:
             async with AsyncExitStack() as stack:
                 broker = await stack.enter_async_context(shared_broker(self.app))
                 state = None
                 if self.app.lifespan is not None:
                     state = await stack.enter_async_context(self.app.lifespan(self.app))
-                await self._work(stack, broker, state, until_idle)
+                await self._work(stack, broker, state, until_idle, signals)
             if self._failure is not None:
                 raise self._failure
         finally:
+            abandoning.cancel()
             self._loop = None
             self._reset()
 
-    async def _work(self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool) -> None:
+    async def _abandon_start(self) -> None:
+        """Cancel the start if the worker must stop at once before it is ready."""
+        await self._stopping_now.wait()
+        if not self._ready.is_set() and self._serving is not None:
+            self._serving.cancel()
+
+    async def _work(
+        self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool, signals: bool
+    ) -> None:
+        queues = self._served_queues()
+        log_outcomes(self.app)
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
         threads = ThreadPool(f"dayjob-{self.app.name}")
-        processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1))
+        processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1), self._unknown_task)
         self._progress = ProgressReports(broker)
         self._report = self._progress.report
         self._settler = Settler(broker, self._clock, self._settled, self._fenced)
         executor = Executor(
-            self.app, threads, processes, job_timeout=self._job_timeout, on_unknown=self._unknown_task
-        )
+            self.app, threads, processes, self._serving_cancelled,
+            job_timeout=self._job_timeout, on_unknown=self._unknown_task,
+        )  # fmt: skip
         self._slots = Slots(
             self.concurrency, executor, self._stopping,
             on_start=self._run_started, on_end=self._run_ended, on_free=self._changed.set,
         )  # fmt: skip
-        registration = self._registration = Registration(self.app, self.name, self.queues, self.concurrency)
+        registration = self._registration = Registration(self.app, self.name, queues, self.concurrency)
         await registration.join(broker)
         stack.push_async_callback(self._deregister)
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
-        fetcher = self._fetcher = Fetcher(broker, self._clock, self.queues, self._lease, self.id)
+        fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = Heartbeat(
             self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
             self._replaced,
@@ -197,21 +284,36 @@ class Worker:
         stack.callback(threads.close)
         stack.push_async_callback(self._progress.close)
         stack.push_async_callback(heartbeat.stop)
-        with on_stop_signals(self._signalled):
+        with on_stop_signals(self._signalled) if signals else nullcontext():
             self._emit("worker.started")
             _log.info(
                 "worker %s started: %s, %d slots", self.id,
-                f"queues {', '.join(self.queues)}" if self.queues else "all queues", self.concurrency,
+                f"queues {', '.join(queues)}" if queues else "all queues", self.concurrency,
             )  # fmt: skip
+            self._ready.set()
             try:
                 await self._fetch_until_stopped(fetcher, until_idle)
             except EngineFenced as error:
                 self._fenced(error)
+            except asyncio.CancelledError:
+                self._stopping_now.set()
+                raise
             finally:
                 await self._drain()
         _log.info("worker %s stopped after %d runs", self.id, self.done)
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
+
+    def _served_queues(self) -> tuple[str, ...]:
+        if self.queues is not None:
+            return self.queues
+        queues = self.app.queues()
+        if not queues:
+            _log.warning(
+                "app %s has no tasks, so the worker serves the queue 'default': import the modules that "
+                "define them, or pass queues", self.app.name,
+            )  # fmt: skip
+        return queues or ("default",)
 
     def _heartbeat_broker(self) -> Broker:
         loop = self._loop
@@ -248,6 +350,10 @@ class Worker:
         self._stopping.set()
         self._stopping_now.set()
 
+    def _serving_cancelled(self) -> bool:
+        """Return whether the host cancelled the worker's tasks, as ``asyncio.run`` does at its end."""
+        return self._serving is not None and self._serving.cancelling() > 0
+
     def _signalled(self) -> None:
         if self._stopping.is_set():
             _log.warning("worker %s stops at once", self.id)
@@ -271,7 +377,7 @@ class Worker:
             stopping.cancel()
             fetching.cancel()
             await asyncio.wait({fetching})
-        if not fetching.cancelled():
+        if not self._stopping.is_set() or not fetching.cancelled():
             fetching.result()
 
     async def _fetch(self, fetcher: Fetcher, until_idle: bool) -> None:
@@ -348,6 +454,7 @@ class Worker:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
 
     def _run_ended(self, run: Run, settlement: Settlement | None) -> None:
+        garbage.run_ended()
         progress = self._progress.take(run.job) if self._progress.pending else None
         if settlement is not None:
             if progress is not None:

@@ -139,6 +139,15 @@ async def test_without_the_right_to_subscribe_documents_are_polled(server: Serve
             await with_timeout(event.wait())
 
 
+async def test_damaged_documents_are_left_out(server: Server, broker: Broker) -> None:
+    await broker._engine.compare_and_set([FIRST])
+    with client(server.url) as connection:
+        damaged = [b"k\0\xff\0" + bytes(8) + b"value", b"k\0short\0time", b"k\0no time"]
+        connection.zadd(Keys("dayjob").documents, dict.fromkeys(damaged, 0))
+        assert [document.name for document in (await broker._engine.documents("k"))[1]] == [FIRST.name]
+        connection.zrem(Keys("dayjob").documents, *damaged)
+
+
 # Reads of one call.
 
 

@@ -100,6 +100,20 @@ async def test_only_the_enqueue_writes_the_payload(server: Server, broker: Broke
         assert await written(broker.ack(job)) < SMALL
 
 
+@pytest.mark.parametrize("size", [0, 1, 1024, 1025])
+async def test_a_payload_around_the_limit_is_kept_with_the_record_or_apart(
+    server: Server, broker: Broker, size: int
+) -> None:
+    await broker.enqueue("q", b"x" * size)
+    with client(server.url) as connection:
+        assert connection.hlen("{dayjob}:payloads") == (size > 1024)
+    job = await claim_one(broker)
+    listed = await broker.get(job.id)
+    assert listed is not None
+    assert job.payload == listed.payload == b"x" * size
+    await broker.ack(job)
+
+
 async def test_a_large_result_is_read_and_written_only_with_its_job(server: Server) -> None:
     async with Broker(server.url, config=BrokerConfig(duties=False, retention=KEEP_ALL)) as broker:
         await broker.enqueue("q")

@@ -65,13 +65,13 @@ def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
     progress_at = new.size + sum(numbers[-3:]) + error + errors
     epoch = EPOCH if attempts else 0
     facts_at = progress_at + progress
-    task, *others = msgspec.msgpack.decode(record[facts_at:])
+    task, tenant, headers, small = msgspec.msgpack.decode(record[facts_at:])
     return b"".join([
         old.pack(
             1, state, flags, priority, attempts, most, epoch, *numbers, error, errors, len(result), progress
         ),
         record[new.size : progress_at], result,
-        record[progress_at:facts_at], msgspec.msgpack.encode([task, payload, *others]),
+        record[progress_at:facts_at], msgspec.msgpack.encode([task, payload or small, tenant, headers]),
     ])  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, Job, JobState, NewJob
-from dayjob.engines.redis import queries
+from dayjob.engines.redis import queries, record
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.keys import Keys
 from dayjob.model.job import id_key, id_text
@@ -105,7 +105,8 @@ async def test_a_job_that_is_written_between_the_reads_is_read_again(
     """Its payload is read before it exists, and its record after that."""
     execute = Client.execute
     keys = [new_key(), new_key()]
-    writes = [other.enqueue("q", b"payload", id=id_text(key)) for key in keys]
+    payload = bytes(record.SMALL + 1)
+    writes = [other.enqueue("q", payload, id=id_text(key)) for key in keys]
 
     async def interrupted(client: Client, *commands: Command) -> list[Any]:
         if [command[0] for command in commands] != ["HMGET"] * 3 or not writes:
@@ -116,4 +117,4 @@ async def test_a_job_that_is_written_between_the_reads_is_read_again(
 
     monkeypatch.setattr(Client, "execute", interrupted)
     found = await broker._engine.get(keys)
-    assert [job and (job.payload, job.last_error) for job in found] == [(b"payload", None)] * 2
+    assert [job and (job.payload, job.last_error) for job in found] == [(payload, None)] * 2

@@ -37,28 +37,26 @@ async def rewrite(url: str, change: Rewrite) -> None:
 
 async def test_a_returning_id_is_not_under_the_claim_of_its_earlier_job(url: str) -> None:
     """The claim's row stays for its other job. It has the id with an epoch above that of the new job."""
-    id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue_many([NewJob("q", id=id), NewJob("q")])
+        await broker.enqueue_many([NewJob("q"), NewJob("q")])
         first, second = await broker.claim("q", limit=2)
         await broker.ack(first)
-        assert (await broker.enqueue("q", b"again", id=id)).created
+        assert (await broker.enqueue("q", b"again", id=first.id)).created
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
         (again,) = await broker.claim("q")
-        assert (again.id, again.payload, again.attempts) == (id, b"again", 1)
+        assert (again.id, again.payload, again.attempts) == (first.id, b"again", 1)
         assert again.epoch > first.epoch
         await broker.ack(second)
 
 
 async def test_an_id_that_returns_after_opening_is_not_under_the_earlier_claim(url: str) -> None:
-    id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue_many([NewJob("q", id=id), NewJob("q", id=UUID(int=4))])
+        await broker.enqueue_many([NewJob("q"), NewJob("q")])
         other, first = await broker.claim("q", limit=2)
         await broker.ack(first)
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue("q", b"again", id=id)
+        assert (await broker.enqueue("q", b"again", id=first.id)).created
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
         await broker.ack(other)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dayjob.app import App
 from dayjob.cli.logging_setup import Format
 from dayjob.worker.executor import OnUnknown
 
@@ -75,9 +74,3 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         for queue in ("*",) if self.queues == () else self.queues or ():
             arguments += ["--queues", queue]
         return arguments
-
-
-def queues_of(app: App) -> tuple[str, ...]:
-    """Return the queues of the app's tasks and handlers, in the order of registration."""
-    registered = [*app.tasks.values(), *app.handlers.values()]
-    return tuple(dict.fromkeys(task.config.queue for task in registered))

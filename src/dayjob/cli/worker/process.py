@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.dashboard import serve_with
-from dayjob.cli.worker.job_log import log_outcomes
 from dayjob.cli.worker.metrics import serving_metrics
-from dayjob.cli.worker.options import WorkerOptions, queues_of
+from dayjob.cli.worker.options import WorkerOptions
 from dayjob.cli.worker.restart_watcher import RestartWatcher, SourceFiles
+from dayjob.cli.worker.stop_signals import StopSignals
 from dayjob.cli.worker.supervisor_link import SupervisorLink
 from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
 from dayjob.events import Event
@@ -65,17 +64,15 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     watcher = RestartWatcher(worker, max_rss=options.max_rss, reload=options.reload)
 
     async def started(_: Event) -> None:
-        # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, worker.stop)
         link.ready()
 
     worker.app.events.add("worker.started", started)
     link.attach(worker)
     watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
     with serving_metrics(worker, options.metrics):
-        code = _run(worker, options, threads)
+        code = _run(worker, options, threads, signals=1)
     if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE
     return _leave(code, threads)
@@ -87,19 +84,17 @@ def _reached_max_jobs(worker: Worker, options: WorkerOptions) -> bool:
 
 
 def make_worker(app: App, options: WorkerOptions) -> Worker:
-    queues = queues_of(app) if options.queues is None else options.queues
-    if options.queues is None and not queues:
+    if options.queues is None and not app.queues():
         raise click.UsageError(
             f"{options.app} has no tasks, so there is no queue to serve: import the modules that "
             "define them, or name queues with -q ('*' for all)"
         )
-    log_outcomes(app)
     if options.take_over:
         take_over(app)
     try:
         return Worker(
-            app, queues, options.concurrency, options.job_timeout, options.shutdown_timeout, options.lease,
-            options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
+            app, options.queues, options.concurrency, options.job_timeout, options.shutdown_timeout,
+            options.lease, options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
         )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error
@@ -118,21 +113,24 @@ def take_over(app: App) -> None:
     app.url = url
 
 
-def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
+def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int = 2) -> int:
+    """Run the worker. Return the exit code. Of its stop signals, the first ``signals`` count."""
     dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
     try:
-        return _run_worker(worker, options, threads)
+        return _run_worker(worker, options, threads, signals)
     finally:
         if dashboard is not None:
             dashboard.stop()
 
 
-def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor) -> int:
+def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int) -> int:
     code = FAILED
     collect_less_often()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(options.uvloop)) as runner:
-            runner.run(_serve(worker, options.burst, threads))
+            serving = runner.get_loop().create_task(_serve(worker, options.burst, threads))
+            with StopSignals(worker, options.shutdown_timeout, signals):
+                _run_until_complete(runner.get_loop(), serving)
         code = OK
     except EngineUnavailable as error:
         _log.error("the storage is not available: %s", error)
@@ -144,43 +142,34 @@ def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecu
         _log.error("%s: %s", type(error).__name__, error)
     except asyncio.CancelledError:
         _log.warning("worker %s was interrupted before it started", worker.name)
+    except (SystemExit, KeyboardInterrupt) as error:
+        _log.error("worker %s was ended by %r", worker.name, error)
     except Exception:
         _log.exception("worker %s failed", worker.name)
     return code
+
+
+def _run_until_complete(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
+    """Run the loop until the worker ends. ``SystemExit`` in a task that a handler started fails its job only.
+
+    asyncio raises it out of the loop as well as in the task that awaits it.
+    """
+    while True:
+        try:
+            return loop.run_until_complete(serving)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if serving.done():
+                raise
+            _log.error("a task of a handler raised %r, which does not end the worker", error)
 
 
 async def _serve(worker: Worker, burst: bool, threads: ThreadPoolExecutor) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(threads)
     try:
-        with _signals(worker):
-            await (worker.run_until_idle() if burst else worker.run())
+        await (worker.run_until_idle() if burst else worker.run())
     finally:
         loop.set_default_executor(ThreadPoolExecutor())  # Closing the loop would wait for the threads.
-
-
-@contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
-    """Handle signals while the app opens and closes. The second one cancels.
-
-    The worker handles them while it runs.
-    """
-    current = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    received: list[int] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        received.append(number)
-        worker.stop()
-        if current is not None and len(received) > 1:
-            loop.call_soon_threadsafe(current.cancel)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import sys
 import sysconfig
 import threading
@@ -15,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dayjob.runtime.clock import block
+from dayjob.runtime.process import MEBIBYTE, rss
 from dayjob.worker import Worker
 
 _log = logging.getLogger("dayjob.worker")
 
 RSS_INTERVAL = 1.0
 RELOAD_INTERVAL = 0.5
-MEBIBYTE = 2**20
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
@@ -61,16 +60,6 @@ class RestartWatcher:
         _log.info("%s changed: running jobs are released for the new code", changed)
         self.replace = True
         self._worker.stop_now()
-
-
-def rss() -> int:
-    """Return the resident memory of this process in bytes; the peak, where the system has only that."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class SourceFiles:

@@ -28,7 +28,7 @@ def jobs(insertions: Sequence[Insertion]) -> Arguments:
     """See ``lua/shared/5_insert.lua``."""
     arguments: Arguments = [ids([job.key for job in insertions])]
     for job in insertions:
-        arguments += (job.queue, record.numbers(job), job.dedup_key or b"", record.facts(job), job.payload)
+        arguments += (job.queue, record.numbers(job), job.dedup_key or b"", *record.facts(job))
         if job.kv:
             for pair in job.kv.items():
                 arguments += pair

@@ -1,8 +1,8 @@
 """Encoding and decoding of records; ``lua/shared/2_records.lua`` has the same layout.
 
 A record is a fixed head, six strings whose sizes are in the head, and the facts, which never change and
-which no script reads. Payload and result are stored apart; the head has the size of the payload. ``NONE``
-stands for a missing time.
+which no script reads. A small payload is one of the facts. A larger one is stored apart, as is the result;
+the head has its size. ``NONE`` stands for a missing time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from dayjob.engines.base import Insertion, RetentionTimes
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
+
+SMALL = 1024
+"""The largest payload that is part of the record, in bytes. Each transition reads and writes it."""
 
 STATE_CODES = {
     JobState.SCHEDULED: 1, JobState.PENDING: 2, JobState.RUNNING: 3, JobState.DONE: 4, JobState.DEAD: 5,
@@ -44,11 +47,12 @@ REPORTED = 7
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
-    """The fields that never change in a job's life, but for the payload."""
+    """The fields that never change in a job's life. A payload that is stored apart is empty here."""
 
     task: str
     tenant: str | None = None
     headers: dict[str, str] | None = None
+    payload: bytes = b""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -63,13 +67,19 @@ class Unreadable(Exception):
     """The head of a record can't be read, so not even its state is known."""
 
 
-def facts(job: Insertion) -> bytes:
-    return _encode(Facts(job.task, job.tenant, job.headers or None))
+def facts(job: Insertion) -> tuple[bytes, bytes]:
+    """Return the facts of a new job, and its payload if that is stored apart."""
+    payload = job.payload
+    if len(payload) > SMALL:
+        return _encode(Facts(job.task, job.tenant, job.headers or None)), payload
+    return _encode(Facts(job.task, job.tenant, job.headers or None, payload)), b""
 
 
 def numbers(job: Insertion) -> bytes:
     """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
+    if job.reserve_id:
+        flags |= 8
     if job.run_at is None:
         flags |= 1
         run = job.delay or 0
@@ -117,7 +127,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
         if len(payload) != payload_size:
             raise Corrupt(corrupt_text(f"its payload has {len(payload):,} of {payload_size:,} bytes"))
     job = Job(
-        key=key, queue=queue, task=facts.task, payload=payload, headers=facts.headers or {},
+        key=key, queue=queue, task=facts.task, payload=payload or facts.payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
         lease_us=lease, claim=claim,
@@ -186,10 +196,8 @@ def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
 
 def quarantined_job(key: bytes, record: bytes, error: str) -> EndedJob:
     """Return a claimed job that is quarantined. The attempt does not count."""
-    head = _HEAD.unpack_from(record)
-    attempts, queue_size = head[4], head[14]
-    queue = record[_HEAD.size : _HEAD.size + queue_size].decode("utf-8", "replace")
-    return EndedJob(key, queue, "", JobState.PENDING, JobState.DEAD, max(attempts - 1, 0), error)
+    job = claimed_job(key, record, b"", Facts(""))
+    return EndedJob(key, job.queue, "", JobState.PENDING, JobState.DEAD, max(job.attempts - 1, 0), error)
 
 
 def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:

@@ -150,6 +150,10 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     await store.archive.load()
     async for kind, document in stored_documents(write_batch.source, keys.DOCUMENT):
         store.load_document(kind, document)
+    async for rows in write_batch.source.scan(keys.RESERVATION):
+        for stored, _ in rows:
+            until, key = keys.moment_of(stored)
+            store.active.reserve(key, until)
     _fill_heaps(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [

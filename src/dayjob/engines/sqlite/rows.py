@@ -61,7 +61,7 @@ def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
     if bytes in (type(task), type(tenant), type(last_error)):
         texts = {"task name": task, "tenant": tenant, "last error": last_error}
         corrupt += [f"the {name} is not valid text" for name, text in texts.items() if type(text) is bytes]
-        task, tenant, last_error = map(as_text, texts.values())
+        task, tenant, last_error = map(_text, texts.values())
     if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
         corrupt.append(_NOT_WHOLE)
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
@@ -136,7 +136,7 @@ def record(row: Row, queue: str) -> Record:
     return Record(
         key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
-        finished_us=finished, expires_us=expires, remove_us=remove, last_error=as_text(last_error),
+        finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
         errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
         cancel_requested=bool(cancel_requested), worker=worker, claim=claim or NO_CLAIM, result=result,
         corrupt=corrupt,
@@ -186,7 +186,7 @@ def _state(text: Any) -> JobState:
     return _STATES.get(text, JobState.DEAD)
 
 
-def as_text(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

@@ -1,7 +1,7 @@
 -- End claims of workers that are gone: another run, or dead. Examines one page of the running jobs.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '0' to begin; the approximate size of a page;
--- the number of values that earlier steps reported, and these; the limit for all steps; the number of workers, and their
--- names; the retention times.
+-- the number of values that earlier steps reported, and these; the limit for all steps; the number of workers, and
+-- their names; the retention times.
 -- Returns a list of three: this step, or the later one whose stored reply it returns; the next cursor, '0' after
 -- the last page; the jobs of the claims ended by all steps so far, see report.
 local stored = stored_reply()

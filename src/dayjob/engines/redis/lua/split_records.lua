@@ -1,5 +1,5 @@
--- Move the payloads and results of layout 3, which stored a job as one string, to keys of their own, and add claims to the
--- records: some megabytes per call. Records that were moved before, or can't be read, stay as they are.
+-- Move the payloads and results of layout 3, which stored a job as one string, to keys of their own, and add claims to
+-- the records: some megabytes per call. Records that were moved before, or can't be read, stay as they are.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the cursor, '' to begin.
 -- Returns the next cursor, '' after the last page.
 local OLD_FORMAT, OLD_FIXED, OLD_SIZE, PAGE = 1, '>BBBI4I4I4I4c8c8c8c8c8c8c8I2I2I2I4I4I4I4', 97, 250

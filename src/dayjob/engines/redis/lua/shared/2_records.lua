@@ -1,4 +1,4 @@
--- Records: one string per job, without its payload and its result; record.py has the same layout. Times stay packed
+-- Records: one string per job, without a large payload and its result; record.py has the same layout. Times stay packed
 -- (8 bytes, big endian) unless they are compared: a double would round times beyond its precision.
 local FORMAT = 2
 local FIXED = '>BBBI4I4I4I8c16c8c8c8c8c8c8c8I2I2I2I4I4I4I4'

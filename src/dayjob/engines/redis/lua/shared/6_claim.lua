@@ -6,24 +6,13 @@ local MOST_SKIPPED = 10000 -- expired or stale entries that one claim skips; pro
 
 local bytes = 0 -- the size of the jobs claimed by this call
 
--- Add a claimed job to a reply: its id, its record, and room for its payload.
+-- Add a claimed job to a reply: its id, its record, and its payload if that is stored apart. A payload that is missing
+-- is empty; the record has its size.
 local function add_claimed(reply, r)
-  r.encoded = encode(r)
   local last = #reply
-  reply[last + 1], reply[last + 2], reply[last + 3] = r.id, r.encoded, ''
-end
-
--- Read the payloads of the jobs of a reply. One that is missing stays empty; its record has the size.
-local function add_payloads(reply)
-  for first = 1, #reply, 3 * CHUNK do
-    local ids = {}
-    for index = first, math.min(first + 3 * CHUNK, #reply) - 1, 3 do
-      ids[#ids + 1] = reply[index]
-    end
-    for index, payload in ipairs(redis.call('HMGET', PAYLOADS, unpack(ids))) do
-      reply[first + 3 * index - 1] = payload or ''
-    end
-  end
+  r.encoded = encode(r)
+  reply[last + 1], reply[last + 2] = r.id, r.encoded
+  reply[last + 3] = r.payload_size > 0 and redis.call('HGET', PAYLOADS, r.id) or ''
 end
 
 -- Claim up to the limit, and up to BATCH_BYTES; but at least one job for each request, since a request without
@@ -89,9 +78,7 @@ local function claim_all()
       table.insert(stored[number], reply[index])
     end
     flush(true) -- so that the next request does not find the same jobs
-    if #reply > 0 then
-      add_payloads(reply)
-    elseif waiting ~= '' then
+    if waiting ~= '' and #reply == 0 then
       replies[number] = wait_for(queue, waiting, lease, worker)
       stored[number] = replies[number]
     end
@@ -103,19 +90,17 @@ end
 local function claimed_again(stored)
   local replies = {}
   for number, of_request in ipairs(stored) do
-    local reply = {}
     if type(of_request) == 'string' then
-      reply = of_request
+      replies[number] = of_request
     else
+      replies[number] = {}
       for _, id in ipairs(of_request) do
         local r = load(id)
         if is_current(r, TOKEN) then
-          add_claimed(reply, r)
+          add_claimed(replies[number], r)
         end
       end
-      add_payloads(reply)
     end
-    replies[number] = reply
   end
   return replies
 end

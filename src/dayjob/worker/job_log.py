@@ -11,7 +11,9 @@ _log = logging.getLogger("dayjob.job")
 
 
 def log_outcomes(app: App) -> None:
-    """Subscribe to the events that the log level includes. The others cost nothing."""
+    """Subscribe to the events that the log level includes, once per app. The others cost nothing."""
+    if app.events.observed_by(_dead):
+        return
     app.events.add("job.retrying", _retrying)
     app.events.add("job.dead", _dead)
     if _log.isEnabledFor(logging.INFO):
