@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 from msgspec.structs import replace
+from slatedb import uniffi
 
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
 from dayjob.duties import Sample
 from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, SettleOp, Token, Transient
+from dayjob.engines.slatedb import store_thread
 from dayjob.model.lifecycle import Transition
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
@@ -211,3 +213,20 @@ async def quiescence(proxy: Proxy) -> None:
         return gets >= seen[0] + 2
 
     await until(calm)
+
+
+async def test_the_log_stays_short(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that opens the database after a crash replays the log objects since the last table."""
+    monkeypatch.setattr(store_thread, "_LOG_OBJECTS", 5)
+    async with Broker(url, config=QUIET) as broker:
+        settings = open_thread(url).settings
+        admin = uniffi.AdminBuilder(settings.path, settings.resolve()).build()
+        first = (await admin.read_manifest(None)).replay_after_wal_id
+        for _ in range(12):
+            await broker.enqueue("q")
+
+        async def shortened() -> bool:
+            return bool((await admin.read_manifest(None)).replay_after_wal_id >= first + 10)
+
+        await until(shortened)
+        assert (await broker.stats("q")).pending == 12

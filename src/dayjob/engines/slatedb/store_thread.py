@@ -234,7 +234,7 @@ class StoreThread:
         self._delivered = asyncio.Event()
         self._applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._applied.set_result(None)
-        self._durable = self._applied
+        self._durable = self._committed = self._applied
         self._search: asyncio.Task[None] | None = None
         self._table = self._applied
         self._opening = asyncio.ensure_future(self._open())
@@ -422,9 +422,9 @@ class StoreThread:
 
     async def _commit(self, outcomes: list[Outcome]) -> None:
         """Write the changes of the calls, and deliver their outcomes when the last write is durable."""
-        wrote = self._write_batch.unsaved
-        if wrote:
+        if self._write_batch.unsaved:
             self._write()
+        wrote, self._committed = self._durable is not self._committed, self._durable
         commit = Commit(outcomes, self._store.take_topics(), self._durable, wrote)
         if commit.durable.done() and not self._commits:
             self._conclude(commit)
