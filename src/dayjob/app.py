@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dayjob.broker import Broker
 from dayjob.context import Context
-from dayjob.engines.registry import parse, without_password
+from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
 from dayjob.instrumentation import Meter, Tracing
@@ -81,7 +81,7 @@ class App:
         check_name(name, "app name", KEY_BYTES)
         location = parse(url)
         private = location.parts.scheme == "memory" and not location.parts.netloc
-        self.url = f"memory://app-{new_key().hex()}" if private else url
+        self.url = f"memory://app-{new_key().hex()}" if private else absolute(url)
         self.name = name
         self.config = _with_results(config or BrokerConfig())
         self.middleware = tuple(middleware)

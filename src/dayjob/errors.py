@@ -52,7 +52,7 @@ class EngineUnavailable(DayjobError):
 
 
 class EngineFenced(DayjobError):
-    """Another process took over the storage. This one must stop using it."""
+    """Another process took over the storage, or its file was replaced. This process must stop using it."""
 
 
 class Closed(DayjobError):

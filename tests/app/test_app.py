@@ -369,6 +369,6 @@ async def test_a_producer_runs_no_duties_and_a_worker_does(adding: Adding) -> No
 
 
 def test_the_repr_of_an_app_has_its_url_and_number_of_tasks() -> None:
-    app = App("sqlite:///some.db", name="shop")
+    app = App("sqlite:////var/some.db", name="shop")
     Adding(app)
-    assert repr(app) == "App('sqlite:///some.db', name='shop', tasks=1)"
+    assert repr(app) == "App('sqlite:////var/some.db', name='shop', tasks=1)"

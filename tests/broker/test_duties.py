@@ -183,8 +183,8 @@ class IdleEngine:
             raise EngineUnavailable("no reply")
         return []
 
-    async def sweep(self, *_: Any, token: Token) -> int:
-        return 0
+    async def sweep(self, *_: Any, token: Token) -> tuple[int, int]:
+        return 0, 0
 
     def storage(self) -> RetryingStorage:
         engine: Any = self
@@ -225,6 +225,16 @@ async def test_reap_judges_leases_by_the_time_of_the_look_before(clock: ManualCl
     ages = await looks(engine, engine.reap_duty(0.5), clock, 4)
     assert ages[0] > 1e9, "the first look ends no claim"
     assert ages[1:] == [0.5, 0.5, 0.5]
+
+
+async def test_after_a_step_back_of_the_clock_no_lease_of_the_new_time_has_expired(
+    clock: ManualClock,
+) -> None:
+    engine = IdleEngine(clock)
+    duty = engine.reap_duty(0.5)
+    await looks(engine, duty, clock, 3)
+    clock.set(clock.time - timedelta(days=1))
+    assert min(await looks(engine, duty, clock, 20)) >= 0
 
 
 @pytest.mark.parametrize("disturbance", ["slow", "failed", "late"])

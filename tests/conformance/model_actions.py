@@ -126,6 +126,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "kv": (1, {"key": st.sampled_from(KEYS), "value": st.sampled_from([None, b"", b"x"])}),
     "pass_time": (3, {"seconds": times}),
     "step_clock": (2, {"seconds": st.sampled_from(steps), "back": st.booleans()}),
+    "outlast_reservations": (2, {}),
     "duty": (
         6,
         {

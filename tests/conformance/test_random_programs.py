@@ -22,7 +22,8 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from dayjob import JobState, NewJob, Settlement
-from dayjob.engines.base import Progress
+from dayjob.engines.base import ID_RESERVATION, Progress
+from dayjob.model.durations import SECOND
 from dayjob.testing import ManualClock
 from tests.conformance.compared_engines import Claim, ComparedEngines
 from tests.conformance.model_actions import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
@@ -223,6 +224,10 @@ class Program(RuleBasedStateMachine):
 
     def step_clock(self, seconds: float, back: bool) -> None:
         self.clock.set(self.clock.time + timedelta(seconds=-seconds if back else seconds))
+
+    def outlast_reservations(self) -> None:
+        """Let the ids that were used so far be used again."""
+        self.clock.advance(ID_RESERVATION / SECOND)
 
     def duty(self, duty: str, later: float) -> None:
         self.clock.advance(later)

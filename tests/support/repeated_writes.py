@@ -143,7 +143,7 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     ),
     "reap": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, LEASE_EXPIRED)],
     "reclaim": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, WORKER_GONE)],
-    "sweep": lambda jobs, reply: reply == 3,
+    "sweep": lambda jobs, reply: reply == (3, 0),
     "sweep_finished": lambda jobs, reply: reply == (2, jobs.dead[1]),
     "compare_and_set": lambda jobs, reply: reply is True,
 }

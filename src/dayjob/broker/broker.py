@@ -33,7 +33,7 @@ from dayjob.engines.base import (
     Reschedule,
 )
 from dayjob.engines.caller_connection import is_asynchronous
-from dayjob.engines.registry import create_engine, without_password
+from dayjob.engines.registry import absolute, create_engine, without_password
 from dayjob.errors import ConfigError, InvalidState, LeaseLost
 from dayjob.model.config import BrokerConfig, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
@@ -87,11 +87,11 @@ class Broker:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
-        self.url = url
+        self.url = absolute(url)
         self._on_ended = on_ended
         self._clock = clock
-        self._engine = create_engine(url, clock or SYSTEM)
-        self._shown_url = without_password(url)
+        self._engine = create_engine(self.url, clock or SYSTEM)
+        self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
@@ -171,8 +171,9 @@ class Broker:
     ) -> Enqueued:
         """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
-        With ``kv``, job and key-value writes commit together. With ``connection``, the job joins the open
-        transaction of that database connection and exists when it commits.
+        With an ``id``, a repeated call within an hour stores nothing and returns ``created=False``, also when
+        the job has left. With ``kv``, job and key-value writes commit together. With ``connection``, the job
+        joins the open transaction of that database connection and exists when it commits.
         """
         return await self.enqueue_job(NewJob(queue, payload, task, **options), connection=connection)
 

@@ -113,6 +113,8 @@ class Validator:
             policy.max_attempts,
             _NO_HEADERS,
         )
+        if job.id is not None:
+            insertion.reserve_id = True
         if job.priority is not None:
             check_priority(job.priority, "priority")
             insertion.priority = job.priority

@@ -184,6 +184,7 @@ class Reap:
         trusted = started >= self._trusted_at
         if trusted:
             self._expired_by = self._seen
+        self._expired_by = min(self._expired_by, seen)  # The clock of the engine may have been set back.
         await self.reap(expired_by=self._expired_by)
         ended = self._clock.elapsed()
         grace = self._storage.steps.rest(self._longest_lease)
@@ -265,7 +266,7 @@ SWEEP_PAUSE = 3
 
 
 class Sweep:
-    """Removes finished jobs when their retention is over."""
+    """Removes finished jobs when their retention is over, and ended reservations of ids."""
 
     name = "sweep"
     topics: tuple[Topic, ...] = ()
@@ -279,15 +280,19 @@ class Sweep:
         return self._interval
 
     async def sweep(self) -> int:
-        """Remove the jobs whose retention is over. Return their number."""
-        storage = self._storage
-        removed = await in_short_commits(
-            lambda limit: storage.write(partial(storage.engine.sweep, limit, storage.now())),
-            SWEEP_PAUSE,
-        )
-        if removed:
-            _log.debug("%d jobs were removed at the end of their retention", removed)
-        return removed
+        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+        storage, total = self._storage, 0
+
+        async def some(limit: int) -> int:
+            nonlocal total
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, storage.now()))
+            total += jobs
+            return max(jobs, ids)
+
+        await in_short_commits(some, SWEEP_PAUSE)
+        if total:
+            _log.debug("%d jobs were removed at the end of their retention", total)
+        return total
 
 
 class Recur:

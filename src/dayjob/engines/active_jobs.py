@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice, takewhile
 
 from dayjob.engines.base import JobQuery
 from dayjob.engines.ordered_collections import LazyHeap, SortedKeys, matching
@@ -29,6 +30,8 @@ class ActiveJobs:
         self.leases: LazyHeap[Entry] = LazyHeap(self._is_lease, self.jobs)
         self.cancelling: set[bytes] = set()
         """Includes all running jobs with a cancel request."""
+        self.reserved: dict[bytes, int] = {}
+        """The ends of the reservations of ids, in the order in which these were made."""
         self._keys = SortedKeys(self.jobs.__contains__)
         self._pending: dict[str, LazyHeap[Entry]] = {}
         self._holding: dict[bytes, tuple[str, str]] = {}
@@ -69,6 +72,22 @@ class ActiveJobs:
         if key in self.jobs:
             return key
         return None if dedup_key is None else self.held.get((queue, dedup_key))
+
+    def reserve(self, key: bytes, until: int) -> int | None:
+        """Reserve an id. Return the end of its last reservation, if that is still here."""
+        before = self.reserved.pop(key, None)
+        self.reserved[key] = until
+        return before
+
+    def reserved_ids(self, keys: Iterable[bytes], now: int) -> set[bytes]:
+        return {key for key in keys if self.reserved.get(key, 0) > now}
+
+    def take_ended(self, limit: int, now: int) -> list[tuple[bytes, int]]:
+        """Remove the oldest reservations that have ended. Return their ids and ends."""
+        ended = list(takewhile(lambda entry: entry[1] <= now, islice(self.reserved.items(), limit)))
+        for key, _ in ended:
+            del self.reserved[key]
+        return ended
 
     def add(self, record: Record) -> None:
         """Add a job without its dedup key, and without entering it into the heaps."""

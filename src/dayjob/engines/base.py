@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from dayjob.errors import EngineUnavailable
+from dayjob.model.durations import SECOND
 from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
@@ -39,6 +40,9 @@ BATCH = 10_000
 
 BATCH_BYTES = 8 * 1024 * 1024
 """The largest number of payload, result and kv bytes in one commit, unless a single item is larger."""
+
+ID_RESERVATION = 3600 * SECOND
+"""Microseconds after its insert for which an id that the caller gave counts as existing."""
 
 
 class Transient(EngineUnavailable):
@@ -138,6 +142,8 @@ class Insertion(Struct, gc=False):
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
     kv: Mapping[bytes, bytes] | None = None
+    reserve_id: bool = False
+    """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
 
     def times(self, now: int) -> tuple[int, int | None]:
         """Return the due time and the expiry as instants."""
@@ -331,6 +337,8 @@ class Engine(Protocol):
 
         A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
         dedup key is held on its queue (the reply has the holder's id). Earlier jobs of the batch count.
+        A job with ``reserve_id`` reserves its id in the same commit. Until the reservation ends, the id
+        counts as existing for such jobs, even if the job has left.
         """
         ...
 
@@ -509,8 +517,11 @@ class Engine(Protocol):
         """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        """Remove up to ``limit`` finished jobs whose retention is over."""
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        """Remove finished jobs whose retention is over, and reservations of ids that have ended.
+
+        Up to ``limit`` of each kind. Return the number of each.
+        """
         ...
 
     async def sweep_finished(

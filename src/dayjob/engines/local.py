@@ -237,7 +237,7 @@ class LocalEngine(ABC, Generic[StoreType]):
             lambda store: verbs.reclaim(store, self._now(now), workers, limit, retention), token
         )
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
         return await self._write(lambda store: verbs.sweep(store, self._now(now), limit), token)
 
     async def sweep_finished(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -81,6 +82,15 @@ class Location(Struct, frozen=True):
 def without_password(url: str) -> str:
     """Return the URL as it may be shown and logged."""
     return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def absolute(url: str) -> str:
+    """Return the URL with an absolute path. A relative one would name another file after ``os.chdir``."""
+    parts = parse(url).parts
+    path = unquote(parts.path[1:])
+    if parts.scheme != "sqlite" or parts.netloc or path in ("", ":memory:") or Path(path).is_absolute():
+        return url
+    return url.replace(parts.path, f"/{quote(str(Path(path).absolute()))}", 1)
 
 
 def create_engine(url: str, clock: Clock) -> Engine:

@@ -11,7 +11,7 @@ read may fail, so a verb awaits all its reads before its first change.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
@@ -49,6 +49,17 @@ class Store(ABC):
     @abstractmethod
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         """Store the job. If it exists, or its dedup key is held, store nothing and return the other's id."""
+
+    @abstractmethod
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        """Return those of the ids that are reserved."""
+
+    @abstractmethod
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None: ...
+
+    @abstractmethod
+    def free_ids(self, limit: int, now: int) -> int:
+        """Remove reservations that have ended. Return their number."""
 
     # Jobs by id. A record is changed in place and then saved.
 

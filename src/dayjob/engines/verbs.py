@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dayjob.engines import record as records
 from dayjob.engines.base import (
     BATCH_BYTES,
+    ID_RESERVATION,
     ClaimRequest,
     DocumentWrite,
     Insertion,
@@ -77,12 +78,18 @@ async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqu
 
 def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     times = [job.times(now) for job in jobs]
-    plain = len(jobs) > 1 and not any(job.dedup_key is not None or job.kv for job in jobs)
+    reserving = [job.key for job in jobs if job.reserve_id]
+    reserved = store.reserved_ids(reserving, now) if reserving else ()
+    plain = len(jobs) > 1 and not reserved and not any(job.dedup_key is not None or job.kv for job in jobs)
     added = plain and store.add_all(jobs, times, now)
     replies: list[Enqueued] = []
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     for job, (run_at, expires_at) in zip(jobs, times, strict=True):
-        other = None if added else store.add(job, run_at, expires_at, now)
+        other = None
+        if job.key in reserved:
+            other = job.key
+        elif not added:
+            other = store.add(job, run_at, expires_at, now)
         if other is not None:
             replies.append(Enqueued(id_text(other), False))
             continue
@@ -96,6 +103,9 @@ def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]
         store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
     if deltas:
         store.count(deltas)
+    if reserving:
+        new = [job.key for job, reply in zip(jobs, replies, strict=True) if job.reserve_id and reply.created]
+        store.reserve_ids(new, now + ID_RESERVATION)
     return replies
 
 
@@ -374,8 +384,8 @@ def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Reco
     changes.count()
 
 
-async def sweep(store: Store, now: int, limit: int) -> int:
-    return _remove(store, await store.removable(limit, now))
+async def sweep(store: Store, now: int, limit: int) -> tuple[int, int]:
+    return _remove(store, await store.removable(limit, now)), store.free_ids(limit, now)
 
 
 async def sweep_finished(

@@ -217,7 +217,7 @@ def new_job_like(job: Job) -> NewJob:
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """The reply to an enqueue. ``created`` is false if the id existed or the dedup key was held."""
+    """The reply to an enqueue. ``created`` is false if the id existed or was reserved, or the key held."""
 
     id: str
     created: bool

@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dayjob.app import App, known_apps
+from dayjob.broker import Broker
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
 from dayjob.model.handler_exceptions import DeadLetter
@@ -280,7 +281,17 @@ def _registered(start: Start) -> AnyTask | None:
         task = app.handlers.get(start.job["queue"]) if start.raw else app.tasks.get(start.task)
         if task is not None and task.name == start.task:
             found.append(task)
-    return max(found, key=lambda task: _match(task.app, start.app), default=None)
+    task = max(found, key=lambda task: _match(task.app, start.app), default=None)
+    if task is not None:
+        _use_storage(task.app, start.app)
+    return task
+
+
+def _use_storage(app: App, wanted: tuple[str, str]) -> None:
+    """Use the URL of the worker's app, whose relative path was resolved in another folder perhaps."""
+    name, url = wanted
+    if app.name == name and app.url != url and Broker(url).capabilities.multi_process:
+        app.url = url
 
 
 def _match(app: App, wanted: tuple[str, str]) -> tuple[bool, bool]:

@@ -206,3 +206,16 @@ async def test_a_write_that_arrives_after_its_successor_changes_nothing(
     with pytest.raises(EngineUnavailable, match="STALE"):
         await engine.insert([job], token=late)
     assert (await through.stats("q")).pending == 1
+
+
+async def test_an_enqueue_that_its_caller_repeats_after_the_job_has_run(broker: Broker, proxy: Proxy) -> None:
+    """All replies are lost until the timeout, so the caller gets an error and repeats the call itself."""
+    id = id_text(new_key())
+    async with Broker(proxy.url("dayjob", SHORT), config=QUIET) as caller:
+        proxy.losing = 1_000_000
+        with pytest.raises(EngineUnavailable, match="no reply"):
+            await with_timeout(caller.enqueue("q", id=id))
+        proxy.losing = 0
+        await broker.ack(await claim_one(broker))
+        assert not (await with_timeout(caller.enqueue("q", id=id))).created
+        assert await broker.claim("q") == []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from dayjob import Broker, EngineUnavailable, JobState, NewJob, QueueStats
 from dayjob.engines.slatedb import keys, payload_cache, values
+from dayjob.engines.slatedb.open_claims import OpenClaim
 from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.model.job import id_key
 from tests.engines.slatedb.conftest import QUIET
@@ -35,31 +37,51 @@ async def rewrite(url: str, change: Rewrite) -> None:
 
 async def test_a_returning_id_is_not_under_the_claim_of_its_earlier_job(url: str) -> None:
     """The claim's row stays for its other job. It has the id with an epoch above that of the new job."""
-    id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue_many([NewJob("q", id=id), NewJob("q")])
+        await broker.enqueue_many([NewJob("q"), NewJob("q")])
         first, second = await broker.claim("q", limit=2)
         await broker.ack(first)
-        assert (await broker.enqueue("q", b"again", id=id)).created
+        assert (await broker.enqueue("q", b"again", id=first.id)).created
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
         (again,) = await broker.claim("q")
-        assert (again.id, again.payload, again.attempts) == (id, b"again", 1)
+        assert (again.id, again.payload, again.attempts) == (first.id, b"again", 1)
         assert again.epoch > first.epoch
         await broker.ack(second)
 
 
 async def test_an_id_that_returns_after_opening_is_not_under_the_earlier_claim(url: str) -> None:
-    id = str(UUID(int=5))
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue_many([NewJob("q", id=id), NewJob("q", id=UUID(int=4))])
+        await broker.enqueue_many([NewJob("q"), NewJob("q")])
         other, first = await broker.claim("q", limit=2)
         await broker.ack(first)
     async with Broker(url, config=QUIET) as broker:
-        await broker.enqueue("q", b"again", id=id)
+        assert (await broker.enqueue("q", b"again", id=first.id)).created
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=1, running=1, done=1)
         await broker.ack(other)
+
+
+async def test_ids_of_the_caller_are_not_searched_among_the_running_jobs(url: str) -> None:
+    """Such an id is often below the newest one, so that it may be the id of an earlier job."""
+
+    class Unsearchable(dict[int, OpenClaim]):
+        def _refuse(self) -> NoReturn:
+            raise AssertionError("all claims are searched")
+
+        items = values = __iter__ = _refuse
+
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue_many([NewJob("q", id=UUID(int=number)) for number in range(3, 9)])
+        first, *_ = await broker.claim("q", limit=5)
+        await broker.ack(first)
+        claims = open_thread(url)._store.claims
+        claims.by_number = Unsearchable(claims.by_number)
+        again, new = await broker.enqueue_many([NewJob("q", id=first.id), NewJob("q", id=UUID(int=1))])
+        assert (again.created, new.created) == (True, True)
+        claims.by_number = dict.copy(claims.by_number)
+    async with Broker(url, config=QUIET) as broker:
+        assert await broker.stats("q") == QueueStats(pending=3, running=4, done=1)
 
 
 async def test_an_id_of_a_finished_job_is_taken(url: str) -> None:

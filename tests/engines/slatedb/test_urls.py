@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
@@ -65,6 +67,20 @@ def test_region_and_endpoint_become_the_store_s_variables() -> None:
     assert "AWS_ALLOW_HTTP" not in dict(settings_of("s3://bucket/jobs?endpoint=https://store").variables)
 
 
+@pytest.mark.parametrize(
+    ("url", "variables"),
+    [
+        ("gs://b/jobs?endpoint=https://store", {"GOOGLE_BASE_URL": "https://store"}),
+        (
+            "az://c/jobs?endpoint=http://127.0.0.1:1/account",
+            {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1/account", "AZURE_ALLOW_HTTP": "true"},
+        ),
+    ],
+)
+def test_every_bucket_takes_an_endpoint(url: str, variables: dict[str, str]) -> None:
+    assert dict(settings_of(url).variables) == variables
+
+
 def test_two_endpoints_are_two_databases() -> None:
     one, other = (
         settings_of("s3://b/jobs?endpoint=https://one"),
@@ -110,3 +126,23 @@ def test_a_refused_conditional_write_is_a_take_over_only_at_opening() -> None:
     settings = settings_of("s3://bucket/jobs")
     assert isinstance(settings.translated(error, opening=True), EngineFenced)
     assert isinstance(settings.translated(error), Transient)
+
+
+async def test_a_reader_that_fails_again_and_again_ends_although_requests_succeed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Builder:
+        def __init__(self, *_: object) -> None: ...
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        async def build(self) -> None:
+            raise uniffi.Error.Unavailable("an object is damaged")
+
+    monkeypatch.setattr(uniffi, "DbReaderBuilder", Builder)
+    requests = count(1)
+    monkeypatch.setattr("dayjob.engines.slatedb.settings._succeeded", lambda _: next(requests))
+    async with asyncio.timeout(20):
+        with pytest.raises(EngineUnavailable, match="an object is damaged"):
+            await settings_of("file:///jobs?timeout=0.3").open_reader()

@@ -105,6 +105,7 @@ async def test_a_document_is_not_written_if_its_job_does_not_fit(broker: Broker,
 
 async def test_only_announced_and_written_documents_are_published(engine: Engine) -> None:
     """This holds in one process. Others are woken by every commit."""
+    await engine.compare_and_set([DocumentWrite("k", "first", None, b"1")])  # Looks for earlier changes.
     with (
         engine.signals.listen([documents_topic("k")]) as listener,
         engine.signals.listen([documents_topic("l")]) as other,

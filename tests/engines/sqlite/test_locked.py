@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,26 +83,41 @@ async def test_after_the_timeout_calls_fail_and_nothing_is_written(
         assert len(await broker.claim("q")) == 1
 
 
-async def test_opening_waits_for_the_lock(url: str, foreign: sqlite3.Connection) -> None:
+async def test_opening_does_not_wait_for_the_lock_but_the_first_write_does(
+    url: str, foreign: sqlite3.Connection
+) -> None:
     foreign.execute("BEGIN IMMEDIATE")
-    opening = asyncio.create_task(Broker(url, config=QUIET).open())
-    await pause(0.2)
-    assert not opening.done()
-    foreign.execute("COMMIT")
-    async with asyncio.timeout(5):
-        other = await opening
-    await other.enqueue("q")
-    await other.close()
+    async with asyncio.timeout(10), Broker(url, config=QUIET) as other:
+        assert await other.queues() == [], "reads do not wait"
+        writing = asyncio.create_task(other.enqueue("q"))
+        await pause(0.2)
+        assert not writing.done()
+        foreign.execute("COMMIT")
+        assert (await writing).created
 
 
-async def test_opening_fails_after_the_timeout(url: str, foreign: sqlite3.Connection) -> None:
+async def test_the_first_write_fails_after_the_timeout(url: str, foreign: sqlite3.Connection) -> None:
     foreign.execute("BEGIN IMMEDIATE")
-    other = Broker(url + SHORT_TIMEOUT, config=QUIET)
-    with pytest.raises(EngineUnavailable, match=r"stayed locked for 0\.2 s"):
-        await other.open()
-    foreign.execute("COMMIT")
-    async with other:
-        await other.enqueue("q")
+    async with Broker(url + SHORT_TIMEOUT, config=QUIET) as other:
+        with pytest.raises(EngineUnavailable, match=r"stayed locked for 0\.2 s"):
+            await other.enqueue("q")
+        foreign.execute("COMMIT")
+        assert (await other.enqueue("q")).created
+
+
+async def test_a_locked_file_without_tables_gets_them_once_the_lock_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as foreign:
+        foreign.execute("CREATE TABLE users (name TEXT)")
+        foreign.execute("BEGIN IMMEDIATE")
+        foreign.execute("INSERT INTO users VALUES ('ada')")
+        async with asyncio.timeout(10), Broker(f"sqlite:///{path}", config=QUIET) as other:
+            calls = [asyncio.create_task(other.stats("q")), asyncio.create_task(other.enqueue("q"))]
+            await pause(0.2)
+            assert not any(call.done() for call in calls)
+            foreign.execute("COMMIT")
+            await asyncio.gather(*calls)
+            assert (await other.stats("q")).pending == 1
 
 
 async def test_the_duties_continue_after_the_lock(url: str, foreign: sqlite3.Connection) -> None:

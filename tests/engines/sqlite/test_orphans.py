@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from signal import SIGCONT
 
 import pytest
 
-from dayjob import Broker, Job, JobState
+from dayjob import Broker, BrokerConfig, Job, JobState
 from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
 from tests.support.processes import ROOT, Spawn, until
 
@@ -23,6 +24,7 @@ pytestmark = [
 ]
 
 LEASE = 30.0
+QUIET = BrokerConfig(duties=False)
 
 
 async def record(broker: Broker, id: str) -> Job:
@@ -85,23 +87,18 @@ async def test_a_job_that_kills_its_worker_each_time_dies(
     assert [failure.attempt for failure in job.errors] == [1, 2, 3]
 
     async def forgotten() -> bool:
-        return len(owners(path)) == 1
+        return owners(path) == []
 
     await until(forgotten, 5)
 
 
-async def test_the_owner_of_a_killed_process_without_claims_is_removed(
+async def test_a_process_without_claims_has_no_owner(
     url: str, path: Path, dutiful: Broker, spawn: Spawn
 ) -> None:
     child = await spawn(hold, url, 1, LEASE)
     assert await child.receive() == []
-    assert len(owners(path)) == 2
+    assert owners(path) == []
     await child.kill()
-
-    async def forgotten() -> bool:
-        return len(owners(path)) == 1
-
-    await until(forgotten, 5)
 
 
 async def test_a_zombie_process_counts_as_gone(url: str, broker: Broker) -> None:
@@ -203,7 +200,7 @@ async def test_claims_of_a_process_that_closed_and_ended_return_at_once(
     child.proceed()
     assert await child.wait() == 0
     assert await broker.reap() == 1
-    assert len(owners(path)) == 1
+    assert owners(path) == []
 
 
 async def test_a_clean_close_leaves_no_owner(url: str, path: Path) -> None:
@@ -213,3 +210,58 @@ async def test_a_clean_close_leaves_no_owner(url: str, path: Path) -> None:
             [job] = await broker.claim("q")
             await broker.ack(job)
     assert owners(path) == []
+
+
+def test_event_loops_of_one_process_share_one_owner(url: str, path: Path) -> None:
+    """A loop that ends without a close leaves its engine to the process."""
+
+    async def claim_and_leave() -> None:
+        broker = await Broker(url, config=QUIET).open()
+        await broker.enqueue("q")
+        [job] = await broker.claim("q")
+        await broker.ack(job)
+
+    async def enqueue_and_leave() -> None:
+        await (await Broker(url, config=QUIET).open()).enqueue("other")
+
+    for _ in range(5):
+        asyncio.run(enqueue_and_leave())
+    assert owners(path) == []
+    for _ in range(5):
+        asyncio.run(claim_and_leave())
+    assert owners(path) == [os.getpid()]
+
+
+async def test_another_engine_of_the_process_may_close_while_claims_are_open(
+    url: str, path: Path, broker: Broker
+) -> None:
+    await broker.enqueue("q")
+    async with Broker(url, config=QUIET) as other:
+        await broker.claim("q")
+        await other.enqueue("other")
+        [job] = await other.claim("other")
+        await other.ack(job)
+    assert owners(path) == [os.getpid()]
+
+
+async def test_owners_of_another_host_are_removed_once_they_have_no_claims(
+    url: str, path: Path, broker: Broker
+) -> None:
+    await broker.enqueue("q")
+    [job] = await broker.claim("q")
+    query(path, "UPDATE dayjob_owners SET host = 'an earlier boot', pid = 1")
+    query(path, "INSERT INTO dayjob_owners (host, pid, started) VALUES ('another container', 2, '1')")
+    assert await broker.reap() == 0
+    assert owners(path) == [1]
+    await broker.ack(job)
+    assert await broker.reap() == 0
+    assert owners(path) == []
+
+
+async def test_a_removed_owner_returns_with_its_next_claim(url: str, path: Path, broker: Broker) -> None:
+    for _ in range(2):
+        await broker.enqueue("q")
+        [job] = await broker.claim("q")
+        await broker.ack(job)
+        assert owners(path) == [os.getpid()]
+        query(path, "DELETE FROM dayjob_owners")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,21 @@ async def test_the_file_stays_the_same_when_the_process_changes_its_folder(
     async with broker:
         assert len(await broker.claim("q")) == 1
     assert list(there.iterdir()) == []
+
+
+async def test_the_log_shrinks_after_a_long_read(broker: Broker, path: Path) -> None:
+    """A reader with an open transaction blocks the reuse of the log, so that it grows."""
+    log = path.with_name("jobs.db-wal")
+
+    async def write_many() -> None:
+        for number in range(100):
+            await broker.kv_put(b"large", bytes([number]) * 2**18)
+
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM dayjob_kv").fetchone()
+        await write_many()
+        assert log.stat().st_size > 17 * 2**20
+    await write_many()
+    await broker.kv_put(b"large", b"small")
+    assert log.stat().st_size <= 17 * 2**20

@@ -56,13 +56,22 @@ PLANS: dict[str, list[Step]] = {
     "claims_of": [("SCAN", "dayjob_leases", set())],
     "orphans": [("SCAN", "dayjob_leases", set())],
     "remove_owner": [("SCAN", "dayjob_leases", set())],
+    "owners": [("SCAN", "dayjob_leases", set())],
 }
 
 SMALL = {
     "add_owner", "add_queue", "count", "document", "documents", "is_paused", "kv_delete", "kv_get", "kv_put",
-    "owners", "pause", "paused", "queue", "queue_name", "remove_document", "stats", "write_document",
+    "pause", "paused", "queue", "queue_name", "remove_document", "reserve_id", "stats",
+    "write_document",
 }  # fmt: skip
 """Statements on the small tables only."""
+
+RESERVATIONS: dict[str, list[Step]] = {
+    "reserved_ids": [BY_ID],
+    "ended_reservations": [("SEARCH", "dayjob_reservations", {"reserved_until"})],
+    "free_ids": [BY_ID],
+}
+"""Statements on the reservations of ids."""
 
 INSERTS = {"insert"}
 JOINED = {"position"}
@@ -153,7 +162,7 @@ def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -
 def test_every_statement_has_its_plan() -> None:
     folder = files("dayjob.engines.sqlite") / "sql"
     found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
-    assert found == {*PLANS, *SMALL, *INSERTS, *JOINED, *COMPOSED}
+    assert found == {*PLANS, *SMALL, *RESERVATIONS, *INSERTS, *JOINED, *COMPOSED}
 
 
 def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
@@ -175,6 +184,12 @@ def test_statements_on_the_small_tables_do_not_read_the_jobs(
     connection: sqlite3.Connection, name: str
 ) -> None:
     assert plan(connection, statement(name)) == []
+
+
+@pytest.mark.parametrize("name", RESERVATIONS)
+def test_reservations_are_found_by_the_intended_index(connection: sqlite3.Connection, name: str) -> None:
+    sql = statement(name).replace("{keys}", "?, ?")
+    assert plan(connection, sql, "dayjob_reserved_ids") == RESERVATIONS[name]
 
 
 def test_the_position_of_a_job_seeks_to_the_head_of_its_queue(connection: sqlite3.Connection) -> None:

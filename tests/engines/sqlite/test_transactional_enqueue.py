@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState
+from dayjob import App, Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState, JobState
 from dayjob.runtime.clock import SYSTEM
+from tests.engines.sqlite.threads import on_writer
 from tests.support.processes import pause
 
 QUIET = BrokerConfig(duties=False)
@@ -181,3 +182,67 @@ async def test_a_lock_of_another_process_raises_engine_unavailable(
             await broker.enqueue("q", connection=connection)
     connection.rollback()
     await broker.enqueue("q")
+
+
+# The first use of a file by a process, inside a write transaction.
+
+
+@pytest.fixture
+def shop(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a new file without tables of a queue, with an open write transaction."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users (name TEXT)")
+        connection.execute("INSERT INTO users VALUES ('ada')")
+        assert connection.in_transaction
+        yield connection
+
+
+async def test_the_first_use_of_a_new_file_may_be_in_a_transaction(
+    url: str, shop: sqlite3.Connection
+) -> None:
+    async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+        first = await broker.enqueue("q", b"1", connection=shop)
+        second = await broker.enqueue("q", b"2", connection=shop)
+        shop.commit()
+        assert [job.id for job in await broker.claim("q", limit=5)] == [first.id, second.id]
+        assert await on_writer(broker, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_a_rollback_of_the_first_use_leaves_no_tables_and_a_usable_queue(
+    url: str, shop: sqlite3.Connection
+) -> None:
+    async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q", connection=shop)
+        shop.rollback()
+        assert shop.execute("SELECT name FROM sqlite_master").fetchall() == [("users",)]
+        assert (await broker.stats("q")).pending == 0
+        enqueued = await broker.enqueue("q", connection=shop)
+        shop.commit()
+        assert [job.id for job in await broker.claim("q")] == [enqueued.id]
+
+
+async def test_the_first_use_of_an_existing_queue_may_be_in_a_transaction(url: str, path: Path) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE dayjob_kv SET value = x''")
+        assert connection.in_transaction
+        async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+            await broker.enqueue("q", connection=connection)
+            connection.commit()
+            assert (await broker.stats("q")).pending == 2
+
+
+def test_the_first_synchronous_call_of_an_app_may_be_in_a_transaction(
+    url: str, shop: sqlite3.Connection
+) -> None:
+    app = App(f"{url}?timeout=5")
+
+    @app.task
+    def welcome(name: str) -> str:
+        return name
+
+    handle = welcome.using(connection=shop).enqueue("ada")
+    shop.commit()
+    with app:
+        assert handle.status() is JobState.PENDING

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState, NewJob, Settlement
@@ -15,9 +16,9 @@ from dayjob.runtime.ids import new_key
 from tests.faults.postgres.load import again
 from tests.support.arrange import KEEP_ALL, record, running
 from tests.support.observe import check_counters, every_job
-from tests.support.servers.postgres import schema_of, with_options
+from tests.support.servers.postgres import schema_of, server_url, with_options
 from tests.support.servers.postgres_proxy import Proxy
-from tests.support.workers import until, working
+from tests.support.workers import pause, until, working
 
 CONFIG = BrokerConfig(retention=KEEP_ALL, duties=False)
 
@@ -169,3 +170,48 @@ async def test_a_worker_survives_the_outage_and_runs_every_job_once(
         assert sorted(runs) == sorted(set(runs)), "a job was run twice"
         assert len(runs) == 10
         assert lost == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["outage", "table lock"])
+async def test_running_jobs_survive_a_fault_longer_than_their_leases(
+    broker: Broker, impatient_url: str, wire: Proxy, tmp_path: Path, fault: str
+) -> None:
+    """No lease can be renewed meanwhile. Afterwards the reaper gives the worker the time for it."""
+    app = App(impatient_url, config=BrokerConfig(retention=KEEP_ALL, reap_interval=0.1))
+    finish = asyncio.Event()
+    lost: list[object] = []
+    app.on("job.lost")(lost.append)
+
+    @app.task(name="long", max_attempts=1)
+    async def long() -> None:
+        await finish.wait()
+
+    async with app, working(app, lease=1):
+        handles = await long.aenqueue_many([()] * 5)
+
+        async def all_run() -> bool:
+            return (await broker.stats("default")).running == 5
+
+        await until(all_run)
+        if fault == "outage":
+            wire.refuse()
+            wire.cut()
+            await pause(3)
+            await wire.accept()
+        else:
+            connection = await asyncpg.connect(server_url())
+            async with connection.transaction():
+                await connection.execute(f"LOCK TABLE {schema_of(tmp_path)}.jobs IN ACCESS EXCLUSIVE MODE")
+                await pause(3)
+            await connection.close()
+        await pause(2)
+        jobs = [await record(broker, handle.id) for handle in handles]
+        finish.set()
+
+        async def all_are_done() -> bool:
+            return (await broker.stats("default")).done == 5
+
+        await until(all_are_done)
+    assert [job.state for job in jobs] == [JobState.RUNNING] * 5
+    assert lost == []

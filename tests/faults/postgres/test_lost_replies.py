@@ -6,11 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from psycopg import AsyncConnection
 
-from dayjob import Broker, BrokerConfig, CancelOutcome, JobState, NewJob, QueueConfig, Retry, Settlement
+from dayjob import (
+    Broker,
+    BrokerConfig,
+    CancelOutcome,
+    EngineUnavailable,
+    JobState,
+    NewJob,
+    QueueConfig,
+    Retry,
+    Settlement,
+)
 from dayjob.engines.base import DocumentWrite, Progress
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.durations import to_datetime
@@ -18,7 +30,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.support.observe import check_counters, every_job, ids
-from tests.support.servers.postgres import schema_of, server_url
+from tests.support.servers.postgres import schema_of, server_url, with_options
 from tests.support.servers.postgres_proxy import Loss, Proxy
 from tests.support.waiting import until
 
@@ -72,7 +84,7 @@ async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
 
 async def test_an_enqueue_of_an_id_that_exists(broker: Broker, lose: Lose) -> None:
     first = await broker.enqueue("q", b"first")
-    loss = lose("insert")
+    loss = lose("insert_reserving")
     again = await broker.enqueue("q", b"again", id=first.id)
     assert loss.has_happened
     assert (again.id, again.created) == (first.id, False)
@@ -405,3 +417,24 @@ async def test_a_claim_of_a_record_that_is_quarantined(broker: Broker, lose: Los
     assert ids(jobs) == [good.id]
     found = await record(broker, bad.id)
     assert (found.state, len(found.errors)) == (JobState.DEAD, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"dedup_key": "k", "kv": {b"k": b"v"}}], ids=["plain", "keyed"])
+async def test_an_enqueue_that_its_caller_repeats_after_the_job_has_run(
+    url: str, direct_url: str, wire: Proxy, lose: Lose, options: dict[str, Any]
+) -> None:
+    """The reply stays lost until the timeout, so the caller gets an error and repeats the call itself."""
+    job = NewJob("q", id=str(UUID(int=7)), **options)
+    caller = Broker(with_options(url, timeout="1"), config=FORGETFUL)
+    async with caller, Broker(direct_url, config=FORGETFUL) as worker:
+        loss = lose("insert_reserving")
+        enqueuing = asyncio.create_task(caller.enqueue_many([job]))
+        await loss.happens()
+        wire.refuse()
+        with pytest.raises(EngineUnavailable):
+            await enqueuing
+        await worker.ack(await claim_one(worker))
+        await wire.accept()
+        [again] = await caller.enqueue_many([job])
+        assert (again.id, again.created) == (job.id, False)
+        assert await worker.claim("q") == []

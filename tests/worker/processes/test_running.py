@@ -118,6 +118,19 @@ async def test_a_child_can_enqueue(app: App) -> None:
     assert [(await record(broker, id)).state for id in more] == [JobState.DONE] * 2
 
 
+async def test_a_child_that_starts_in_another_folder_uses_the_file_of_its_worker(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The URL in its own App is relative to that folder, which a job may have changed by ``os.chdir``."""
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.setenv("PROCESS_TASKS_URL", "sqlite:///jobs.db")
+    monkeypatch.chdir(there)
+    handle = await tasks.enqueue_more.aenqueue()
+    [more] = await done(app, handle.id)
+    assert (await record(await app.opened(), more)).state is JobState.DONE
+
+
 async def test_middleware_runs_in_the_worker(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import nlargest
 from itertools import islice
@@ -53,6 +53,16 @@ class MemoryStore(Store):
                 active.hold(record)
             active.enter(record)
         return other
+
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        return self._active.reserved_ids(keys, now)
+
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
+        for key in keys:
+            self._active.reserve(key, until)
+
+    def free_ids(self, limit: int, now: int) -> int:
+        return len(self._active.take_ended(limit, now))
 
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return self._jobs

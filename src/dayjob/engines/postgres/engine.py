@@ -362,9 +362,11 @@ class PostgresEngine:
         self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
         return ended
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        """Fold the counters, prune, and remove jobs: several commits."""
         await self._database.fold_and_prune()
-        return int((await self._database.execute("sweep", token, now, limit))[0])
+        [[ids]] = await self._database.fetch("free_ids", now, limit)
+        return int((await self._database.execute("sweep", token, now, limit))[0]), ids
 
     async def sweep_finished(
         self,

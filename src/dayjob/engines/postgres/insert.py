@@ -45,10 +45,11 @@ async def insert(
     if is_plain(jobs):
         columns = insertion_columns(jobs)
         with notifier.with_commit(jobs) as message:
-            reply = await database.write_statement("insert", token, now, notifier.channel, message, *columns)
+            name, channel = _statement(jobs), notifier.channel
+            reply = await database.write_statement(name, token, now, channel, message, *columns)
         enqueued = _plain_replies(jobs, reply)
     else:
-        several = len(jobs) > 1 or bool(jobs[0].kv)
+        several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
         key = token_key(token)
 
         async def store(connection: Connection) -> list[str]:
@@ -75,6 +76,10 @@ async def insert(
 def is_plain(jobs: Sequence[Insertion]) -> bool:
     """Whether one statement stores them: none has a dedup key or kv writes."""
     return all(job.dedup_key is None and not job.kv for job in jobs)
+
+
+def _statement(jobs: Iterable[Insertion]) -> str:
+    return "insert_reserving" if any(job.reserve_id for job in jobs) else "insert"
 
 
 def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enqueued]:
@@ -130,11 +135,14 @@ async def _store(
     replies: dict[int, Enqueued] = {}
     left = list(jobs)
     for _ in range(_TRIES):
-        columns = insertion_columns([job for _, job in left])
+        given = [job for _, job in left]
         rows = await transaction.run(
-            "insert", token, transaction.now, transaction.channel, transaction.message, *columns
-        )
-        enqueued = _plain_replies([job for _, job in left], rows[0][0])
+            _statement(given), token, transaction.now, transaction.channel, transaction.message,
+            *insertion_columns(given),
+        )  # fmt: skip
+        enqueued, unused = _plain_replies(given, rows[0][0]), rows[0][2:]
+        if any(unused):
+            await transaction.run("unreserve_ids", *unused)
         replies |= {number: each for (number, _), each in zip(left, enqueued, strict=True) if each.created}
         left = [(number, job) for number, job in left if number not in replies]
         if not left:
@@ -144,6 +152,7 @@ async def _store(
             [id_text(job.key) for _, job in left],
             [job.queue for _, job in left],
             [job.dedup_key for _, job in left],
+            transaction.now,
         )
         for (number, _), (id, exists, holder) in zip(left, conflicts, strict=True):
             if exists or holder is not None:

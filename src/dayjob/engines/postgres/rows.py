@@ -47,6 +47,7 @@ _INSERT = {
     "expires_in": ("bigint", None),
     "dedup_key": ("text", "dedup_key"),
     "dedup_until": ("text", "dedup_until"),
+    "reserve_id": ("boolean", None),
 }
 """The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 from dayjob.engines import sql
+from dayjob.engines.base import ID_RESERVATION
 from dayjob.engines.postgres import rows, scan_hints
 from dayjob.model.job import ERRORS_KEPT
 
@@ -29,6 +30,7 @@ listeners have read.
 _CONSTANTS = {
     "ERRORS_KEPT": ERRORS_KEPT,
     "FOREVER": rows.FOREVER,
+    "ID_RESERVATION": ID_RESERVATION,
     "LAST_TIME": LAST_TIME,
     "LATE": scan_hints.LATE,
     "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
@@ -36,6 +38,9 @@ _CONSTANTS = {
     "JOB_COLUMNS": rows.JOB_COLUMNS,
     **rows.INSERT_LISTS,
 }
+
+_VARIANT = "--reserving "
+"""Begins the lines that only ``insert_reserving`` has."""
 
 _SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 """In a literal and in the SQL itself, replaced in one pass: the schema's own name may contain the word."""
@@ -47,9 +52,15 @@ def _sources() -> dict[str, str]:
     sources = {}
     for file in (_HERE / "sql").iterdir():
         first, *lines = file.read_text("utf-8").splitlines(keepends=True)
-        body = "".join(line for line in lines if not line.startswith("--"))
-        sources[file.name.removesuffix(".sql")] = first + sql.with_constants(body, _CONSTANTS)
+        name = file.name.removesuffix(".sql")
+        sources[name] = first + _body(lines)
+        if name == "insert":
+            sources["insert_reserving"] = first + _body([line.removeprefix(_VARIANT) for line in lines])
     return sources
+
+
+def _body(lines: list[str]) -> str:
+    return sql.with_constants("".join(line for line in lines if not line.startswith("--")), _CONSTANTS)
 
 
 def quoted(name: str) -> str:

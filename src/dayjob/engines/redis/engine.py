@@ -419,9 +419,9 @@ class RedisEngine:
                 break
         return record.ended_jobs(ended)
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        removed: int = await self._run(token, "sweep", now, limit)
-        return removed
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        jobs, ids = await self._run(token, "sweep", now, limit)
+        return jobs, ids
 
     async def sweep_finished(
         self,

@@ -29,6 +29,8 @@ key                  type    content                                         rem
 ``dead_index``       zset 0  queue NUL time id; NUL time id: of dead jobs    with the job, or by a requeue
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
+``reserved_ids``     zset    id by the end of its reservation, of ids that   by ``sweep``
+                             callers gave
 ``handoffs``         zset    id claim by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``handoff_clients``  zset    client by the time of its first hand-off        by its acknowledgment or next
@@ -51,7 +53,8 @@ Large payloads, and results, are apart from the records, so that a transition ne
 Only a claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
-large payloads, and results, to keys of their own, and added the claim to the records.
+large payloads, and results, to keys of their own, added the claim to the records, and added
+``reserved_ids``.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ LAYOUT = 4
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "cancel_requests", "dedup",
     "kv", "counts", "queues", "paused", "documents", "dead_index", "waiting_claims", "handoffs",
-    "payloads", "results", "handoff_clients",
+    "payloads", "results", "handoff_clients", "reserved_ids",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` names them."""
 
@@ -86,7 +89,7 @@ class Keys:
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.cancel_requests, self.dedup, self.kv, self.counts, self.queues, self.paused,
             self.documents, self.dead_index, self.waiting_claims, self.handoffs, self.payloads, self.results,
-            self.handoff_clients,
+            self.handoff_clients, self.reserved_ids,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.changes = self.named("changes")

@@ -78,6 +78,8 @@ def facts(job: Insertion) -> tuple[bytes, bytes]:
 def numbers(job: Insertion) -> bytes:
     """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
+    if job.reserve_id:
+        flags |= 8
     if job.run_at is None:
         flags |= 1
         run = job.delay or 0
@@ -195,7 +197,7 @@ def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
 def quarantined_job(key: bytes, record: bytes, error: str) -> EndedJob:
     """Return a claimed job that is quarantined. The attempt does not count."""
     head = _HEAD.unpack_from(record)
-    attempts, queue_size = head[4], head[14]
+    attempts, queue_size = head[4], head[15]
     queue = record[_HEAD.size : _HEAD.size + queue_size].decode("utf-8", "replace")
     return EndedJob(key, queue, "", JobState.PENDING, JobState.DEAD, max(attempts - 1, 0), error)
 

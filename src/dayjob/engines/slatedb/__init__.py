@@ -13,7 +13,13 @@ from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import Clock
 
-_KNOWN = "flush_ms, takeover, readonly, timeout and beat, and for buckets region and endpoint"
+_KNOWN = "flush_ms, takeover, readonly, timeout and beat, for buckets endpoint, and for s3:// region"
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT", "AWS_ALLOW_HTTP"),
+    "gs": ("GOOGLE_BASE_URL", "GOOGLE_ALLOW_HTTP"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ALLOW_HTTP"),
+}
+"""The variables for the endpoint, and for one without encryption."""
 
 
 def create(location: Location, clock: Clock) -> Engine:
@@ -57,15 +63,16 @@ def _folder(location: Location, path: str) -> str:
 def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
     """Return the options of the URL for the store, as environment variables of the store."""
     region, endpoint = location.take("region", ""), location.take("endpoint", "")
-    if (region or endpoint) and scheme != "s3":
-        raise ConfigError(f"the URL {location.url!r} has region or endpoint: only s3:// takes them")
+    if region and scheme != "s3":
+        raise ConfigError(f"the URL {location.url!r} has a region: only s3:// takes one")
     found = {}
     if region:
         found["AWS_REGION"] = region
     if endpoint:
-        found["AWS_ENDPOINT"] = endpoint
+        variable, allow_http = _ENDPOINTS[scheme]
+        found[variable] = endpoint
         if endpoint.startswith("http://"):
-            found["AWS_ALLOW_HTTP"] = "true"
+            found[allow_http] = "true"
     return tuple(found.items())
 
 

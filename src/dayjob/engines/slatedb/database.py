@@ -157,4 +157,10 @@ class Database(Source):
         reason: Any = self._handle.status().close_reason
         if reason is uniffi.CloseReason.FENCED:
             return self.settings.lost()
-        return None if reason is None else EngineUnavailable(f"{self.settings.url}: SlateDB has stopped")
+        return (
+            None
+            if reason is None
+            else EngineUnavailable(
+                f"{self.settings.url}: SlateDB has stopped after a failure: the database is opened again"
+            )
+        )

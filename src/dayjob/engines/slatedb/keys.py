@@ -14,13 +14,14 @@ scan orders by comes first.
 | ``d`` | queue or nothing, NUL, time, id | the queue's name | the finish time of a dead job: twice |
 | ``q`` | queue's name | counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
+| ``i`` | time, id | nothing | the end of the reservation of an id; opening scans these |
 | ``n`` | kind, NUL, name | the document and its write time | the broker's records; opening scans these |
 | ``o`` | – | the owner and its last heartbeat | the process that may write |
 
 ``LAYOUT_KEY`` never changes. Its value is the version of the layout. Version 2 added the documents, the
-index of dead jobs (``d``), and the finish time in ``r``. Version 3 added the keys of claims. Opening version
-1 indexes the dead jobs. Opening an older version writes the new one in the commit that makes the process the
-owner.
+index of dead jobs (``d``), and the finish time in ``r``. Version 3 added the keys of claims, and the
+reservations (``i``). Opening version 1 indexes the dead jobs. Opening an older version writes the new one in
+the commit that makes the process the owner.
 
 A dead job has two ``d`` rows: one among the dead jobs of its queue, one among all dead jobs.
 
@@ -33,7 +34,7 @@ The engine's speed depends on the number of writes (tens of microseconds each):
 
 | transition | writes |
 | --- | --- |
-| enqueue | 1 |
+| enqueue | 1; 1 more if the caller gave the id, and 1 when its reservation ends |
 | claim | 1 for all jobs of the call |
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
 | ack, kept | 2; 1 more if the retention ends |
@@ -61,6 +62,7 @@ REMOVAL = _PREFIX + b"r"
 DEAD = _PREFIX + b"d"
 QUEUE = _PREFIX + b"q"
 KV = _PREFIX + b"k"
+RESERVATION = _PREFIX + b"i"
 DOCUMENT = _PREFIX + b"n"
 OWNER = _PREFIX + b"o"
 
@@ -105,6 +107,10 @@ def moment_of(stored: bytes) -> tuple[int, bytes]:
 
 def removal(time: int, key: bytes) -> bytes:
     return REMOVAL + moment(time, key)
+
+
+def reservation(time: int, key: bytes) -> bytes:
+    return RESERVATION + moment(time, key)
 
 
 def dead_prefix(queue: str | None) -> bytes:

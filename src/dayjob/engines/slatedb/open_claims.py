@@ -22,6 +22,8 @@ class OpenClaims:
         self.sessions: dict[bytes, int] = {}
         """The session in which each running job was claimed."""
         self._number_of: dict[bytes, int] = {}
+        self._ended: dict[bytes, list[int]] = {}
+        """The claims that name a job although it does not run under them."""
         self._next = 1
 
     def add(self, stored: Claimed, running: set[bytes], number: int | None = None) -> int:
@@ -31,7 +33,20 @@ class OpenClaims:
         self.by_number[number] = OpenClaim(stored, running)
         for key in running:
             self._number_of[key] = number
+        if len(running) < len(stored.entries):
+            for entry in stored.entries:
+                if entry[0] not in running:
+                    self._ended.setdefault(entry[0], []).append(number)
         return number
+
+    def remove(self, number: int) -> None:
+        """Remove a claim that has no running job left."""
+        for entry in self.by_number.pop(number).stored.entries:
+            numbers = self._ended.get(entry[0])
+            if numbers is not None and number in numbers:
+                numbers.remove(number)
+                if not numbers:
+                    del self._ended[entry[0]]
 
     def end(self, key: bytes) -> int | None:
         """End the run of a job. Return the number of its claim if that has no running job left."""
@@ -42,14 +57,11 @@ class OpenClaims:
         claim = self.by_number[number]
         claim.running.discard(key)
         if claim.running:
+            self._ended.setdefault(key, []).append(number)
             return None
-        del self.by_number[number]
+        self.remove(number)
         return number
 
-    def ended_of(self, key: bytes) -> list[int]:
-        """Return the claims that name the job although it does not run under them."""
-        return [
-            number
-            for number, claim in self.by_number.items()
-            if key not in claim.running and any(entry[0] == key for entry in claim.stored.entries)
-        ]
+    def take_ended(self, key: bytes) -> list[int]:
+        """Return the claims that name the job although it does not run under them. They name it no longer."""
+        return self._ended.pop(key, [])

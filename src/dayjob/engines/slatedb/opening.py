@@ -150,6 +150,10 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     await store.archive.load()
     async for kind, document in stored_documents(write_batch.source, keys.DOCUMENT):
         store.load_document(kind, document)
+    async for rows in write_batch.source.scan(keys.RESERVATION):
+        for stored, _ in rows:
+            until, key = keys.moment_of(stored)
+            store.active.reserve(key, until)
     _fill_heaps(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [
@@ -243,7 +247,7 @@ async def _load_claims(store: SlateStore) -> None:
                     running.add(key)
             number = claims.add(claim, running, keys.claim_number(stored))
             if not running:
-                del claims.by_number[number]
+                claims.remove(number)
                 store.write_batch.delete(stored)
 
 

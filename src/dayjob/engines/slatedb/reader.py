@@ -209,8 +209,8 @@ class SlateReader:
     ) -> list[EndedJob]:
         return []
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
-        return 0
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+        return 0, 0
 
 
 async def _load_finished(batch: WriteBatch) -> SlateStore:

@@ -29,6 +29,7 @@ _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 _NO_DATABASE = "failed to find latest transactional object"
 _REQUESTS, _FAILED_REQUESTS = "slatedb.object_store.request_count", "slatedb.object_store.error_count"
+_BACKGROUND = ("gc", "compactor")
 _CLOCK_BEHIND = "invalid clock tick"
 
 
@@ -115,7 +116,7 @@ class SlateSettings(Struct, frozen=True):
 
     async def _build_reader(self, requests: uniffi.DefaultMetricsRecorder) -> uniffi.DbReader | None:
         """Build a reader. SlateDB would repeat refused requests for ever, so this loop repeats instead."""
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        backoff, deadline = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), float("inf")
         while True:
             builder = uniffi.DbReaderBuilder(self.path, self.resolve())
             builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
@@ -135,8 +136,9 @@ class SlateSettings(Struct, frozen=True):
                 if _NO_DATABASE in str(error):
                     return None
                 translated = self.translated(error, opening=True)
-                if not isinstance(translated, EngineUnavailable):
+                if not isinstance(translated, EngineUnavailable) or SYSTEM.elapsed() > deadline:
                     raise translated from error
+                deadline = min(deadline, SYSTEM.elapsed() + self.timeout)
             await backoff.wait(SYSTEM)
 
     async def read_epoch(self) -> int:
@@ -232,9 +234,13 @@ def _text(error: uniffi.Error) -> str:
 
 
 def _succeeded(requests: uniffi.DefaultMetricsRecorder) -> int:
-    """Return the number of requests that the store has carried out."""
+    """Return the number of requests that the store has carried out, without those of background tasks."""
     asked, failed = (
-        sum(int(metric.value[0]) for metric in requests.metrics_by_name(name))
+        sum(
+            int(metric.value[0])
+            for metric in requests.metrics_by_name(name)
+            if not any(label.value in _BACKGROUND for label in metric.labels)
+        )
         for name in (_REQUESTS, _FAILED_REQUESTS)
     )
     return asked - failed

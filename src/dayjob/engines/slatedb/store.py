@@ -6,7 +6,7 @@ Changes are staged in the write batch, and durable once the commit with that bat
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
 
@@ -115,12 +115,28 @@ class SlateStore(Store):
         self._clean = False
         return None
 
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        return self.active.reserved_ids(keys, now)
+
+    def reserve_ids(self, reserving: Sequence[bytes], until: int) -> None:
+        for key in reserving:
+            before = self.active.reserve(key, until)
+            if before is not None:
+                self.write_batch.delete(keys.reservation(before, key))
+            self.write_batch.put(keys.reservation(until, key), b"")
+
+    def free_ids(self, limit: int, now: int) -> int:
+        ended = self.active.take_ended(limit, now)
+        for key, until in ended:
+            self.write_batch.delete(keys.reservation(until, key))
+        return len(ended)
+
     def _forget_claims(self, key: bytes) -> None:
         """Remove a returning id from the stored claims of the job that had it before.
 
         Such a claim would otherwise apply to the new job after a restart.
         """
-        for number in self.claims.ended_of(key):
+        for number in self.claims.take_ended(key):
             claim = self.claims.by_number[number]
             stored = claim.stored
             entries = [entry for entry in stored.entries if entry[0] != key]

@@ -12,13 +12,23 @@ from typing import TypeVar
 from msgspec import Struct
 
 from dayjob.engines.sqlite.statements import migrations
-from dayjob.errors import ConfigError, EngineUnavailable
+from dayjob.errors import ConfigError, EngineFenced, EngineUnavailable
 from dayjob.runtime import entropy
 from dayjob.runtime.clock import SYSTEM, block
 
 Reply = TypeVar("Reply")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.002
+
+_LOG_BYTES = 16 * 2**20
+"""The size to which SQLite truncates a write-ahead log that grew while a reader blocked its reuse."""
+
+FileId = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+class Locked(EngineUnavailable):
+    """Another transaction kept the write lock."""
 
 
 class SqliteSettings(Struct, frozen=True):
@@ -43,6 +53,7 @@ class SqliteSettings(Struct, frozen=True):
             connection.execute(f"PRAGMA synchronous = {self.synchronous}")
             connection.execute("PRAGMA cache_size = -16000")
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error):
@@ -64,7 +75,7 @@ class SqliteSettings(Struct, frozen=True):
                 if not is_busy(error):
                     raise
                 if SYSTEM.elapsed() >= deadline:
-                    raise EngineUnavailable(
+                    raise Locked(
                         f"{self.url}: the database stayed locked for {self.timeout:g} s: find the process "
                         "that keeps a transaction open, or raise ?timeout="
                     ) from error
@@ -87,7 +98,8 @@ class SqliteSettings(Struct, frozen=True):
             raise self.refusal(sqlite3.OperationalError("unable to open: permission denied"))
         connection = self.connect()
         try:
-            self._migrate(connection)
+            self.create_layout(connection)
+            _check_writable(self, connection)
         except BaseException as error:
             connection.close()
             if isinstance(error, sqlite3.Error):
@@ -95,31 +107,47 @@ class SqliteSettings(Struct, frozen=True):
             raise
         return connection
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Migrate the layout, under the write lock."""
-        scripts = migrations()
-        newest = scripts[-1][0]
-        if self.when_unlocked(lambda: _version(connection)) == newest:
-            _check_writable(self, connection)
+    def create_layout(self, connection: sqlite3.Connection) -> None:
+        """Create or migrate the tables, under the write lock. Without anything to do, it needs no lock."""
+        if self.when_unlocked(lambda: _version(connection)) == migrations()[-1][0]:
             return
         self.begin(connection)
         try:
-            version = _version(connection)
-            if version > newest:
-                raise ConfigError(
-                    f"{self.url}: the file has layout {version} and this dayjob supports up to {newest}: "
-                    "upgrade dayjob, or name another file"
-                )
-            for number, script in scripts:
-                if number > version:
-                    for command in _commands(script):
-                        connection.execute(command)
-                    connection.execute(_mark(number))
+            self.migrate(connection)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+    def migrate(self, connection: sqlite3.Connection) -> None:
+        """Create or migrate the tables in the open transaction. Refuse a newer layout."""
+        scripts = migrations()
+        version, newest = _version(connection), scripts[-1][0]
+        if version > newest:
+            raise ConfigError(
+                f"{self.url}: the file has layout {version} and this dayjob supports up to {newest}: "
+                "upgrade dayjob, or name another file"
+            )
+        for number, script in scripts:
+            if number > version:
+                for command in _commands(script):
+                    connection.execute(command)
+                connection.execute(_mark(number))
+
+    def file_id(self) -> FileId | None:
+        """Return which file is at the path, or None if there is none."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def replaced(self) -> EngineFenced:
+        return EngineFenced(
+            f"{self.url}: the file was deleted or replaced while it was in use, so nothing more is written: "
+            "stop every process that uses it before you replace a file, then start them again"
+        )
 
     def refusal(self, error: sqlite3.Error) -> ConfigError | EngineUnavailable:
         """Return the error for a file that can't be opened."""
@@ -180,10 +208,11 @@ def _check_writable(settings: SqliteSettings, connection: sqlite3.Connection) ->
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'dayjob_meta'").fetchone()
-    if found is None:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    if cursor.execute("SELECT 1 FROM sqlite_master WHERE name = 'dayjob_meta'").fetchone() is None:
         return 0
-    row = connection.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchone()
+    row = cursor.execute("SELECT value FROM dayjob_meta WHERE key = 'layout'").fetchone()
     return int(row[0]) if row else 0
 
 

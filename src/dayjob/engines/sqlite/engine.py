@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from dayjob.engines import verbs
 from dayjob.engines.base import Capabilities, Diagnostic, Insertion, RetentionByQueue, Token
 from dayjob.engines.caller_connection import started
 from dayjob.engines.local import Claims, LocalEngine
-from dayjob.engines.sqlite.database import SqliteSettings
+from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
 from dayjob.engines.sqlite.diagnosis import diagnose
 from dayjob.engines.sqlite.forks import no_fork
 from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.engines.store import run_now
-from dayjob.errors import Closed, ConfigError, InvalidState
+from dayjob.errors import Closed, ConfigError, EngineFenced, InvalidState
 from dayjob.model.job import EndedJob, Enqueued
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import this_process
@@ -43,25 +46,24 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         self._writer: Writer | None = None
         self._reader: Reader | None = None
         self._owner = Owner(this_process())
+        self._prepared = False
 
     async def open(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+        """Open the file. It needs no write lock: the caller itself may hold it, in a transaction."""
+        file = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
         self._owner = Owner(this_process())
-        self._writer = Writer(self.settings, self.signals, "dayjob-sqlite-writer", self._owner)
-        self._reader = Reader(self.settings, self.signals, "dayjob-sqlite-reader", self._owner)
+        self._writer = Writer(self.settings, file, self.signals, "dayjob-sqlite-writer", self._owner)
+        self._reader = Reader(self.settings, file, self.signals, "dayjob-sqlite-reader", self._owner)
 
-        async def add_owner(store: SqliteStore) -> None:
-            store.add_owner()
-
-        try:
-            await self._write(add_owner)
-        except BaseException:
-            await self._end_threads()
-            raise
-
-    def _prepare(self) -> None:
+    def _prepare(self) -> FileId | None:
+        """Create or migrate the layout. In a locked file, the first verb does so, once the lock is free."""
+        self._prepared = True
         with no_fork():
-            self.settings.prepare().close()
+            try:
+                replace(self.settings, timeout=0.0).prepare().close()
+            except Locked:
+                self._prepared = False
+            return self.settings.file_id()
 
     async def close(self) -> None:
         """Without the loop that opened the engine, the owner's row is left to the reaper."""
@@ -71,8 +73,9 @@ class SqliteEngine(LocalEngine[SqliteStore]):
 
         if self._writer is not None:
             try:
-                if not self._writer.abandoned:
-                    await self._write(remove_owner)
+                if self._owner.claimed and not self._writer.abandoned:
+                    with suppress(EngineFenced):
+                        await self._write(remove_owner)
             finally:
                 await self._end_threads()
 
@@ -113,6 +116,8 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         try:
             if not connection.in_transaction:
                 connection.execute("BEGIN IMMEDIATE")
+            if not self._prepared:
+                self.settings.migrate(connection)
             return run_now(verbs.insert(SqliteStore(connection, self._owner), self._now(now), jobs))
         except sqlite3.Error as error:
             raise self.settings.outage(error) from error
@@ -160,9 +165,9 @@ class SqliteEngine(LocalEngine[SqliteStore]):
             return []
         return await super().reclaim(workers, limit, retention, now)
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> int:
+    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
         if not await self._read(lambda store: store.must_sweep(self._now(now))):
-            return 0
+            return 0, 0
         return await super().sweep(limit, now)
 
     async def diagnose(self) -> list[Diagnostic]:

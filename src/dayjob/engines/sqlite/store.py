@@ -7,7 +7,8 @@ buffered and written in few statements by ``flush``.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import chain
 
 from dayjob.engines import record as records
@@ -34,11 +35,14 @@ _NO_QUEUE = 0
 
 
 class Owner:
-    """The process that claims, and the id of its row in ``dayjob_owners``."""
+    """The process that claims, and the id of its row in ``dayjob_owners``. All its engines share the row."""
 
     def __init__(self, process: Process) -> None:
+        identity = f"{process.host}\0{process.pid}\0{process.started}"
         self.process = process
-        self.id = 0
+        self.id = int.from_bytes(sha256(identity.encode()).digest()[:8]) >> 2
+        self.claimed = False
+        """Whether this engine has claimed jobs, and so added the row."""
 
 
 class SqliteStore(Store):
@@ -58,7 +62,7 @@ class SqliteStore(Store):
         self._leases: list[Row] = []
         self._progress: list[Row] = []
         self._gone: list[int] = []
-        """Owners whose processes are gone. They are removed with their last claim."""
+        """Owners to remove with their last claim."""
 
     def flush(self) -> None:
         """Write the buffered changes."""
@@ -130,6 +134,21 @@ class SqliteStore(Store):
     def _exists(self, key: bytes) -> bool:
         return self._statements.one("exists", key) is not None
 
+    def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
+        found: set[bytes] = set()
+        for width, some in key_chunks(keys):
+            found.update(row[0] for row in self._cursor.execute(keyed("reserved_ids", width), (now, *some)))
+        return found
+
+    def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
+        self._cursor.executemany(statement("reserve_id"), [(key, until) for key in keys])
+
+    def free_ids(self, limit: int, now: int) -> int:
+        ended = self._statements.keys("ended_reservations", now, limit)
+        for width, keys in key_chunks(ended):
+            self._cursor.execute(keyed("free_ids", width), keys)
+        return len(ended)
+
     # Jobs by id.
 
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
@@ -190,6 +209,8 @@ class SqliteStore(Store):
             verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
             self.flush()
             return await self.claim_from(queue, limit, room, lease, worker, key, now)
+        if jobs:
+            self._add_owner()
         for width, keys in key_chunks([job.key for job in jobs]):
             given = (now, key, now, now + lease, worker, self.owner.id)
             self._cursor.execute(keyed("claim", width), (*given, *keys))
@@ -258,22 +279,26 @@ class SqliteStore(Store):
         return bool(await self.claimed_by(workers, 1))
 
     async def must_sweep(self, now: int) -> bool:
-        return bool(self._statements.keys("removable", now, 1))
+        return any(self._statements.keys(name, now, 1) for name in ("removable", "ended_reservations"))
 
     # Owners.
 
-    def add_owner(self) -> None:
+    def _add_owner(self) -> None:
+        """Add the row of this process, unless it is there."""
         process = self.owner.process
-        row = self._statements.execute("add_owner", process.host, process.pid, process.started).lastrowid
-        assert row is not None
-        self.owner.id = row
+        self._statements.execute("add_owner", self.owner.id, process.host, process.pid, process.started)
+        self.owner.claimed = True
 
     def remove_owner(self, owner: int) -> None:
         self._statements.execute("remove_owner", owner)
 
     def _gone_owners(self) -> list[int]:
+        """Return the owners whose process is gone; and those of other hosts that have no claims.
+
+        A process of another host can't be examined. If it lives, its next claim adds the row again.
+        """
         owners = self._statements.execute("owners", self.owner.process.host).fetchall()
-        return [id for id, pid, started in owners if is_gone(pid, started)]
+        return [id for id, is_here, pid, started in owners if not is_here or is_gone(pid, started)]
 
     # Listings.
 

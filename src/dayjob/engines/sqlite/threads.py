@@ -16,12 +16,12 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from dayjob.engines.sqlite.database import SqliteSettings
+from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.store import run_now
-from dayjob.errors import Closed, DayjobError
+from dayjob.errors import Closed, DayjobError, EngineFenced
 from dayjob.runtime.signals import Signals, Topic
 
 Reply = TypeVar("Reply")
@@ -35,13 +35,19 @@ WATCH_INTERVAL = 0.025
 _MAX_CALLS = 100
 """The largest number of calls in one transaction."""
 
+_REPLACED = -1
+"""In place of the ``data_version`` of a file that was deleted or replaced."""
+
 
 class StoreThread:
-    """Runs verbs on its own store and replies on the event loop."""
+    """Runs verbs on its own store and replies on the event loop. ``file`` is the file that was opened."""
 
-    def __init__(self, settings: SqliteSettings, signals: Signals, name: str, owner: Owner) -> None:
+    def __init__(
+        self, settings: SqliteSettings, file: FileId | None, signals: Signals, name: str, owner: Owner
+    ) -> None:
         self.lock = Lock()
         self._settings = settings
+        self._file = file
         self._owner = owner
         self._signals = signals
         self._opened: tuple[sqlite3.Connection, SqliteStore] | None = None
@@ -67,9 +73,21 @@ class StoreThread:
 
     def _open(self) -> tuple[sqlite3.Connection, SqliteStore]:
         if self._opened is None:
+            self._check_file()
             connection = self._settings.connect()
+            try:
+                self._settings.create_layout(connection)
+            except BaseException:
+                connection.close()
+                raise
             self._opened = (connection, SqliteStore(connection, self._owner))
         return self._opened
+
+    def _check_file(self) -> None:
+        """Raise if the file was deleted or replaced. Writes to it would be lost."""
+        with suppress(OSError):  # A folder that can't be read shows nothing about the file.
+            if self._settings.file_id() != self._file:
+                raise self._settings.replaced()
 
     def disconnect(self) -> None:
         opened, self._opened = self._opened, None
@@ -164,6 +182,7 @@ class Reader(StoreThread):
     """Reads the last committed state. Each call reads one snapshot."""
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
+        self._check_file()
         return [self._attempt(*call) for call in calls], set()
 
     def _execute(self, verb: Verb) -> Any:
@@ -194,18 +213,26 @@ class Writer(StoreThread):
             try:
                 return self._queue.get(timeout=WATCH_INTERVAL)
             except Empty:
-                with self.lock:
+                with self.lock, suppress(EngineFenced):
                     self._poll()
 
     def _poll(self) -> None:
-        """Publish all topics if another connection has changed the file since the last poll."""
+        """Publish all topics if another connection has changed the file since the last poll.
+
+        Raise if the file was deleted or replaced. The topics wake waiting calls, which then raise, too.
+        """
         try:
+            self._check_file()
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except EngineFenced:
+            version = _REPLACED
         except (sqlite3.Error, DayjobError):
             return
         if version != self._version:
             self._version = version
             self._call_soon(self._signals.publish_all)
+        if version == _REPLACED:
+            raise self._settings.replaced()
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
         self._settings.begin(self._connection)

@@ -2,6 +2,9 @@
 -- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array for each name in rows.py
 -- A job that may become visible after younger ones were claimed is late: its id is old, or the transaction is the caller's.
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
+-- insert_reserving is this statement with the lines after --reserving. It reserves the ids of jobs with reserve_id, and
+-- stores no job whose id is reserved. Its third column has the ids that it reserved for jobs that it did not store. A
+-- reservation is a row with a primary key, so that of two concurrent statements one waits for the commit of the other.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now,
         rpad(lpad(to_hex((dayjob.now_us(NULL) - :LATE) / 1000), 12, '0'), 32, '0')::uuid AS late_before
@@ -11,11 +14,22 @@ given AS (
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
     FROM clock, unnest(:INSERT_PARAMETERS) AS job (:INSERT_NAMES)
 ),
+--reserving reserved AS (
+--reserving     INSERT INTO dayjob.reserved_ids (id, reserved_until)
+--reserving     SELECT DISTINCT given.id::uuid, given.now + :ID_RESERVATION
+--reserving     FROM given
+--reserving     WHERE given.reserve_id AND (SELECT true FROM dayjob.jobs WHERE jobs.id = given.id::uuid) IS NULL
+--reserving     ORDER BY 1
+--reserving     ON CONFLICT (id) DO UPDATE SET reserved_until = excluded.reserved_until
+--reserving     WHERE reserved_ids.reserved_until <= excluded.reserved_until - :ID_RESERVATION
+--reserving     RETURNING id
+--reserving ),
 inserted AS (
     INSERT INTO dayjob.jobs (state, enqueued_at, held_key, late, :INSERT_COLUMNS)
     SELECT CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key,
         CASE WHEN $1::uuid IS NULL OR id::uuid < late_before THEN pg_current_xact_id() END, :INSERT_VALUES
     FROM given
+--reserving     WHERE NOT given.reserve_id OR given.id::uuid IN (SELECT reserved.id FROM reserved)
     ON CONFLICT DO NOTHING
     RETURNING id, queue, state
 ),
@@ -34,4 +48,6 @@ stored AS (
     INSERT INTO dayjob.replies (token, reply)
     SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL AND inserted > 0
 )
-SELECT reply, CASE WHEN $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END FROM result
+SELECT reply, CASE WHEN $4::text IS NOT NULL AND :NOTIFICATIONS_FIT THEN pg_notify($3, $4) END
+--reserving     , ARRAY(SELECT reserved.id::text FROM reserved WHERE reserved.id NOT IN (SELECT inserted.id FROM inserted))
+FROM result

@@ -1,7 +1,7 @@
--- Remove finished jobs whose retention is over; of ten random waiting claims, those whose client is gone; and clients
--- that have not acknowledged a hand-off for long.
+-- Remove finished jobs whose retention is over, and reservations of ids that have ended; of ten random waiting claims,
+-- those whose client is gone; and clients that have not acknowledged a hand-off for long.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
--- Returns the number of removed jobs.
+-- Returns the numbers of removed jobs and reservations.
 local stored = stored_reply()
 if stored then
   return stored
@@ -15,7 +15,10 @@ for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
     redis.call('ZREM', WAITING_CLAIMS, member)
   end
 end
-local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, take_number())
+local limit = take_number()
+local freed = redis.call('ZRANGEBYSCORE', RESERVED_IDS, '-inf', NOW, 'LIMIT', 0, limit)
+send('ZREM', RESERVED_IDS, freed)
+local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do
   local r = load(id)
@@ -27,4 +30,4 @@ for _, id in ipairs(ids) do
   end
 end
 flush(true)
-return store_reply(#ids)
+return store_reply({ #ids, #freed })

@@ -57,3 +57,12 @@ CREATE UNIQUE INDEX dayjob_holders ON dayjob_jobs (queue_id, held_key) WHERE hel
 CREATE INDEX dayjob_flagged ON dayjob_jobs (id) WHERE state = 'running' AND cancel_requested = 1;
 CREATE INDEX dayjob_deaths ON dayjob_jobs (finished_at, id) WHERE state = 'dead';
 CREATE INDEX dayjob_deaths_of_queue ON dayjob_jobs (queue_id, finished_at, id) WHERE state = 'dead';
+
+-- Reservations of ids. See README.md.
+
+CREATE TABLE dayjob_reserved_ids (
+    id BLOB PRIMARY KEY,
+    reserved_until INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX dayjob_reservations ON dayjob_reserved_ids (reserved_until);

@@ -1,1 +1,1 @@
-INSERT INTO dayjob_owners (host, pid, started) VALUES (?, ?, ?)
+INSERT OR IGNORE INTO dayjob_owners (id, host, pid, started) VALUES (?, ?, ?, ?)

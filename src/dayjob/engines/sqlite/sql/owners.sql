@@ -1,2 +1,5 @@
--- Engines that were opened on a host and not closed, or closed while they had claims.
-SELECT id, pid, started FROM dayjob_owners WHERE host = ?
+-- Owners of this host, and owners of other hosts without claims.
+SELECT id, host = ?1, pid, started FROM dayjob_owners
+WHERE host = ?1 OR NOT EXISTS (
+    SELECT 1 FROM dayjob_jobs INDEXED BY dayjob_leases WHERE state = 'running' AND owner = dayjob_owners.id
+)

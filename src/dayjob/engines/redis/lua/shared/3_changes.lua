@@ -11,7 +11,10 @@ local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
 local used = {} -- queues to add to QUEUES
 local indexes = {} -- sorted set -> member -> score, or false to remove it
-for _, index in ipairs({ IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEAD_INDEX, HANDOFFS }) do
+local SORTED_SETS = {
+  IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEAD_INDEX, HANDOFFS, RESERVED_IDS,
+}
+for _, index in ipairs(SORTED_SETS) do
   indexes[index] = {}
 end
 local claimable = {} -- queues that may have a new pending job

@@ -1,8 +1,8 @@
 -- Storing jobs: for insert, insert_and_claim, compare_and_set, and the follow-up jobs of a settlement.
 --
 -- ARGV: the ids, joined; then for each job its queue, its numbers (flags: 1 run is relative, 2 expiry is
--- relative, 4 dedup until settled; priority; max attempts; number of kv writes; run; expiry), its dedup key or
--- '', its facts, its payload or '' if the facts have it, and key and value of each kv write.
+-- relative, 4 dedup until settled, 8 reserve the id; priority; max attempts; number of kv writes; run; expiry),
+-- its dedup key or '', its facts, its payload or '' if the facts have it, and key and value of each kv write.
 local INSERTION = '>BI4I4I4c8c8'
 
 -- Return the id of the job that holds the dedup key. A stale entry, whose job does not hold it, is ignored.
@@ -15,6 +15,12 @@ local function holder_of(field, queue, dedup)
   return r and r.held and r.queue == queue and r.dedup == dedup and id or nil
 end
 
+-- Return whether the id is reserved.
+local function is_reserved(id)
+  local until_time = redis.call('ZSCORE', RESERVED_IDS, id)
+  return until_time and tonumber(until_time) > NOW
+end
+
 -- Return for each job '\1' if it was stored, else '\0' and the id of the existing job, as one string; and the last
 -- job that was stored, if any.
 local function insert()
@@ -24,7 +30,8 @@ local function insert()
   for index, id in ipairs(ids) do
     local queue, numbers, dedup, facts, payload = take(), take(), take(), take(), take()
     local flags_, priority, max_attempts, kv_writes, run, expires = unpack_from(INSERTION, numbers)
-    local field, holder = nil, exists(id) and id or nil
+    local reserves = band(flags_, 8) > 0
+    local field, holder = nil, (exists(id) or reserves and is_reserved(id)) and id or nil
     if not holder and dedup ~= '' then
       field = queue .. '\0' .. dedup
       holder = holder_of(field, queue, dedup)
@@ -53,6 +60,9 @@ local function insert()
       end
       used[queue] = true
       indexes[IDS][id .. queue] = 0
+      if reserves then
+        indexes[RESERVED_IDS][id] = NOW + ID_RESERVATION
+      end
       if field then
         holders[field] = id
       end

@@ -1,0 +1,1 @@
+DELETE FROM dayjob_reserved_ids WHERE id IN ({keys})
