@@ -330,3 +330,33 @@ async def test_a_contended_item_is_tried_alone_and_delays_no_other(broker: Broke
         assert not one.done()
         locked = False
         assert (await one).id
+
+
+async def test_few_contended_items_are_tried_at_a_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each occupies a connection while it waits for its lock."""
+    engine: Any = broker._engine
+    insert, under_way, most, tries = engine.insert, 0, 0, 0
+    locked = True
+
+    async def lock(jobs: Sequence[Insertion], *rest: Any, **named: Any) -> Any:
+        nonlocal under_way, most, tries
+        if not locked or all(job.payload != b"locked" for job in jobs):
+            return await insert(jobs, *rest, **named)
+        under_way += 1
+        tries += 1
+        most = max(most, under_way)
+        await turns()
+        under_way -= 1
+        raise Contended("locked by another client")
+
+    monkeypatch.setattr(engine, "insert", lock)
+    waiting = gather([broker.enqueue("q", b"locked") for _ in range(50)])
+    async with asyncio.timeout(BOUND):
+        while tries < 100:
+            assert (await broker.enqueue("q")).created
+            await turns()
+        locked = False
+        await asyncio.gather(*waiting)
+    assert most == 2

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, takewhile
 
 from dayjob.engines.base import JobQuery
 from dayjob.engines.ordered_collections import LazyHeap, SortedKeys, matching
@@ -30,8 +29,9 @@ class ActiveJobs:
         self.leases: LazyHeap[Entry] = LazyHeap(self._is_lease, self.jobs)
         self.cancelling: set[bytes] = set()
         """Includes all running jobs with a cancel request."""
-        self.reserved: dict[bytes, int] = {}
-        """The ends of the reservations of ids, in the order in which these were made."""
+        self._reserved: dict[bytes, int] = {}
+        """The ends of the reservations of ids."""
+        self._reservations: LazyHeap[Entry] = LazyHeap(self._is_reservation, self._reserved)
         self._keys = SortedKeys(self.jobs.__contains__)
         self._pending: dict[str, LazyHeap[Entry]] = {}
         self._holding: dict[bytes, tuple[str, str]] = {}
@@ -65,6 +65,9 @@ class ActiveJobs:
         record = self.jobs.get(entry[1])
         return record is not None and record.lease_us == entry[0]
 
+    def _is_reservation(self, entry: Entry) -> bool:
+        return self._reserved.get(entry[1]) == entry[0]
+
     # Changes.
 
     def conflict(self, key: bytes, queue: str, dedup_key: str | None) -> bytes | None:
@@ -75,18 +78,24 @@ class ActiveJobs:
 
     def reserve(self, key: bytes, until: int) -> int | None:
         """Reserve an id. Return the end of its last reservation, if that is still here."""
-        before = self.reserved.pop(key, None)
-        self.reserved[key] = until
+        before = self._reserved.get(key)
+        self._reserved[key] = until
+        self._reservations.push((until, key))
         return before
 
     def reserved_ids(self, keys: Iterable[bytes], now: int) -> set[bytes]:
-        return {key for key in keys if self.reserved.get(key, 0) > now}
+        return {key for key in keys if self._reserved.get(key, 0) > now}
 
-    def take_ended(self, limit: int, now: int) -> list[tuple[bytes, int]]:
-        """Remove the oldest reservations that have ended. Return their ids and ends."""
-        ended = list(takewhile(lambda entry: entry[1] <= now, islice(self.reserved.items(), limit)))
-        for key, _ in ended:
-            del self.reserved[key]
+    def take_ended(self, limit: int, now: int) -> list[Entry]:
+        """Remove up to ``limit`` reservations that have ended. Return their ends and ids."""
+        ended: list[Entry] = []
+        while len(ended) < limit:
+            entry = self._reservations.peek()
+            if entry is None or entry[0] > now:
+                break
+            self._reservations.pop()
+            del self._reserved[entry[1]]
+            ended.append(entry)
         return ended
 
     def add(self, record: Record) -> None:

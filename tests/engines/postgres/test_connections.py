@@ -11,6 +11,7 @@ import pytest
 
 from dayjob.engines.postgres.database import Pool, connect
 from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.errors import ConfigError
 from tests.support.servers.postgres import server_url
 from tests.support.workers import with_timeout
 
@@ -88,3 +89,10 @@ async def test_a_failed_connection_is_not_reused(settings: PostgresSettings) -> 
     assert not third.is_closed(), "a connection in use is closed when it is released"
     pool.release(third, sound=True)
     assert third.is_closed()
+
+
+async def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
+    settings = PostgresSettings("postgresql://u:***@127.0.0.1/db", "postgresql://u:s3/cret@127.0.0.1/db")
+    with pytest.raises(ConfigError, match="%2F for a slash") as caught:
+        await connect(settings, 20)
+    assert "s3" not in str(caught.value)

@@ -229,7 +229,7 @@ async def test_many_enqueues_with_a_held_key_leave_connections_for_the_rest(
 ) -> None:
     pool = pool_of(broker)
     waiting = await submitted(*(broker.enqueue("q", dedup_key="held") for _ in range(200)))
-    await until(lambda: pool._lockable.locked())
+    await until(lambda: pool._for_keyed.locked())
     await broker.enqueue_many([NewJob("work") for _ in range(20)])
     for _ in range(20):
         assert not pool._free.locked(), "half of the connections are free for other work"
@@ -308,3 +308,18 @@ async def test_a_schedule_with_a_held_key_stops_no_other(url: str) -> None:
         assert (await broker.schedules())[1].problem is None
         [job] = await broker.jobs("default")
         assert job.id != holding.id
+
+
+@pytest.mark.usefixtures("no_time_limit")
+async def test_other_enqueues_do_not_wait_for_an_id_of_an_open_transaction(broker: Broker) -> None:
+    async with await psycopg.AsyncConnection.connect(server_url()) as connection:
+        stored = await broker.enqueue("q", b"held", connection=connection)
+        held, *others = await submitted(
+            broker.enqueue("q", b"again", id=stored.id), *(broker.enqueue("q") for _ in range(5))
+        )
+        await with_timeout(asyncio.gather(*others))
+        await with_timeout(broker.enqueue("q"))
+        assert not held.done()
+        await connection.commit()
+        reply = await with_timeout(held)
+        assert (reply.id, reply.created) == (stored.id, False)

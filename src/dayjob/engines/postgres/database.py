@@ -18,7 +18,7 @@ from dayjob.engines.base import Contended, Token, Transient
 from dayjob.engines.postgres.errors import public_error, token_is_stored
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
-from dayjob.errors import Closed, DayjobError, EngineUnavailable
+from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.runtime import ids
 from dayjob.runtime.backoff import Backoff
@@ -88,13 +88,21 @@ async def connect(
     settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
 ) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
-    connection: Connection = await asyncpg.connect(
-        settings.dsn,
-        timeout=timeout,
-        statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
-        max_cached_statement_lifetime=0,
-        server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
-    )
+    try:
+        connection: Connection = await asyncpg.connect(
+            settings.dsn,
+            timeout=timeout,
+            statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
+            max_cached_statement_lifetime=0,
+            server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
+        )
+    except asyncpg.ClientConfigurationError:
+        raise
+    except ValueError:  # It may quote a part of the password.
+        raise ConfigError(
+            f"the URL {settings.url!r} has no valid port: write special characters of the user and the "
+            "password in percent-encoding, such as %2F for a slash"
+        ) from None
     try:
         await connection.set_type_codec(
             "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
@@ -108,25 +116,30 @@ async def connect(
 class Pool:
     """At most ``settings.connections`` connections, used by one event loop.
 
-    Work that another client's open transaction may block gets half of them, one at least. So held keys do not
-    delay settlements, renewals and the lead.
+    Work that may meet held keys gets half of them, one at least. So held keys do not delay settlements,
+    renewals and the lead.
     """
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._idle: deque[Connection] = deque()
         self._free = asyncio.Semaphore(settings.connections)
-        self._lockable = asyncio.Semaphore(max(settings.connections // 2, 1))
+        self._for_keyed = asyncio.Semaphore(max(settings.connections // 2, 1))
         self._contended_until = float("-inf")
         self._closed = False
 
     async def run(
-        self, work: Work[Reply], *, timeout: float | None = None, wait_for_locks: bool = True
+        self,
+        work: Work[Reply],
+        *,
+        timeout: float | None = None,
+        wait_for_locks: bool = True,
+        brief_locks: bool = False,
     ) -> Reply:
         """Run work once. Raise ``Transient`` if the next try may succeed.
 
         Work fails after the timeout, or that of the settings. A locked row raises ``Transient`` after the
-        lock timeout; without ``wait_for_locks``, ``Contended``. See ``run_lockable``.
+        lock timeout, which ``brief_locks`` shortens; without ``wait_for_locks``, ``Contended``.
         """
         if self._closed:
             raise Closed(f"{self._settings.url}: the engine is closed")
@@ -136,7 +149,10 @@ class Pool:
         try:
             connection = await self.acquire(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY))
             async with asyncio.timeout(max(deadline - SYSTEM.elapsed(), _SHORTEST_TRY)):
-                if local := self._local_settings(wait_for_locks=wait_for_locks):
+                local = SET_LOCAL if self._settings.pgbouncer else ""
+                if brief_locks:
+                    local += BRIEF_LOCKS
+                if local:
                     async with connection.transaction():
                         await connection.execute(local)
                         reply = await work(connection)
@@ -151,31 +167,28 @@ class Pool:
             public = public_error(
                 self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
             )
-            if isinstance(public, Contended):
-                self._contended_until = SYSTEM.elapsed() + CONTENDED_FOR
             raise public from (None if public is error else error)
         finally:
             if connection is not None:
                 self.release(connection, sound=sound)
 
-    async def run_lockable(self, work: Work[Reply]) -> Reply:
-        """Run work that another client's open transaction may block. Raise ``Contended`` if it does."""
+    async def run_keyed(self, work: Work[Reply]) -> Reply:
+        """Run work that may meet a key that another client's open transaction holds: then, ``Contended``."""
         deadline = SYSTEM.elapsed() + self._settings.timeout
         try:
             async with asyncio.timeout(self._settings.timeout):
-                await self._lockable.acquire()
+                await self._for_keyed.acquire()
         except TimeoutError as error:
             raise public_error(self._settings, error, sent=False) from error
         try:
-            return await self.run(work, timeout=deadline - SYSTEM.elapsed(), wait_for_locks=False)
+            now = SYSTEM.elapsed()
+            brief = now < self._contended_until
+            return await self.run(work, timeout=deadline - now, wait_for_locks=False, brief_locks=brief)
+        except Contended:
+            self._contended_until = SYSTEM.elapsed() + CONTENDED_FOR
+            raise
         finally:
-            self._lockable.release()
-
-    def _local_settings(self, *, wait_for_locks: bool) -> str:
-        """Return the SQL for the settings of one transaction; empty if those of the session apply."""
-        local = SET_LOCAL if self._settings.pgbouncer else ""
-        brief = not wait_for_locks and SYSTEM.elapsed() < self._contended_until
-        return local + BRIEF_LOCKS if brief else local
+            self._for_keyed.release()
 
     async def run_retrying(self, work: Work[Reply]) -> Reply:
         """Run work outside of the broker's calls, again after transient errors, until the timeout.
@@ -229,8 +242,8 @@ class Pool:
 class Database:
     """A pool, the statements of its schema, and the ways to run them.
 
-    Two tables only grow, and are kept small: the rows of counters are folded in the background when this
-    process has written or read many, and stored replies are removed by ``fold_and_prune``.
+    Two tables only grow, and are kept small by ``fold_and_prune``. Some rows of counters are also folded in
+    the background when this process has written or read many.
     """
 
     def __init__(self, pool: Pool, statements: Statements) -> None:
@@ -266,7 +279,12 @@ class Database:
         return await self.write_statement(name, token, *parameters, part=part) or []
 
     async def write_statement(
-        self, name: str, token: Token | None, *parameters: Any, part: int = 0
+        self,
+        name: str,
+        token: Token | None,
+        *parameters: Any,
+        part: int = 0,
+        wait_for_locks: bool = True,
     ) -> StoredReply:
         """``execute``, where a reply of NULL has a meaning of its own."""
         key = token_key(token, part)
@@ -275,10 +293,16 @@ class Database:
             reply: StoredReply = await connection.fetchval(self.statements[name], key, *parameters)
             return reply
 
-        return await self.write(token, key, run)
+        return await self.write(token, key, run, wait_for_locks=wait_for_locks)
 
     async def write(
-        self, token: Token | None, key: bytes, work: Work[StoredReply], *, wait_for_locks: bool = True
+        self,
+        token: Token | None,
+        key: bytes,
+        work: Work[StoredReply],
+        *,
+        wait_for_locks: bool = True,
+        keyed: bool = False,
     ) -> StoredReply:
         """Run work that stores its reply under the key. A repeated write looks for the stored reply first."""
         self.count_row()
@@ -288,9 +312,11 @@ class Database:
             reply: StoredReply = await work(connection) if stored is None else stored[0]
             return reply
 
-        run = self.pool.run if wait_for_locks else self.pool.run_lockable
+        first = repeat if token is not None and token.repeated else work
         try:
-            return await run(repeat if token is not None and token.repeated else work)
+            if keyed:
+                return await self.pool.run_keyed(first)
+            return await self.pool.run(first, wait_for_locks=wait_for_locks)
         except asyncpg.UniqueViolationError as error:
             if not token_is_stored(error):
                 raise
@@ -305,11 +331,11 @@ class Database:
         """Start to fold the counters if they have many rows."""
         if rows > FEW and self._folding is None:
             self._rows_written = 0
-            self._folding = asyncio.get_running_loop().create_task(self._fold_in_background())
+            self._folding = asyncio.get_running_loop().create_task(self._fold_some())
 
-    async def _fold_in_background(self) -> None:
+    async def _fold_some(self) -> None:
         try:
-            await self._fold()
+            await self._maintain("fold_counters", BATCH)
         except EngineUnavailable:
             pass  # The next fold covers these rows.
         finally:

@@ -58,7 +58,7 @@ async def compare_and_set(
 
     if jobs or temporary or len(new) > 1:
         with notifier.with_commit(jobs) as message:
-            reply = await database.write(token, key, in_transaction, wait_for_locks=is_plain(jobs))
+            reply = await database.write(token, key, in_transaction, keyed=not is_plain(jobs))
     else:
         reply = await database.write_statement(
             "compare_and_set", token, now, channel, announcement, *_columns(writes)

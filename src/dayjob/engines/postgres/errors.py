@@ -97,7 +97,7 @@ def public_error(
     if isinstance(error, asyncpg.LockNotAvailableError):
         text = (
             f"{settings.url}: the rows to write are locked by a transaction that is still open, such as one "
-            "that has enqueued with the same dedup key: nothing was changed; try again when it has ended"
+            "with the same id or dedup key: nothing was changed; try again when it has ended"
         )
         return Transient(text) if wait_for_locks else Contended(text)
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

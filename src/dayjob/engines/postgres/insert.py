@@ -46,7 +46,9 @@ async def insert(
         columns = insertion_columns(jobs)
         with notifier.with_commit(jobs) as message:
             name, channel = _statement(jobs), notifier.channel
-            reply = await database.write_statement(name, token, now, channel, message, *columns)
+            reply = await database.write_statement(
+                name, token, now, channel, message, *columns, wait_for_locks=False
+            )
         enqueued = _plain_replies(jobs, reply)
     else:
         several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
@@ -62,7 +64,7 @@ async def insert(
             return reply
 
         with notifier.with_commit(jobs) as message:
-            reply = await database.write(token, key, store, wait_for_locks=False)
+            reply = await database.write(token, key, store, keyed=True)
         enqueued = _plain_replies(jobs, None) if reply is None else _decode(reply)
         if several:
             return enqueued

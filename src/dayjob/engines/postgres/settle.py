@@ -87,9 +87,9 @@ async def _settle_with_effects(
             await transaction.run("store_reply", key, reply)
         return reply
 
-    wait_for_locks = all(is_plain(op.insert) and not op.kv for op in ops)
+    keyed = any(op.kv or not is_plain(op.insert) for op in ops)
     with notifier.with_commit([job for op in ops for job in op.insert]) as message:
-        return await database.write(token, key, run, wait_for_locks=wait_for_locks)
+        return await database.write(token, key, run, keyed=keyed)
 
 
 async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:

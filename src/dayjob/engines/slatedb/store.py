@@ -127,7 +127,7 @@ class SlateStore(Store):
 
     def free_ids(self, limit: int, now: int) -> int:
         ended = self.active.take_ended(limit, now)
-        for key, until in ended:
+        for until, key in ended:
             self.write_batch.delete(keys.reservation(until, key))
         return len(ended)
 
