@@ -29,6 +29,9 @@ QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
 NEWEST = read_migrations()[-1].number
 
+BUILD = 90.0
+"""Seconds for a migration: an index build waits for the snapshots of all tests on the shared server."""
+
 Console = psycopg.Connection[tuple[object, ...]]
 
 
@@ -277,17 +280,17 @@ async def test_jobs_are_written_while_an_index_is_built(
 ) -> None:
     """The build waits for an open transaction, for longer than the timeout of an operation."""
     console.execute(create_layout(schema, 1))
-    url = with_options(url, timeout="1")
+    url = with_options(url, timeout="2")
     with open_transaction(insert_job(schema)):
         migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
         await lines.wait_for(
             "index jobs_dead: waiting for writers before build, which waits for the transaction"
         )
-        await pause(1.2)
+        await pause(2.5)
         console.execute("SET lock_timeout = '100ms'")
         console.execute(insert_job(schema))
         assert not migrating.done()
-    assert await with_timeout(migrating) == (1, NEWEST)
+    assert await with_timeout(migrating, BUILD) == (1, NEWEST)
 
 
 async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
@@ -303,17 +306,17 @@ async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
             await asyncio.to_thread(console.execute, read)
             await pause(0.03)
         assert not migrating.done()
-    assert await with_timeout(migrating) == (2, NEWEST)
+    assert await with_timeout(migrating, BUILD) == (2, NEWEST)
 
 
 async def test_a_migration_that_was_cut_off_is_continued(
     url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     console.execute(create_layout(schema, 1) + old_job(schema, 1))
-    short = with_options(url, migration_timeout="1")
+    short = with_options(url, migration_timeout="4")
     with open_transaction(insert_job(schema)):
         with pytest.raises(
-            EngineUnavailable, match=r"did not end within 1 s \(index jobs_dead: .* waits for"
+            EngineUnavailable, match=r"did not end within 4 s \(index jobs_dead: .* waits for"
         ):
             await layout_of(short).apply(lines.append)
         invalid = (
@@ -344,8 +347,8 @@ async def test_a_broker_waits_while_another_process_migrates(
         others = Lines()
         waiting = asyncio.ensure_future(layout_of(url).apply(others.append))
         await others.wait_for("another process migrates it")
-    assert await with_timeout(migrating) == (1, NEWEST)
-    assert await with_timeout(waiting) == (1, NEWEST)
+    assert await with_timeout(migrating, BUILD) == (1, NEWEST)
+    assert await with_timeout(waiting, BUILD) == (1, NEWEST)
 
 
 # Names.

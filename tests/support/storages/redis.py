@@ -24,13 +24,6 @@ def _redis_damage(damage: Callable[[bytes], bytes]) -> Callable[[Path, str], Non
     return harm
 
 
-def _damage_payload(directory: Path, id: str) -> None:
-    payloads = Keys(prefix_of(directory)).payloads
-    with client(url_of(directory)) as connection:
-        DAMAGED.add(UUID(id).bytes)
-        connection.hset(payloads, UUID(id).bytes, (connection.hget(payloads, UUID(id).bytes) or b"") + b"x")
-
-
 REDIS_DAMAGE = {
     "nothing": _redis_damage(lambda record: b""),
     "garbage": _redis_damage(lambda record: b"\xc1\xff\x00" * 99),
@@ -41,7 +34,7 @@ REDIS_DAMAGE = {
     "half the facts": _redis_damage(lambda record: record[:-9]),
     "text for facts": _redis_damage(lambda record: record[:-8] + b"text"),
     "a task that is no text": _redis_damage(lambda record: record.replace(b"\xa1t", b"\xa1\xff")),
-    "a payload of another size": _damage_payload,
+    "a missing payload": _redis_damage(lambda record: record[:113] + b"\0\0\0\7" + record[117:]),
     "a tenant that is a number": _redis_damage(lambda record: record.replace(b"\xa4acme", b"\xce\0\0\0\5")),
 }
 

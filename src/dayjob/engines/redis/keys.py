@@ -53,7 +53,8 @@ Large payloads, and results, are apart from the records, so that a transition ne
 Only a claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
-large payloads, and results, to keys of their own, added the claim to the records, and ``reserved_ids``.
+large payloads, and results, to keys of their own, added the claim to the records, and added
+``reserved_ids``.
 """
 
 from __future__ import annotations

@@ -196,8 +196,10 @@ def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
 
 def quarantined_job(key: bytes, record: bytes, error: str) -> EndedJob:
     """Return a claimed job that is quarantined. The attempt does not count."""
-    job = claimed_job(key, record, b"", Facts(""))
-    return EndedJob(key, job.queue, "", JobState.PENDING, JobState.DEAD, max(job.attempts - 1, 0), error)
+    head = _HEAD.unpack_from(record)
+    attempts, queue_size = head[4], head[15]
+    queue = record[_HEAD.size : _HEAD.size + queue_size].decode("utf-8", "replace")
+    return EndedJob(key, queue, "", JobState.PENDING, JobState.DEAD, max(attempts - 1, 0), error)
 
 
 def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:
