@@ -62,6 +62,25 @@ async def test_short_jobs_are_prefetched_up_to_the_number_of_slots(app: App, out
         await until(lambda: started == 500)
 
 
+async def test_the_last_free_slots_are_used_while_long_jobs_run(app: App) -> None:
+    """A worker puts off a small claim while claimed jobs wait for their start, and no longer."""
+    started = 0
+    gate = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        nonlocal started
+        started += 1
+        await gate.wait()
+
+    await work.aenqueue_many([()] * 9)
+    async with working(app, concurrency=10):
+        await until(lambda: started == 9)
+        await work.aenqueue()
+        await until(lambda: started == 10)
+        gate.set()
+
+
 async def test_a_single_job_starts_before_the_next_claim(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fetch = Fetcher.fetch

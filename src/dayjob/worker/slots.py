@@ -119,6 +119,8 @@ class Slots:
             if not self.waiting or self._stopping.is_set():
                 break
             run = self.waiting.popleft()
+            if not self.waiting:
+                self._on_free()  # The worker may have put off a claim, and this run may take long.
             self._on_start(run)
             started = SYSTEM.elapsed()
             try:
