@@ -216,6 +216,9 @@ def die(way: str) -> None:
         ctypes.string_at(0)
     if way == "exit":
         os._exit(1)
+    if way == "close":
+        os.closerange(3, 256)
+        return
     os.kill(os.getpid(), signal.Signals[way])
 
 

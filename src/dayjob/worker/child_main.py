@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -96,14 +97,23 @@ class Connection:
         self._unsent = bytearray()
         self._flusher: threading.Thread | None = None
         self._frames = Frames()
+        self._forked = False
         os.register_at_fork(after_in_child=self._close)
 
     def send(self, message: Message) -> None:
         """Send it. Wait while the worker has no room for it."""
         data = frame(message)
-        with self._sending, suppress(OSError):  # The worker is gone; the thread that reads ends the process.
+        with self._sending:
+            if self._forked:
+                return
             self._unsent += data
-            self._socket.sendall(self._unsent)
+            try:
+                self._socket.sendall(self._unsent)
+            except ConnectionError:  # The worker is gone; the thread that reads ends the process.
+                return
+            except OSError as error:
+                print(f"the job closed the connection to its worker: {error}", file=sys.stderr, flush=True)
+                os._exit(1)  # The thread that reads does not notice it.
             self._unsent.clear()
 
     def offer(self, message: Message) -> bool:
@@ -142,6 +152,7 @@ class Connection:
 
     def _close(self) -> None:
         """Close it in a forked process. Its threads, which may hold the lock, exist in the parent only."""
+        self._forked = True
         self._sending = threading.Lock()
         self._unsent.clear()
         self._socket.close()
