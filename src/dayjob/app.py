@@ -62,6 +62,7 @@ DONE_RETENTION = timedelta(hours=1)
 """The default retention of an app's done jobs, so that results can be read."""
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
+_memory_refused = False
 
 
 class Anything:
@@ -271,6 +272,11 @@ class App:
         broker = self._brokers.get(loop)
         if broker is None:
             made = Broker(self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended)
+            if _memory_refused and not made.capabilities.persistent:
+                raise InvalidState(
+                    f"{self.url}: its jobs are in the memory of the worker, and this is a child process: "
+                    "enqueue with ctx.then(task.bind(...)), or use sqlite:///"
+                )
             broker = self._brokers.setdefault(loop, made)  # Several threads may use the bridge's broker.
         return broker
 
@@ -376,6 +382,12 @@ def is_async(function: Any) -> bool:
 def known_apps() -> list[App]:
     """Return the apps of this process."""
     return list(_apps)
+
+
+def refuse_memory() -> None:
+    """Refuse the use of ``memory://`` apps in a child process of a worker: their jobs would be lost."""
+    global _memory_refused
+    _memory_refused = True
 
 
 def _with_results(config: BrokerConfig) -> BrokerConfig:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -213,6 +216,9 @@ def die(way: str) -> None:
         ctypes.string_at(0)
     if way == "exit":
         os._exit(1)
+    if way == "close":
+        os.closerange(3, 256)
+        return
     os.kill(os.getpid(), signal.Signals[way])
 
 
@@ -245,6 +251,51 @@ def meet(fifo: str, mode: str) -> int:
     """Block until another process opens the other end."""
     with Path(fifo).open(mode):
         return os.getpid()
+
+
+def fork_helper(ctx: Context, way: str) -> int:
+    """Fork a process that ends in this way. Return its exit code."""
+    child = os.fork()
+    if child == 0:
+        ctx.log.error("the helper logs")
+        ctx.progress(0.9, "of the helper")
+        if way == "exit":
+            sys.exit(7)
+        if way == "raise":
+            raise ValueError("the helper fails")
+        return -1
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@app.task(pool="process", timeout=20)
+def fork(ctx: Context, way: str) -> int:
+    return fork_helper(ctx, way)
+
+
+@app.task(pool="process", timeout=20)
+async def fork_async(ctx: Context, way: str) -> int:
+    return fork_helper(ctx, way)
+
+
+@app.task(pool="process")
+def invoice(number: int) -> int:
+    if number % 2:
+        raise ValueError(f"invoice {number} is odd")
+    return number
+
+
+@app.task(pool="process")
+def log_by_all_means(ctx: Context) -> int:
+    shop = logging.getLogger("shop.billing")
+    shop.debug("too detailed")
+    shop.info("paid %s", "20 %", extra={"customer": 7, "tags": ["a"], "place": Place("Bern"), "huge": 2**80})
+    logging.getLogger("shop.verbose").debug("this logger has a level of its own")
+    try:
+        raise KeyError("account")
+    except KeyError:
+        ctx.log.exception("no balance", extra={"account": 3})
+    warnings.warn("an old call", stacklevel=1)
+    return os.getpid()
 
 
 @app.handler(queue="raw", pool="process")

@@ -111,6 +111,8 @@ def _failure(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     parts = [getattr(record, "failure", None) or ""]
     if record.exc_info:
         parts.append(formatter.formatException(record.exc_info))
+    elif record.exc_text:  # A record of a child process.
+        parts.append(record.exc_text)
     if record.stack_info:
         parts.append(formatter.formatStack(record.stack_info))
     return "\n".join(filter(None, parts))

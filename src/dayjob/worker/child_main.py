@@ -2,7 +2,8 @@
 
 A thread reads the worker's messages, so that a cancel reaches a busy handler. The main thread runs the
 handlers; a plain function runs without an event loop, as in a thread of the worker. When the worker is gone,
-the child ends. If it was running a job, the processes that the job started are killed too.
+the child ends. If it was running a job, the processes that the job started are killed too. A process that a
+job forks has no connection to the worker, and ends when the handler returns or raises.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import asyncio
 import importlib
 import logging
 import os
+import select
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +25,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from dayjob.app import App, known_apps
+from dayjob.app import App, known_apps, refuse_memory
 from dayjob.broker import Broker
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
@@ -32,7 +35,9 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.worker.child_logs import forward_logs, set_levels
 from dayjob.worker.child_messages import (
+    Called,
     Cancelled,
     Ended,
     Frames,
@@ -42,16 +47,21 @@ from dayjob.worker.child_messages import (
     ShuttingDown,
     Start,
     Started,
+    claim_of,
     frame,
     from_worker,
     packed,
     unpacked_job,
 )  # fmt: skip
 from dayjob.worker.executor import AnyTask, describe, failed, handler_call, succeeded, unknown
+from dayjob.worker.forked_process import ForksEndHere
 from dayjob.worker.os_signals import STOP_SIGNALS, set_defaults
 
 STOP_TIMEOUT = 2.0
 """Seconds for an idle child to exit the app's lifespan."""
+
+UNSENT_BYTES = 1 << 20
+"""Log records are dropped while more bytes than this wait for the worker to read."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -59,6 +69,7 @@ def serve(connection: socket.socket) -> None:
     os.setpgid(0, 0)
     _ignore_stop_signals()
     connection.set_inheritable(False)
+    refuse_memory()
     Child(Connection(connection)).serve()
 
 
@@ -78,17 +89,73 @@ def _ignore(*_: object) -> None:
 
 
 class Connection:
-    """The connection to the worker. Any thread may send."""
+    """The connection to the worker. Any thread may send. In a process that a job forks it is closed."""
 
     def __init__(self, socket: socket.socket) -> None:
         self._socket = socket
         self._sending = threading.Lock()
+        self._unsent = bytearray()
+        self._flusher: threading.Thread | None = None
         self._frames = Frames()
+        self._forked = False
+        os.register_at_fork(after_in_child=self._close)
 
     def send(self, message: Message) -> None:
+        """Send it. Wait while the worker has no room for it."""
         data = frame(message)
-        with self._sending, suppress(OSError):  # The worker is gone; the thread that reads ends the process.
-            self._socket.sendall(data)
+        with self._sending:
+            if self._forked:
+                return
+            self._unsent += data
+            try:
+                self._socket.sendall(self._unsent)
+            except ConnectionError:  # The worker is gone; the thread that reads ends the process.
+                return
+            except OSError as error:
+                print(f"the job closed the connection to its worker: {error}", file=sys.stderr, flush=True)
+                os._exit(1)  # The thread that reads does not notice it.
+            self._unsent.clear()
+
+    def offer(self, message: Message) -> bool:
+        """Send it without a wait, now or later. Return False if too many bytes wait already."""
+        data = frame(message)
+        with self._sending:
+            self._flush()
+            if len(self._unsent) > UNSENT_BYTES:
+                return False
+            self._unsent += data
+            self._flush()
+            if self._unsent and self._flusher is None:
+                self._flusher = threading.Thread(target=self._flush_all, name="dayjob-flush", daemon=True)
+                self._flusher.start()
+            return True
+
+    def _flush(self) -> None:
+        """Send as much as the worker has room for."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return
+        except OSError:  # The worker is gone.
+            self._unsent.clear()
+
+    def _flush_all(self) -> None:
+        """Send the rest in a thread."""
+        while True:
+            select.select([], [self._socket], [])
+            with self._sending:
+                self._flush()
+                if not self._unsent:
+                    self._flusher = None
+                    return
+
+    def _close(self) -> None:
+        """Close it in a forked process. Its threads, which may hold the lock, exist in the parent only."""
+        self._forked = True
+        self._sending = threading.Lock()
+        self._unsent.clear()
+        self._socket.close()
 
     def read(self, receive: Callable[[bytes], None]) -> None:
         """Read until the worker is gone."""
@@ -108,16 +175,20 @@ class Child:
         self._running: Context | None = None
         self._runner = asyncio.Runner()
         self._lifespans: dict[App, Lifespan] = {}
+        self._logs = forward_logs(lambda record: connection.offer(Logged(record)))
+        self._log_levels: dict[str, int] = {}
+        os.register_at_fork(after_in_child=partial(logging.root.removeHandler, self._logs))
 
     def serve(self) -> None:
-        _forward_logs(self._connection)
         threading.Thread(target=self._listen, name="dayjob-worker", daemon=True).start()
         with self._runner:
             while (received := self._jobs.get()) is not None:
-                self._connection.send(Started())
-                ended = self._perform(*received)
+                start, context = received
+                self._connection.send(Started(claim_of(context.job)))
+                ended = self._perform(start, context)
                 self._running = None
                 self._connection.send(ended)
+                self._logs.report_dropped()
             self._runner.run(self._close())
 
     # In the thread that reads.
@@ -151,10 +222,12 @@ class Child:
 
     def _report_progress(self, context: Context, fraction: float, message: str) -> None:
         if context is self._running:
-            self._connection.send(Progressed(fraction, clean_error(message)))
+            self._connection.send(Progressed(claim_of(context.job), fraction, clean_error(message)))
 
     def _perform(self, start: Start, context: Context) -> Ended:
-        logging.getLogger("dayjob.job").setLevel(max(start.log_level, 1))
+        if start.log_levels != self._log_levels:
+            self._log_levels = start.log_levels
+            set_levels(start.log_levels)
         try:
             task = find(start)
         except DeadLetter as error:
@@ -172,9 +245,11 @@ class Child:
 
     def _run(self, task: AnyTask, context: Context) -> Any:
         context.state = self._state(task.app)
-        call = handler_call(task, context)
+        handler = handler_call(task, context)
+        call: Callable[[], Any] = partial(_handle_async if task.is_async else _handle, handler)
         if not task.is_async:
             call = task.app.sync_wrapped(context, call)
+        self._connection.send(Called(claim_of(context.job)))
         variables = copy_context()
         variables.run(enter, context)
         scope = task.app.tenant_scope
@@ -306,6 +381,16 @@ def _cancel(context: Context, message: Cancelled) -> None:
     context.cancelled.set(message.reason)
 
 
+def _handle(handler: Callable[[], Any]) -> Any:
+    with ForksEndHere():
+        return handler()
+
+
+async def _handle_async(handler: Callable[[], Any]) -> Any:
+    with ForksEndHere():
+        return await handler()
+
+
 async def _in_scope(scope: Any, call: Callable[[], Any]) -> Any:
     async with scope:
         return await call()
@@ -324,22 +409,3 @@ def _identity(value: Any) -> Any:
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-def _forward_logs(connection: Connection) -> None:
-    """Send the records of ``ctx.log`` to the worker, which logs them."""
-    logger = logging.getLogger("dayjob.job")
-    logger.propagate = False
-    logger.addHandler(_LogForwarder(connection))
-
-
-class _LogForwarder(logging.Handler):
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._connection.send(Logged(record.levelno, clean_error(self.format(record))))
-        except Exception:
-            self.handleError(record)

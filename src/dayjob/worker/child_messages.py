@@ -41,7 +41,8 @@ class Start(Message):
     job: dict[str, Any]
     cancelled: Reason | None
     shutting_down: Reason | None
-    log_level: int
+    log_levels: dict[str, int]
+    """The levels of the worker's loggers that have one of their own. The root logger's name is empty."""
     on_unknown: OnUnknown
 
 
@@ -61,20 +62,29 @@ class ShuttingDown(Message):
 # From the child.
 
 
-class Started(Message):
+class FromRun(Message):
+    """A message of a run. The worker ignores it unless this is the claim that the child runs."""
+
+    claim: bytes
+
+
+class Started(FromRun):
     """The child started the job. From here on, the end of the process ends the attempt."""
 
 
-class Progressed(Message):
+class Called(FromRun):
+    """The child calls the handler: the modules are imported, and the lifespan is entered."""
+
+
+class Progressed(FromRun):
     fraction: float
     text: str
 
 
 class Logged(Message):
-    """A record of ``ctx.log``."""
+    """A log record of any logger. A record of ``ctx.log`` has the fields of its job."""
 
-    level: int
-    text: str
+    record: dict[str, Any]
 
 
 class FollowUp(NewJob, frozen=True):
@@ -85,7 +95,7 @@ class FollowUp(NewJob, frozen=True):
     id: str | None = None
 
 
-class Ended(Message):
+class Ended(FromRun):
     """The outcome of the job."""
 
     transition: Transition
@@ -97,7 +107,7 @@ class Ended(Message):
 
 
 FromWorker = Start | Cancelled | ShuttingDown
-FromChild = Started | Progressed | Logged | Ended
+FromChild = Started | Called | Progressed | Logged | Ended
 
 _from_worker: msgpack.Decoder[FromWorker] = msgpack.Decoder(FromWorker)
 _from_child: msgpack.Decoder[FromChild] = msgpack.Decoder(FromChild)
@@ -134,6 +144,11 @@ def from_child(data: bytes) -> FromChild:
     return _from_child.decode(data)
 
 
+def claim_of(job: Job) -> bytes:
+    """Return the name of a claim in messages: the job's key and the key of its claim."""
+    return job.key + job.claim
+
+
 def packed_job(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _JOB_FIELDS}
 
@@ -146,6 +161,7 @@ def packed(settlement: Settlement) -> Ended:
     """Return the message of a settlement. Raise if a follow-up job or a kv write is invalid."""
     error = settlement.error
     ended = Ended(
+        claim=claim_of(settlement.job),
         transition=settlement.transition,
         error=None
         if error is None

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from dayjob.context import Context
 from dayjob.errors import DayjobError
+from dayjob.worker.child_logs import log_from_child
 from dayjob.worker.child_main import serve
 from dayjob.worker.child_messages import (
+    Called,
     Cancelled,
     Ended,
     Frames,
@@ -24,6 +26,7 @@ from dayjob.worker.child_messages import (
     Progressed,
     Start,
     Started,
+    claim_of,
     frame,
     from_child,
 )
@@ -146,17 +149,19 @@ class ChildProcess(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         message = from_child(data)
+        if isinstance(message, Logged):
+            log_from_child(message.record)
+            return
         context, reply = self._context, self._reply
-        if context is None or reply is None or reply.done():
+        if context is None or reply is None or reply.done() or message.claim != claim_of(context.job):
             return
         if isinstance(message, Started):
             self._started = True
+        elif isinstance(message, Called):
             if self._on_start is not None:
                 self._on_start()
         elif isinstance(message, Progressed):
             context.progress(message.fraction, message.text)
-        elif isinstance(message, Logged):
-            context.log.log(message.level, "%s", message.text)
         else:
             self._has_run = True
             reply.set_result(message)

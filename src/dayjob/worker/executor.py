@@ -29,9 +29,10 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, shown
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
-from dayjob.runtime import entropy
+from dayjob.runtime import entropy, process
 from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
+from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
 
 
@@ -104,7 +105,7 @@ _TRIES = re.compile(r"Unknown(?:Task|Parameter): try (\d+) of ")
 
 
 class ProcessRunner(Protocol):
-    """Runs a job in a child process. ``on_start`` is called when a child has started it."""
+    """Runs a job in a child process. ``on_start`` is called when a child calls its handler."""
 
     async def run(
         self, task: AnyTask, context: Context, on_start: Callable[[], None] | None = None
@@ -142,6 +143,7 @@ class Executor:
         self._host_cancels = host_cancels
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
+        self._pid = process.pid
 
     async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
         """Return the settlement of the run, or None if the claim was lost. Call it in ``worker_task``."""
@@ -176,6 +178,8 @@ class Executor:
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
+            if process.pid != self._pid:
+                end_forked(None)
             run.stop_timer()
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
@@ -206,7 +210,7 @@ class Executor:
         return await result if inspect.isawaitable(result) else result
 
     async def _in_child(self, task: AnyTask, context: Context, on_start: Callable[[], None]) -> Any:
-        """Return the result from a child process. The timeout starts when a child has started the job."""
+        """Return the result from a child process. The timeout starts when a child calls the handler."""
         outcome = await self._processes.run(task, context, on_start)
         if outcome.transition is not Transition.ACK:
             raise ChildFailed(outcome)
@@ -221,6 +225,8 @@ class Executor:
             return await call()
 
     def _failure(self, task: AnyTask, run: Run, error: BaseException, timeout: float | None) -> Settlement:
+        if process.pid != self._pid:
+            end_forked(error)
         job = run.job
         if isinstance(error, asyncio.CancelledError):
             current = asyncio.current_task()

@@ -16,6 +16,7 @@ from dayjob.context import Context
 from dayjob.errors import InvalidState
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.worker.child_logs import log_levels
 from dayjob.worker.child_main import STOP_TIMEOUT
 from dayjob.worker.child_messages import ShuttingDown, Start, packed_job, unpacked
 from dayjob.worker.child_process import MAIN_GUARD, ChildProcess, NotStarted, ProcessDied, call_on
@@ -39,7 +40,7 @@ class ProcessPool:
     async def run(
         self, task: AnyTask, context: Context, on_start: Callable[[], None] | None = None
     ) -> Settlement:
-        """Return the settlement of the job. ``on_start`` is called when a child has started it.
+        """Return the settlement of the job. ``on_start`` is called when a child calls its handler.
 
         If the caller is cancelled, the process is killed at once.
         """
@@ -126,7 +127,7 @@ class ProcessPool:
             job=packed_job(context.job),
             cancelled=context.cancelled.reason,
             shutting_down=context.shutting_down.reason,
-            log_level=context.log.getEffectiveLevel(),
+            log_levels=log_levels(),
             on_unknown=self._on_unknown,
         )
 

@@ -14,6 +14,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from dayjob.runtime import process
+from dayjob.worker.forked_process import end_forked
+
 
 class Call:
     """One function call for a thread."""
@@ -37,6 +40,7 @@ class ThreadPool:
         self._idle = 0
         self._started = 0
         self._loop = asyncio.get_running_loop()
+        self._pid = process.pid
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Return the function's result. If the caller is cancelled, the thread is abandoned and replaced."""
@@ -71,6 +75,8 @@ class ThreadPool:
             result = call.variables.run(call.function)
         except BaseException as raised:
             error = raised
+        if process.pid != self._pid:
+            end_forked(error)
         try:
             with suppress(RuntimeError):  # The loop is closed, so no caller waits.
                 self._loop.call_soon_threadsafe(self._done, call, result, error)

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
     ("way", "reason"),
     [
         ("exit", "the process that ran the job ended with exit code 1"),
+        ("close", "the process that ran the job ended with exit code 1"),
         ("null", "the process that ran the job was killed by signal 11 (SIGSEGV)"),
         ("SIGABRT", f"the process that ran the job was killed by signal {signal.SIGABRT:d} (SIGABRT)"),
         ("SIGKILL", "the process that ran the job was killed by signal 9 (SIGKILL) (out of memory?)"),

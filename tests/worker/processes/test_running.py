@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +14,9 @@ import pytest
 
 from dayjob import App, Context, JobState
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.process_pool import ProcessPool
-from tests.support.workers import record, run_until_idle
+from tests.support.workers import pause, record, run_until_idle, with_timeout
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.observe import (
     after,
@@ -196,6 +199,57 @@ async def test_the_timeout_starts_when_a_child_has_started_the_job(
     jobs = [await record(await app.opened(), handle.id) for handle in handles]
     assert all(str(job.last_error).startswith("TimeoutError: timed out after 0.5 s") for job in jobs)
     assert len(started) == 3, "each had its turn in a child"
+
+
+SLOW_TO_IMPORT = """
+import os
+from contextlib import asynccontextmanager
+from dayjob import App
+
+def pass_gate(name):
+    if os.environ["IMPORTED_BY"] != str(os.getpid()):
+        open(os.path.join(os.path.dirname(__file__), name)).read()
+
+@asynccontextmanager
+async def lifespan(app):
+    pass_gate("lifespan")
+    yield
+
+pass_gate("import")
+app = App("memory://", lifespan=lifespan)
+
+@app.task(pool="process", timeout=1)
+def predict() -> int:
+    return 1
+"""
+
+
+async def test_the_timeout_starts_after_the_import_and_the_lifespan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text(SLOW_TO_IMPORT)
+    monkeypatch.setenv("IMPORTED_BY", str(os.getpid()))
+    monkeypatch.syspath_prepend(tmp_path)
+    slow = importlib.import_module("slow_to_import")
+    for gate in ("import", "lifespan"):
+        os.mkfifo(tmp_path / gate)
+    started: list[bool] = []
+    await slow.predict.aenqueue()
+    [job] = await (await slow.app.opened()).claim(["default"])
+    pool = ProcessPool(slow.app, 1)
+    try:
+        context = Context(job, shutting_down=StopSignal())
+        running = asyncio.create_task(pool.run(slow.predict, context, lambda: started.append(True)))
+        for gate in ("import", "lifespan"):
+            opened = await with_timeout(asyncio.to_thread(os.open, tmp_path / gate, os.O_WRONLY))
+            await pause(0.2)
+            assert started == [], f"the timeout started before the {gate}"
+            os.close(opened)
+        assert (await with_timeout(running)).result == b"1"
+        assert started == [True]
+    finally:
+        await pool.close()
+        await slow.app.close()
 
 
 async def test_large_arguments_and_results_pass(app: App) -> None:

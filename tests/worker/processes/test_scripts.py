@@ -1,4 +1,4 @@
-"""Scripts whose own tasks run in child processes."""
+"""Scripts whose own tasks run in child processes, or fork processes."""
 
 from __future__ import annotations
 
@@ -62,6 +62,51 @@ if __name__ == "__main__":
     asyncio.run(Worker(app).run())
 """
 
+ENQUEUING = """
+@app.task(pool="process")
+def enqueue() -> str:
+    return double.enqueue(1).id
+
+@app.task(pool="process")
+async def aenqueue() -> str:
+    return (await double.aenqueue(1)).id
+
+@app.task(pool="process")
+def follow_up(ctx: Context) -> None:
+    ctx.then(double.bind(1))
+
+if __name__ == "__main__":
+    handles = [task.enqueue() for task in (enqueue, aenqueue, follow_up)]
+    asyncio.run(Worker(app).run_until_idle())
+    for handle in handles:
+        job = app.call(lambda: app.broker.get(handle.id))
+        print(job.state.value, (job.last_error or "").partition("\\n")[0])
+    print(app.call(lambda: app.broker.stats("default")).done)
+"""
+
+FORKING = """
+def fork(way: str) -> int:
+    child = os.fork()
+    if child == 0:
+        if way == "exit":
+            sys.exit(7)
+        if way == "raise":
+            raise ValueError("the helper fails")
+        return -1
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+@app.task
+async def fork_async(way: str) -> int:
+    return fork(way)
+
+if __name__ == "__main__":
+    sys.stderr = open(os.devnull, "w")
+    kinds = (app.task(fork), fork_async)
+    handles = [task.enqueue(way) for task in kinds for way in ("exit", "raise", "return")]
+    asyncio.run(Worker(app).run_until_idle())
+    print([handle.result(timeout=10) for handle in handles])
+"""
+
 
 def script(tmp_path: Path, text: str, url: str) -> list[str]:
     file = tmp_path / "errands.py"
@@ -90,6 +135,22 @@ async def test_a_script_without_a_main_guard_gets_the_remedy(tmp_path: Path, url
     output = await run_script(script(tmp_path, UNGUARDED, url))
     assert "ended with exit code 1 before it started the job" in output
     assert 'put `if __name__ == "__main__":` before' in output
+
+
+async def test_a_child_refuses_to_enqueue_in_memory(tmp_path: Path) -> None:
+    """Its memory is not the worker's, so the job would be lost. Follow-ups are stored by the worker."""
+    output = await run_script(script(tmp_path, ENQUEUING, "memory://shop"))
+    refused = (
+        "scheduled dayjob.errors.InvalidState: memory://shop: its jobs are in the memory of the worker, and "
+        "this is a child process: enqueue with ctx.then(task.bind(...)), or use sqlite:///"
+    )
+    assert output.splitlines()[-4:] == [refused, refused, "done ", "2"]
+
+
+async def test_a_process_forked_in_a_thread_or_a_coroutine_ends_with_the_handler(
+    tmp_path: Path, url: str
+) -> None:
+    assert await run_script(script(tmp_path, FORKING, url)) == f"{[7, 1, 0] * 2}\n"
 
 
 @pytest.mark.parametrize("text", [STALLING, IDLING], ids=["busy", "idle"])
