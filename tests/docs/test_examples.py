@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("quickstart", "tasks", "recurring", "broker", "engines", "object-storage", "testing")
+PAGES = ("quickstart", "tasks", "worker", "recurring", "broker", "engines", "object-storage", "testing")
 """The pages whose examples need no server and no further file."""
 
 
@@ -34,5 +34,6 @@ def test_the_example_runs(heading: str, program: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, ""), heading
+    unexpected = [line for line in done.stderr.splitlines() if not line.startswith("Job ")]
+    assert (done.returncode, unexpected) == (0, []), heading  # A worker logs the jobs that fail.
     print(done.stdout)

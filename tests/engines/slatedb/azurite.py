@@ -43,7 +43,8 @@ class Azurite:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if "successfully listens" in line:
-                Thread(target=self._process.stdout.read, daemon=True).start()  # It logs every request.
+                self._log = Thread(target=self._process.stdout.read, daemon=True)  # Every request.
+                self._log.start()
                 return int(line.rpartition(":")[2])
         raise AssertionError("Azurite has ended without a port")
 
@@ -72,3 +73,6 @@ class Azurite:
     def close(self) -> None:
         self._process.terminate()
         self._process.wait(30)
+        self._log.join(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()

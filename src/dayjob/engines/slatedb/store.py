@@ -96,7 +96,6 @@ class SlateStore(Store):
         if other != key and self.archive.has(key, self._archived):
             other = key
         if other is not None:
-            # The reply promises a stored job. A commit shows that no other process has taken over since.
             self.write_batch.confirm()
             return other
         if key <= self.newest:
@@ -116,7 +115,10 @@ class SlateStore(Store):
         return None
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        return self.active.reserved_ids(keys, now)
+        reserved = self.active.reserved_ids(keys, now)
+        if reserved:
+            self.write_batch.confirm()
+        return reserved
 
     def reserve_ids(self, reserving: Sequence[bytes], until: int) -> None:
         for key in reserving:

@@ -30,7 +30,10 @@ class WriteBatch:
         self.staged[key] = None
 
     def confirm(self) -> None:
-        """Stage a row without a change, so that the next reply waits for a commit."""
+        """Stage a row without a change, so that the reply waits for a commit.
+
+        It promises a stored job. The commit shows that no other process has taken over since.
+        """
         self.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
 
     async def get(self, key: bytes) -> bytes | None:
