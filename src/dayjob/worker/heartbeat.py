@@ -61,7 +61,10 @@ class Heartbeat:
 
     async def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        await in_thread(self._thread.join)
+        try:
+            await in_thread(self._thread.join)
+        finally:
+            self._thread.join()  # Also if this is cancelled, no thread is left behind.
         self._loop.close()
 
     def _serve(self) -> None:

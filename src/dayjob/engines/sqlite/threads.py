@@ -105,7 +105,10 @@ class StoreThread:
         """Run the waiting calls, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        await in_thread(self._thread.join)
+        try:
+            await in_thread(self._thread.join)
+        finally:
+            self._thread.join()  # Also if this is cancelled, no thread is left behind.
         self.disconnect()
 
     def _run(self) -> None:
