@@ -7,12 +7,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 Answer = TypeVar("Answer")
 
 
 class CallThreads(ThreadPoolExecutor):
     """Runs each call in a new daemon thread. A subclass, since event loops take no other default executor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: WeakSet[Thread] = WeakSet()
 
     def submit(self, fn: Callable[..., Answer], /, *args: Any, **kwargs: Any) -> Future[Answer]:
         future: Future[Answer] = Future()
@@ -27,10 +32,18 @@ class CallThreads(ThreadPoolExecutor):
             else:
                 future.set_result(result)
 
-        Thread(target=run, name="dayjob-call", daemon=True).start()
+        thread = Thread(target=run, name="dayjob-call", daemon=True)
+        thread.start()
+        self._calls.add(thread)
         return future
 
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for thread in list(self._calls) if wait else ():
+            thread.join()
 
-async def in_thread(function: Callable[[], Answer]) -> Answer:
-    """Return the function's result. Calls that never end may occupy the loop's default executor."""
-    return await asyncio.get_running_loop().run_in_executor(CallThreads(), function)
+
+async def joined(thread: Thread) -> None:
+    """Wait for the thread's end, also if this is cancelled. Stuck calls may occupy the default executor."""
+    with CallThreads() as waiter:
+        await asyncio.get_running_loop().run_in_executor(waiter, thread.join)

@@ -21,7 +21,7 @@ from dayjob.broker import Broker
 from dayjob.errors import DayjobError
 from dayjob.model.durations import Duration
 from dayjob.runtime.clock import SYSTEM
-from dayjob.runtime.threads import in_thread
+from dayjob.runtime.threads import joined
 from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
 
@@ -61,10 +61,7 @@ class Heartbeat:
 
     async def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        try:
-            await in_thread(self._thread.join)
-        finally:
-            self._thread.join()  # Also if this is cancelled, no thread is left behind.
+        await joined(self._thread)
         self._loop.close()
 
     def _serve(self) -> None:

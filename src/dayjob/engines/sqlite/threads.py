@@ -22,7 +22,7 @@ from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.store import run_now
 from dayjob.errors import Closed, DayjobError, EngineFenced
 from dayjob.runtime.signals import Signals, Topic
-from dayjob.runtime.threads import in_thread
+from dayjob.runtime.threads import joined
 
 Reply = TypeVar("Reply")
 Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
@@ -105,10 +105,7 @@ class StoreThread:
         """Run the waiting calls, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        try:
-            await in_thread(self._thread.join)
-        finally:
-            self._thread.join()  # Also if this is cancelled, no thread is left behind.
+        await joined(self._thread)
         self.disconnect()
 
     def _run(self) -> None:
