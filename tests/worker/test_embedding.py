@@ -190,6 +190,7 @@ async def test_the_end_of_asyncio_run_releases_running_jobs(app: App, outside: B
     background: list[asyncio.Task[None]] = []
     await asyncio.to_thread(asyncio.run, host())
     await assert_released(outside, handle.id)
+    await assert_no_job_waits_for_the_ended_worker(outside)
 
 
 async def test_outcomes_that_are_not_stored_yet_survive_the_end_of_asyncio_run(
@@ -213,6 +214,20 @@ async def test_outcomes_that_are_not_stored_yet_survive_the_end_of_asyncio_run(
     states = [(await record(outside, handle.id)).state for handle in handles]
     assert states.count(JobState.DONE) == len(ended)
     assert set(states) <= {JobState.DONE, JobState.PENDING}
+    await assert_no_job_waits_for_the_ended_worker(outside)
+
+
+async def assert_no_job_waits_for_the_ended_worker(broker: Broker) -> None:
+    """A claim of the worker may still wait in the storage. The next job is not lost to it."""
+    await broker.claim("default", limit=100)
+    new = await broker.enqueue("default")
+    claimed: list[str] = []
+
+    async def found() -> bool:
+        claimed.extend(job.id for job in await broker.claim("default", limit=100))
+        return new.id in claimed
+
+    await until(found)
 
 
 async def test_a_worker_in_a_thread_is_stopped_from_outside(app: App, outside: Broker, long: Any) -> None:

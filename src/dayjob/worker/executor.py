@@ -52,6 +52,8 @@ class Run(Struct, eq=False):
     meter: RunMeter | None = None
     abandoned: bool = False
     """Whether the run was settled though its handler did not end."""
+    outcome: Settlement | None = None
+    """The settlement to store, from the end of the run on."""
     _timer: asyncio.TimerHandle | None = None
 
     def cancel_requested(self) -> None:

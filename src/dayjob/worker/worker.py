@@ -328,7 +328,11 @@ class Worker:
     async def _deregister(self) -> None:
         assert self._registration is not None
         try:
-            await self._registration.leave(self._broker)
+            if self._serving_cancelled():
+                async with self._heartbeat_broker() as broker:
+                    await self._registration.leave(broker)
+            else:
+                await self._registration.leave(self._broker)
         except DayjobError as error:
             _log.warning("worker %s could not be deregistered: %s", self.id, error)
 
@@ -470,6 +474,7 @@ class Worker:
 
     def _settle(self, run: Run, settlement: Settlement) -> None:
         self._unsettled += 1
+        run.outcome = settlement
         self._settler.put(run, settlement)
 
     def _settled(self, batch: Batch, results: Sequence[SettleResult]) -> None:
@@ -535,6 +540,19 @@ class Worker:
             self._settler.abort()
         stopping_now.cancel()
         slots.close()
+        if self._serving_cancelled() and self._runs:
+            await self._settle_apart()
+
+    async def _settle_apart(self) -> None:
+        """Store the outcomes that are left, by a new broker: the host cancelled the tasks of the other."""
+        left = [run for run in self._runs.values() if not run.lost]
+        try:
+            async with asyncio.timeout(_INTERRUPT_TIMEOUT), self._heartbeat_broker() as broker:
+                await broker.settle_many(
+                    [run.outcome or Settlement(run.job, Transition.RELEASE) for run in left]
+                )
+        except (DayjobError, TimeoutError) as error:
+            _log.warning("%d outcomes could not be stored, so their leases expire: %s", len(left), error)
 
 
 def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:

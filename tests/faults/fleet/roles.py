@@ -115,4 +115,4 @@ async def work(url: str, log_path: str, options: dict[str, Any]) -> None:
         async def log(event: Event) -> None:
             event_log.write(event.name, event.id)
 
-    await worker.run()
+    await worker.run(signals=True)

@@ -66,7 +66,7 @@ async def impatient(impatient_url: str) -> AsyncIterator[Broker]:
 
 
 async def test_a_repeated_enqueue_with_the_same_id(broker: Broker, impatient: Broker, outage: Outage) -> None:
-    begun = asyncio.create_task(outage.starts_after("insert"))
+    begun = asyncio.create_task(outage.starts_after("insert_reserving"))
     id = id_text(new_key())
     with pytest.raises(EngineUnavailable):
         await impatient.enqueue("q", b"x", id=id)
