@@ -305,22 +305,29 @@ class App:
         await self.close()
 
     def __enter__(self) -> Self:
-        self.call(self.open)
+        self._bridge.enter()
+        try:
+            self.call(self.open)
+        except BaseException:
+            self._bridge.leave()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.call(self.close)
-        self._bridge.stop()
+        self._bridge.leave(self.close)
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Run a coroutine of this app for synchronous code, and return its result."""
-        loop = _running_loop()
-        if loop is not None and (loop in self._brokers or self._bridge.is_on(loop)):
+    def call(self, work: Callable[[], Coroutine[Any, Any, Answer]], keep_open: bool = True) -> Answer:
+        """Run a coroutine of this app for synchronous code, and return its result.
+
+        ``with app:`` in another thread does not close the app before the end of the call, unless
+        ``keep_open`` is false: then the call raises ``Closed``.
+        """
+        if _running_loop() is not None:
             raise InvalidState(
-                "the app runs on this event loop, and a synchronous call would block it: "
-                "use aenqueue, aresult and the other async methods here"
+                "an event loop runs in this thread, and a synchronous call would block it: "
+                "use aenqueue, aresult and the other async methods here, or call in asyncio.to_thread"
             )
-        return self._bridge.run(work)
+        return self._bridge.run(work, keep_open)
 
     # For tasks.
 

@@ -46,7 +46,7 @@ class JobHandle(Generic[R]):
         return await (await self._app.opened()).wait(self.id, timeout)
 
     def wait(self, timeout: Duration | None = None) -> Waited:
-        return self._app.call(lambda: self.await_end(timeout))
+        return self._app.call(lambda: self.await_end(timeout), keep_open=False)
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Wait for the job and return the result of its task.
@@ -76,7 +76,7 @@ class JobHandle(Generic[R]):
         return result
 
     def result(self, timeout: Duration | None = None) -> R:
-        return self._app.call(lambda: self.aresult(timeout))
+        return self._app.call(lambda: self.aresult(timeout), keep_open=False)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created})"

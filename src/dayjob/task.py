@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -377,6 +378,6 @@ def _first_is_context(function: Callable[..., Any]) -> bool:
     if not parameters:
         return False
     annotation = parameters[0].annotation
-    if isinstance(annotation, str):
+    if isinstance(annotation, str) or get_args(annotation):
         annotation = hints_of(function).get(parameters[0].name)
-    return annotation is Context
+    return annotation is Context or set(get_args(annotation)) == {Context, NoneType}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,15 @@ from dayjob import (
     App,
     Broker,
     BrokerConfig,
+    Closed,
     ConfigError,
     InvalidState,
+    JobHandle,
     JobState,
     QueueConfig,
     Retention,
     Task,
+    Waited,
     Worker,
 )
 from tests.support.app_runs import ajobs, arun, job, jobs, run
@@ -200,7 +204,15 @@ def test_brokers_of_closed_event_loops_are_closed(adding: Adding) -> None:
     assert len(jobs(adding.app)) == 10
 
 
-async def test_a_synchronous_call_on_the_apps_own_loop_raises_with_the_remedy(adding: Adding) -> None:
+@pytest.mark.parametrize("used_before", [False, True])
+async def test_a_synchronous_call_on_an_event_loop_raises_with_the_remedy(
+    adding: Adding, used_before: bool
+) -> None:
+    if not used_before:
+        with pytest.raises(InvalidState, match="use aenqueue"):
+            adding.task.enqueue(1)
+        with pytest.raises(InvalidState, match="async methods"), adding.app:
+            pass
     async with adding.app:
         with pytest.raises(InvalidState, match="use aenqueue"):
             adding.task.enqueue(1)
@@ -242,24 +254,24 @@ def test_an_app_is_usable_after_an_interrupted_call(adding: Adding) -> None:
     assert handle.status() is JobState.PENDING
 
 
-def test_closing_an_app_wakes_the_threads_that_wait_on_it(adding: Adding) -> None:
-    ended: list[BaseException] = []
+@pytest.mark.parametrize("method", ["wait", "result"])
+def test_closing_an_app_wakes_the_threads_that_wait_on_it(
+    adding: Adding, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waiting = threading.Event()
+    await_end = JobHandle.await_end
 
-    def wait() -> None:
-        handle = adding.task.enqueue(1)
+    async def signalled(handle: JobHandle[Any], timeout: Any = None) -> Waited:
         waiting.set()
-        try:
-            handle.wait()
-        except BaseException as error:
-            ended.append(error)
+        return await await_end(handle, timeout)
 
-    with adding.app:
-        thread = threading.Thread(target=wait, daemon=True)
-        thread.start()
-        assert waiting.wait(20)
-    thread.join(20)
-    assert len(ended) == 1
+    monkeypatch.setattr(JobHandle, "await_end", signalled)
+    with ThreadPoolExecutor(1) as pool:
+        with adding.app:
+            call = pool.submit(getattr(adding.task.enqueue(1), method))
+            assert waiting.wait(20)
+        with pytest.raises(Closed):
+            call.result(20)
 
 
 FORK = """\

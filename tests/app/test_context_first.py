@@ -75,14 +75,25 @@ def test_the_context_parameter_is_found_by_any_spelling_of_the_annotation(memory
         return wrapper
 
     @memory_app.task
+    def optional(ctx: Context | None, a: int) -> None:
+        got.append((type(ctx), a))
+
+    @memory_app.task
+    def defaulted(ctx: Context | None = None, a: int = 0) -> None:
+        got.append((type(ctx), a))
+
+    @memory_app.task
     @recorded
     def wrapped(ctx: Context, a: int) -> None:
         got.append((type(ctx), a))
 
-    for task in (qualified, memory_app.task(plain), wrapped):
+    for task in (qualified, memory_app.task(plain), wrapped, optional, defaulted):
         task.enqueue(1)
     run(memory_app)
-    assert got == [(Context, 1)] * 3
+    assert got == [(Context, 1)] * 5
+    optional(1)
+    defaulted(a=1)
+    assert got == [(Context, 1)] * 7
 
 
 def test_a_context_that_is_not_first_is_refused_like_any_value(memory_app: App) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
 from dayjob.cli.worker.restart_watcher import SourceFiles
 from dayjob.runtime.process import rss
-from tests.cli.processes import Command, Start, eventually, is_gone, starting, with_broker
+from tests.cli.processes import BOUND, Command, Start, eventually, is_gone, starting, with_broker
 
 JOBS = """
     import asyncio, os
@@ -134,6 +135,25 @@ def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: P
     )
     assert "\nTraceback" in output
     assert "\x1b" not in output
+
+
+@pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
+@pytest.mark.parametrize("more", [(), ("--processes", "1"), ("--log-format", "json")])
+def test_a_worker_with_closed_standard_streams_runs_its_jobs(
+    project: Project, closed: tuple[int, ...], more: tuple[str, ...]
+) -> None:
+    done = [*project.enqueue("greet", "greetings", ADA), *project.enqueue("pid", "processes", b"{}")]
+    project.write(
+        "jobs.py",
+        f"{dedent(JOBS)}\n@app.task(name='pid', queue='processes', pool='process')\n"
+        "def pid() -> int:\n    print('in the child')\n    return os.getpid()\n",
+    )
+    closing = "; ".join(f"os.close({descriptor})" for descriptor in closed)
+    command = ("-m", "dayjob", "worker", "jobs:app", "--burst", *more)
+    start = f"import os, sys; {closing}; os.execv(sys.executable, [sys.executable, *{command!r}])"
+    ended = subprocess.run([sys.executable, "-c", start], cwd=project.folder, timeout=BOUND)
+    assert ended.returncode == 0
+    assert [project.job(id).state for id in done] == [JobState.DONE] * 2
 
 
 def test_only_the_given_queues_are_served_and_a_star_means_all(project: Project) -> None:

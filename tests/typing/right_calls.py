@@ -70,6 +70,11 @@ def resize(ctx: Context, path: str, /, *sizes: int, **options: bool) -> None:
     current().log.info("resized")
 
 
+@app.task
+def notify(ctx: Context | None, to: str) -> int:
+    return 0 if ctx is None else ctx.attempt
+
+
 def by_user(user: int) -> str:
     return str(user)
 
@@ -114,6 +119,8 @@ def synchronous() -> None:
     assert_type(fetch.enqueue("https://", tries=5).result(timeout=5), bytes)
     resize.enqueue("a.jpg", 1, 2, 3, sharp=True)
     resize("a.jpg")
+    assert_type(notify.enqueue("ada"), JobHandle[int])
+    assert_type(notify("ada"), int)
     nothing.enqueue(5).result()
     raw.enqueue(b"bytes")
     assert_type(anything.enqueue(5), JobHandle[int])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import click
 
 from dayjob._version import __version__
@@ -24,6 +28,16 @@ from dayjob.cli.workers import workers
 @click.version_option(__version__, prog_name="dayjob")
 def main() -> None:
     """Durable background jobs for Python, on the storage you have."""
+    _open_closed_streams()
+
+
+def _open_closed_streams() -> None:
+    """Open ``/dev/null`` for closed standard streams, so that no file or socket takes their descriptors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115 - open until the process ends
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 for command in (

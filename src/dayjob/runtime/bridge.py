@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Coroutine
-from threading import Lock, Thread
+from concurrent.futures import CancelledError, Future
+from threading import RLock, Thread, main_thread
 from typing import Any, TypeVar
 
-Answer = TypeVar("Answer")
+from dayjob.errors import Closed, InvalidState
+from dayjob.runtime.threads import CallThreads
 
+Answer = TypeVar("Answer")
+Work = Callable[[], Coroutine[Any, Any, Answer]]
+
+_log = logging.getLogger("dayjob.bridge")
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
 
 
@@ -28,53 +36,139 @@ class Bridge:
 
     def reset(self) -> None:
         """Reset in a forked child: the thread, which may hold the lock, exists in the parent only."""
-        self._lock = Lock()
+        self._lock = RLock()  # A signal handler may enqueue while its thread holds the lock.
+        self._users = 0
+        self._close: Work[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
 
-    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether this is the bridge's loop."""
-        return loop is self._loop
+    def run(self, work: Work[Answer], keep_open: bool = True) -> Answer:
+        """Run the coroutine on the bridge's loop and wait for it in this thread.
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Run the coroutine on the bridge's loop and wait for it in this thread."""
-        future = asyncio.run_coroutine_threadsafe(work(), self.start())
+        The call is a use, unless ``keep_open`` is false: then it raises ``Closed`` when the last user leaves.
+        """
+        if not keep_open:
+            return self._run(work)
+        self.enter()
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            return self._run(work)
+        finally:
+            try:
+                self.leave()
+            except Exception:
+                _log.exception("%s: the app could not be closed", self._name)
+
+    def _run(self, work: Work[Answer]) -> Answer:
+        loop: asyncio.AbstractEventLoop | None = None
+        try:
+            with self._lock:  # The loop, if it ends, ends after this call has begun on it.
+                loop = self.start()
+                future = asyncio.run_coroutine_threadsafe(work(), loop)
+            return _result(future)
+        except CancelledError:
+            if loop is self._loop:
+                raise
+            raise Closed(f"{self._name}: the app was closed during the call: call again to open it") from None
+        except RuntimeError as error:
+            if main_thread().is_alive() or "shutdown" not in str(error):
+                raise
+            raise InvalidState(
+                "the interpreter is ending and starts no more threads, so the app can't open and nothing was "
+                "stored: enqueue before the program ends, or open the app before"
+            ) from error
+
+    def enter(self) -> None:
+        """Begin a use. The loop runs until the last user has left."""
+        with self._lock:
+            self._users += 1
+
+    def leave(self, close: Work[None] | None = None) -> None:
+        """End a use. The last user runs the ``close`` that any user passed, and ends the loop."""
+        with self._lock:
+            self._users = max(self._users - 1, 0)  # A forked child leaves a use that its parent began.
+            self._close = close or self._close
+            if self._users or self._close is None:
+                return
+            close, self._close = self._close, None
+            loop, thread = self._take()
+        if loop is not None:
+            try:
+                _result(asyncio.run_coroutine_threadsafe(close(), loop))
+            finally:
+                _end(loop, thread)
 
     def stop(self, timeout: float | None = None) -> None:
         """End the loop and wait for its thread, up to the timeout. The next ``run`` starts them again."""
         with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout)
+            loop, thread = self._take()
+        if loop is not None:
+            _end(loop, thread, timeout)
 
     def start(self) -> asyncio.AbstractEventLoop:
         """Return the loop, started if it is not running in this process."""
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
-                self._thread.start()
+                _refuse_green_threads()
+                loop = asyncio.new_event_loop()
+                thread = Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except BaseException:
+                    loop.close()
+                    raise
+                self._loop, self._thread = loop, thread
             return self._loop
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
+    def _take(self) -> tuple[asyncio.AbstractEventLoop | None, Thread | None]:
+        taken = self._loop, self._thread
+        self._loop = self._thread = None
+        return taken
+
+
+def _result(future: Future[Answer]) -> Answer:
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.set_default_executor(CallThreads())
+    while True:
         try:
             loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+            break
+        except (SystemExit, KeyboardInterrupt):
+            continue  # Raised by a coroutine. Its caller gets it; the loop serves the others.
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: Thread | None, timeout: float | None = None) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    if thread is not None:
+        thread.join(timeout)
+
+
+def _refuse_green_threads() -> None:
+    """Raise if threads are greenlets: the loop would then run in the thread of all its callers."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        library = "gevent"
+    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
+        library = "eventlet"
+    else:
+        return
+    raise InvalidState(
+        f"{library} has replaced the threads of this process, and synchronous calls need a real one, so "
+        "nothing was stored: serve with threads (such as gunicorn -k gthread), or enqueue in another process"
+    )
 
 
 def _after_fork() -> None:

@@ -14,7 +14,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -22,6 +21,7 @@ from dayjob.broker import Broker
 from dayjob.errors import DayjobError
 from dayjob.model.durations import Duration
 from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.threads import joined
 from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
 
@@ -61,8 +61,7 @@ class Heartbeat:
 
     async def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        with ThreadPoolExecutor(1) as waiter:  # Stuck handlers may occupy the loop's default executor.
-            await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
+        await joined(self._thread)
         self._loop.close()
 
     def _serve(self) -> None:

@@ -25,6 +25,7 @@ from dayjob.errors import Closed, ConfigError, EngineFenced, InvalidState
 from dayjob.model.job import EndedJob, Enqueued
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import this_process
+from dayjob.runtime.threads import CallThreads
 
 Reply = TypeVar("Reply")
 
@@ -50,7 +51,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
 
     async def open(self) -> None:
         """Open the file. It needs no write lock: the caller itself may hold it, in a transaction."""
-        file = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+        file = await asyncio.get_running_loop().run_in_executor(CallThreads(), self._prepare)
         self._owner = Owner(this_process())
         self._writer = Writer(self.settings, file, self.signals, "dayjob-sqlite-writer", self._owner)
         self._reader = Reader(self.settings, file, self.signals, "dayjob-sqlite-reader", self._owner)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -23,6 +22,7 @@ from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.store import run_now
 from dayjob.errors import Closed, DayjobError, EngineFenced
 from dayjob.runtime.signals import Signals, Topic
+from dayjob.runtime.threads import joined
 
 Reply = TypeVar("Reply")
 Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
@@ -105,8 +105,7 @@ class StoreThread:
         """Run the waiting calls, then end the thread and close the connection."""
         self._closed = True
         self._queue.put(None)
-        with ThreadPoolExecutor(1) as waiter:  # The loop's executor may be full of calls that never end.
-            await asyncio.get_running_loop().run_in_executor(waiter, self._thread.join)
+        await joined(self._thread)
         self.disconnect()
 
     def _run(self) -> None:
