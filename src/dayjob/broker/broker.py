@@ -643,6 +643,10 @@ class Broker:
         if self._opened is not None:
             await self._opened.stop_duties()
 
+    async def release_undelivered(self) -> None:
+        """Wait until the jobs of cancelled claims are released. A worker calls it before it ends."""
+        await self._session.release_undelivered()
+
     async def promote(self) -> int:
         """Make due jobs pending and cancel expired ones. Return how many became pending."""
         return await self._session.promote.promote()

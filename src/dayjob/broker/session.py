@@ -192,6 +192,11 @@ class Session:
         await self.stop_duties()
         for batcher in self._batchers:
             await batcher.drain()
+        await self.release_undelivered()
+
+    async def release_undelivered(self) -> None:
+        """Wait until the claims under way have ended, and the jobs of cancelled callers are released."""
+        await self._claim_requests.drain()
         while self._background:
             await asyncio.wait(self._background)
 

@@ -532,7 +532,7 @@ class Worker:
             if run.worker_task is not None:
                 run.abandoned = True
                 self._settle(run, Settlement(run.job, Transition.RELEASE))
-        flushing = asyncio.ensure_future(self._settler.flush())
+        flushing = asyncio.ensure_future(self._flush())
         stopping_now = asyncio.ensure_future(self._stopping_now.wait())
         await asyncio.wait({flushing, stopping_now}, return_when=asyncio.FIRST_COMPLETED)
         if not flushing.done():
@@ -542,6 +542,12 @@ class Worker:
         slots.close()
         if self._serving_cancelled() and self._runs:
             await self._settle_apart()
+
+    async def _flush(self) -> None:
+        """Wait until all outcomes are stored, and the jobs of a cancelled claim are released."""
+        await self._settler.flush()
+        with suppress(DayjobError):  # The storage was closed or taken over.
+            await self._broker.release_undelivered()
 
     async def _settle_apart(self) -> None:
         """Store the outcomes that are left, by a new broker: the host cancelled the tasks of the other."""
