@@ -57,6 +57,7 @@ CALLS: dict[str, Call] = {
     "pause": lambda broker, claim: broker.pause("q"),
     "resume": lambda broker, claim: broker.resume("q"),
     "paused": lambda broker, claim: broker.paused(),
+    "release_undelivered": lambda broker, claim: broker.release_undelivered(),
     "promote": lambda broker, claim: broker.promote(),
     "reap": lambda broker, claim: broker.reap(),
     "sweep": lambda broker, claim: broker.sweep(),
