@@ -9,7 +9,7 @@ import threading
 
 from dayjob.app import App
 from dayjob.context import Context
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, yield_to_loop
 
 URL, DIARY = "SHUTDOWN_JOBS_URL", "SHUTDOWN_JOBS_DIARY"
 
@@ -74,7 +74,7 @@ def build(url: str) -> App:
 
 
 async def _exit() -> None:
-    await asyncio.sleep(0)  # noqa: TID251 - any suspension
+    await yield_to_loop()
     sys.exit(0)
 
 

@@ -51,9 +51,9 @@ def log_from_child(fields: Mapping[str, Any]) -> None:
 # In the child.
 
 
-def forward_logs(offer: Callable[[dict[str, Any]], bool]) -> LogForwarder:
+def forward_logs(try_send: Callable[[dict[str, Any]], bool]) -> LogForwarder:
     """Forward the records of all loggers, and warnings, to the worker."""
-    forwarder = LogForwarder(offer)
+    forwarder = LogForwarder(try_send)
     logging.root.addHandler(forwarder)
     logging.captureWarnings(True)
     return forwarder
@@ -65,17 +65,17 @@ def set_levels(levels: Mapping[str, int]) -> None:
 
 
 class LogForwarder(logging.Handler):
-    """Passes records to ``offer``, which returns False if there is no room. Those records are dropped."""
+    """Passes records to ``try_send``, which returns False if there is no room. Those records are dropped."""
 
-    def __init__(self, offer: Callable[[dict[str, Any]], bool]) -> None:
+    def __init__(self, try_send: Callable[[dict[str, Any]], bool]) -> None:
         super().__init__()
-        self._offer = offer
+        self._try_send = try_send
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.report_dropped()
-            if not self._offer(packed_record(record)):
+            if not self._try_send(packed_record(record)):
                 self._dropped += 1
         except Exception:
             self.handleError(record)
@@ -85,7 +85,7 @@ class LogForwarder(logging.Handler):
         if self._dropped:
             text = "%d log records of a child process were dropped: the worker did not read them in time"
             record = _log.makeRecord(_log.name, logging.WARNING, "", 0, text, (self._dropped,), None)
-            if self._offer(packed_record(record)):
+            if self._try_send(packed_record(record)):
                 self._dropped = 0
 
 

@@ -116,7 +116,7 @@ class Connection:
                 os._exit(1)  # The thread that reads does not notice it.
             self._unsent.clear()
 
-    def offer(self, message: Message) -> bool:
+    def try_send(self, message: Message) -> bool:
         """Send it without a wait, now or later. Return False if too many bytes wait already."""
         data = frame(message)
         with self._sending:
@@ -175,7 +175,7 @@ class Child:
         self._running: Context | None = None
         self._runner = asyncio.Runner()
         self._lifespans: dict[App, Lifespan] = {}
-        self._logs = forward_logs(lambda record: connection.offer(Logged(record)))
+        self._logs = forward_logs(lambda record: connection.try_send(Logged(record)))
         self._log_levels: dict[str, int] = {}
         os.register_at_fork(after_in_child=partial(logging.root.removeHandler, self._logs))
 

@@ -120,7 +120,7 @@ def test_a_worker_that_does_not_read_blocks_no_handler_and_gets_the_number_of_dr
 
     with ours, theirs:
         connection = Connection(theirs)
-        forwarder = LogForwarder(lambda fields: connection.offer(Logged(fields)))
+        forwarder = LogForwarder(lambda fields: connection.try_send(Logged(fields)))
         records = 8 * UNSENT_BYTES // 10_000
         for number in range(records):
             forwarder.handle(logging.makeLogRecord({"msg": f"{number} {'x' * 10_000}"}))
