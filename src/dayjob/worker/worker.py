@@ -28,10 +28,11 @@ from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.runtime.threads import refuse_green_threads
 from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
-from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.process_pool import ProcessPool
@@ -120,6 +121,7 @@ class Worker:
         """The number of runs that have ended and whose outcomes are not stored yet."""
         self._accepted = 0
         self._registration: Registration | None = None
+        self._heartbeat: Heartbeat | None = None
         self._failure: Exception | None = None
 
     # The public interface.
@@ -187,10 +189,14 @@ class Worker:
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
-        """Return why a health check should fail: the worker is not running, or its heartbeats are late."""
-        if self._loop is None or self._registration is None:
+        """Return why a health check should fail: the worker is not running, blocked, or silent."""
+        registration, heartbeat = self._registration, self._heartbeat
+        if self._loop is None or registration is None:
             return "the worker is not running"
-        late = self._registration.silent_for()
+        blocked = 0.0 if heartbeat is None else heartbeat.blocked_for()
+        if blocked > BLOCKED_LIMIT:
+            return f"the event loop has been blocked for {blocked:.0f} s"
+        late = registration.silent_for()
         return None if late is None else f"no heartbeat was stored for {late:.0f} s"
 
     def _set_from_any_thread(self, event: asyncio.Event) -> None:
@@ -206,6 +212,7 @@ class Worker:
         """Start the worker in a task of its own, so that a cancelled caller does not cancel its drain."""
         if self._loop is not None:
             raise InvalidState(f"worker {self.name!r} is already running: create another one")
+        refuse_green_threads("a worker needs real ones, so it was not started: run it in another process")
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(until_idle, signals))
         return self._serving
@@ -275,9 +282,9 @@ class Worker:
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
-        heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
-            self._replaced,
+        heartbeat = self._heartbeat = Heartbeat(
+            self._heartbeat_broker, lambda: list(self._runs.values()), self._slots.take_waiting, self._lease,
+            registration, self._replaced, self._forget,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -517,9 +524,8 @@ class Worker:
         self._stopping.set()
         self._shutting_down.set("shutdown")
         slots = self._slots
-        for run in slots.waiting:
+        for run in slots.take_waiting():
             self._settle(run, Settlement(run.job, Transition.RELEASE))
-        slots.waiting.clear()
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
             _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))
