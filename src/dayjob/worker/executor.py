@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.context import Context, enter
@@ -24,7 +25,7 @@ from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import UnknownParameter, encode
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.model.job import Job
+from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, shown
 from dayjob.model.retry import Retry
@@ -184,6 +185,9 @@ class Executor:
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
+            attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
+            settlement = replace(settlement, max_attempts=attempts)
         return None if run.lost else settlement
 
     def _call(self, task: AnyTask, run: Run, timeout: float | None) -> Callable[[], Awaitable[Any]]:
