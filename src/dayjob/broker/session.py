@@ -124,7 +124,7 @@ class Session:
             self._settle, timeout=timeout, weigh=ops_weight
         )
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
-        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self._cancel, timeout=timeout)
+        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
         self._batchers: tuple[CallBatcher[Any, Any], ...] = (
             self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
@@ -362,7 +362,7 @@ class Session:
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
         return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
 
-    async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
+    async def cancel_all(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
         outcomes = await self.storage.write(
             partial(self.engine.cancel, keys, self._retention, self.storage.now())

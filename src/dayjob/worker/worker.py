@@ -20,7 +20,7 @@ from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
-from dayjob.events import OUTCOMES, Event
+from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import EndedJob, Job, JobState
 from dayjob.model.lifecycle import Transition
@@ -76,7 +76,9 @@ class Worker:
         *,
         unknown_task: OnUnknown = "release",
         max_jobs: int | None = None,
+        log_jobs: bool = False,
     ) -> None:
+        """``log_jobs`` logs a line at the level info for each run, also for those that succeed."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
         for queue in queues or ():
@@ -104,6 +106,7 @@ class Worker:
         self._lease = lease
         self._unknown_task: OnUnknown = unknown_task
         self._max_jobs = max_jobs
+        self._log_jobs = log_jobs
         self._clock = app.clock or SYSTEM
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -259,7 +262,7 @@ class Worker:
         self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool, signals: bool
     ) -> None:
         queues = self._served_queues()
-        log_outcomes(self.app)
+        log_outcomes(self.app, logging.INFO if self._log_jobs else logging.DEBUG)
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
@@ -312,9 +315,16 @@ class Worker:
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
     def _served_queues(self) -> tuple[str, ...]:
-        if self.queues is not None:
-            return self.queues
         queues = self.app.queues()
+        if self.queues is not None:
+            unused = [queue for queue in self.queues if queue not in queues]
+            if unused:
+                _log.warning(
+                    "no task or handler of app %s uses the queue%s %s: it has %s", self.app.name,
+                    "s" if len(unused) > 1 else "", ", ".join(map(repr, unused)),
+                    ", ".join(map(repr, queues)) or "no tasks: import the modules that define them",
+                )  # fmt: skip
+            return self.queues
         if not queues:
             _log.warning(
                 "app %s has no tasks, so the worker serves the queue 'default': import the modules that "
@@ -459,7 +469,9 @@ class Worker:
     def _run_started(self, run: Run) -> None:
         job = run.job
         if "job.started" in self.app.events.wanted:
-            self.app.events.emit(Event("job.started", job.id, job.queue, job.task, job))
+            self.app.events.emit(
+                Event("job.started", job.id, job.queue, job.task, job, JobState.PENDING, JobState.RUNNING)
+            )
         meter = self.app.meter
         if meter is not None:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
@@ -494,15 +506,19 @@ class Worker:
                 run.meter.ended("lost" if result.state is None else result.state, run.seconds)
             if not result.applied:
                 self._claim_lost(run.job)
-            elif observed:
-                self._emit_outcome(run.job, settlement, result.state)
+            elif observed and result.state is not None:
+                self._emit_outcome(run, settlement, result.state)
 
-    def _emit_outcome(self, job: Job, settlement: Settlement, state: JobState | None) -> None:
-        events = self.app.events
-        for name in _outcome_events(settlement, state):
+    def _emit_outcome(self, run: Run, settlement: Settlement, state: JobState) -> None:
+        events, job = self.app.events, run.job
+        for name in outcome_events(settlement.transition, state):
             if name in events.wanted:
                 error = None if settlement.error is None else error_text(settlement.error)
-                events.emit(Event(name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error))
+                events.emit(
+                    Event(
+                        name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error, run.seconds
+                    )
+                )  # fmt: skip
 
     def _forget(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -515,7 +531,7 @@ class Worker:
     def _claim_lost(self, job: Job) -> None:
         _log.warning("Job %s lost its claim (epoch %d): the outcome is dropped", job.id, job.epoch)
         if "job.lost" in self.app.events.wanted:
-            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job))
+            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job, JobState.RUNNING))
 
     # Drain.
 
@@ -565,10 +581,3 @@ class Worker:
                 )
         except (DayjobError, TimeoutError) as error:
             _log.warning("%d outcomes could not be stored, so their leases expire: %s", len(left), error)
-
-
-def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
-    again = state is JobState.PENDING or state is JobState.SCHEDULED
-    if state is None or (again and settlement.transition is not Transition.NACK):
-        return ()
-    return OUTCOMES[state]
