@@ -145,6 +145,7 @@ def _job_details(inspector: Inspector, job: Job, explanation: Explanation) -> Gr
         ("state", job.state.value),
         ("priority", str(job.priority)),
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("suspect", "yes" if job.suspect else None),
         ("tenant", job.tenant),
         ("dedup key", job.dedup_key),
         ("worker", job.worker),
