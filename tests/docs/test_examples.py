@@ -11,8 +11,8 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
-    "quickstart", "tasks", "patterns", "worker", "recurring", "broker", "broker-quickstart", "engines", "object-storage",
-    "observability", "testing",
+    "quickstart", "tasks", "patterns", "worker", "recurring", "broker", "broker-quickstart", "engines",
+    "object-storage", "observability", "testing",
 )  # fmt: skip
 """The pages whose examples need no server and no further file."""
 
