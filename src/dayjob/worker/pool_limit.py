@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dayjob.worker.run_rate import RunRate
@@ -53,9 +54,11 @@ class PoolLimit:
     def leave(self) -> None:
         """Free a place. The run that has waited longest gets it."""
         self.used -= 1
-        if self.waiting and self.used < self.size:
-            self.used += 1
-            self.ready(self.waiting.popleft())
+        if self.used < self.size:
+            with suppress(IndexError):  # None waits. Another thread may take the runs at any time.
+                run = self.waiting.popleft()
+                self.used += 1
+                self.ready(run)
 
     def abandon(self) -> None:
         """Keep the place of a run that ends, for its busy thread."""

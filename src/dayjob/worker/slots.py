@@ -17,6 +17,7 @@ import logging
 from asyncio import Task
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
@@ -116,26 +117,40 @@ class Slots:
 
     def full_queues(self) -> set[str]:
         """Return the queues of the runs that wait for a full pool."""
-        return {run.job.queue for limit in self._limits.values() if limit.is_full for run in limit.waiting}
+        return {
+            run.job.queue for limit in self._limits.values() if limit.is_full for run in list(limit.waiting)
+        }
 
     @property
     def oldest(self) -> float | None:
         """The time when the oldest run that has not begun was accepted."""
-        return min((waiting[0].accepted_at for waiting in self._all_waiting() if waiting), default=None)
+        times: list[float] = []
+        for waiting in self._all_waiting():
+            with suppress(IndexError):  # Another thread may take the run.
+                times.append(waiting[0].accepted_at)
+        return min(times, default=None)
 
     def take_waiting(self, accepted_by: float = float("inf")) -> list[Run]:
-        """Remove and return the runs that have not begun and were accepted by then."""
-        taken: list[Run] = []
-        for waiting in self._all_waiting():
-            while waiting and waiting[0].accepted_at <= accepted_by:
-                run = waiting.popleft()
-                taken.append(run)
-                if waiting is self.waiting and run.task is not None and run.task.pool is not None:
-                    self._limits[run.task.pool].leave()
-        return taken
+        """Remove and return the runs that were accepted by then and have not begun.
+
+        Callable from any thread.
+        """
+        without_places: list[Run] = []
+        for limit in self._limits.values():
+            without_places += _take(limit.waiting, accepted_by)
+        others = _take(self.waiting, accepted_by)
+        if others:
+            with suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(self._leave_pools, others)
+        return without_places + others
 
     def _all_waiting(self) -> list[deque[Run]]:
         return [*(limit.waiting for limit in self._limits.values()), self.waiting]
+
+    def _leave_pools(self, runs: list[Run]) -> None:
+        for run in runs:
+            if run.task is not None and run.task.pool is not None:
+                self._limits[run.task.pool].leave()
 
     def start(self) -> None:
         """Start tasks for the waiting runs: one, and twice as many in each later turn of the loop."""
@@ -168,9 +183,12 @@ class Slots:
 
         self._loop.call_soon(end_first_step)
         for _ in range(_MAX_RUNS_PER_TASK):
-            if not self.waiting or self._stopping.is_set():
+            if self._stopping.is_set():
                 break
-            run = self.waiting.popleft()
+            try:
+                run = self.waiting.popleft()
+            except IndexError:
+                break
             if not self.waiting:
                 self._on_free()  # The worker may have put off a claim, and this run may take long.
             self._on_start(run)
@@ -215,3 +233,11 @@ class Slots:
         finally:
             if interrupt is not None:
                 interrupt.cancel()
+
+
+def _take(waiting: deque[Run], accepted_by: float) -> list[Run]:
+    taken: list[Run] = []
+    with suppress(IndexError):  # Another thread may take the last one.
+        while waiting[0].accepted_at <= accepted_by:
+            taken.append(waiting.popleft())
+    return taken

@@ -21,7 +21,7 @@ from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
-from dayjob.events import OUTCOMES, Event
+from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import EndedJob, Job, JobState
 from dayjob.model.lifecycle import Transition
@@ -29,11 +29,12 @@ from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.runtime.threads import refuse_green_threads
 from dayjob.task import Pool
 from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
-from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.pool_limit import PoolLimit
@@ -52,6 +53,12 @@ MAX_WAIT = 1.0
 
 MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the claims."""
+
+ALONE = 0.1
+"""Seconds for which no other job starts beside a suspect."""
+
+LAST_ALONE = 60.0
+"""The same for its last attempt: a crash would be the end of the job."""
 
 _IDLE_INTERVAL = 0.1
 """Seconds between the checks of ``run_until_idle`` for jobs that running jobs enqueued."""
@@ -72,7 +79,7 @@ class Worker:
         queues: Sequence[str] | None = None,
         concurrency: int = 100,
         job_timeout: Duration | None = None,
-        shutdown_timeout: Duration = 30,
+        shutdown_timeout: Duration = 20,
         lease: Duration | None = None,
         name: str | None = None,
         *,
@@ -80,7 +87,9 @@ class Worker:
         max_jobs: int | None = None,
         threads: int | None = None,
         pool_processes: int | None = None,
+        log_jobs: bool = False,
     ) -> None:
+        """``log_jobs`` logs a line at the level info for each run, also for those that succeed."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
         for queue in queues or ():
@@ -112,6 +121,7 @@ class Worker:
         self._lease = lease
         self._unknown_task: OnUnknown = unknown_task
         self._max_jobs = max_jobs
+        self._log_jobs = log_jobs
         self._clock = app.clock or SYSTEM
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -131,7 +141,11 @@ class Worker:
         self._limits: dict[Pool, PoolLimit] = {}
         self._logged_problem: str | None = None
         self._give_back_timer: asyncio.TimerHandle | None = None
+        self._apart = False
+        """Whether the last job was a suspect, so that the next claim takes one job only."""
+        self._last_start = float("-inf")
         self._registration: Registration | None = None
+        self._heartbeat: Heartbeat | None = None
         self._failure: Exception | None = None
 
     # The public interface.
@@ -199,10 +213,14 @@ class Worker:
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
-        """Return why a health check should fail: not running, late heartbeats, or no usable thread."""
-        if self._loop is None or self._registration is None:
+        """Return why a health check should fail: not running, blocked, silent, or without a usable thread."""
+        registration, heartbeat = self._registration, self._heartbeat
+        if self._loop is None or registration is None:
             return "the worker is not running"
-        late = self._registration.silent_for()
+        blocked = 0.0 if heartbeat is None else heartbeat.blocked_for()
+        if blocked > BLOCKED_LIMIT:
+            return f"the event loop has been blocked for {blocked:.0f} s"
+        late = registration.silent_for()
         if late is not None:
             return f"no heartbeat was stored for {late:.0f} s"
         return self._limits["thread"].problem
@@ -220,6 +238,7 @@ class Worker:
         """Start the worker in a task of its own, so that a cancelled caller does not cancel its drain."""
         if self._loop is not None:
             raise InvalidState(f"worker {self.name!r} is already running: create another one")
+        refuse_green_threads("a worker needs real ones, so it was not started: run it in another process")
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(until_idle, signals))
         return self._serving
@@ -266,7 +285,7 @@ class Worker:
         self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool, signals: bool
     ) -> None:
         queues = self._served_queues()
-        log_outcomes(self.app)
+        log_outcomes(self.app, logging.INFO if self._log_jobs else logging.DEBUG)
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
@@ -292,9 +311,9 @@ class Worker:
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
-        heartbeat = Heartbeat(
+        heartbeat = self._heartbeat = Heartbeat(
             self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
-            self._lease, registration, self._replaced,
+            self._slots.take_waiting, self._lease, registration, self._replaced, self._forget,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -322,9 +341,16 @@ class Worker:
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
     def _served_queues(self) -> tuple[str, ...]:
-        if self.queues is not None:
-            return self.queues
         queues = self.app.queues()
+        if self.queues is not None:
+            unused = [queue for queue in self.queues if queue not in queues]
+            if unused:
+                _log.warning(
+                    "no task or handler of app %s uses the queue%s %s: it has %s", self.app.name,
+                    "s" if len(unused) > 1 else "", ", ".join(map(repr, unused)),
+                    ", ".join(map(repr, queues)) or "no tasks: import the modules that define them",
+                )  # fmt: skip
+            return self.queues
         if not queues:
             _log.warning(
                 "app %s has no tasks, so the worker serves the queue 'default': import the modules that "
@@ -411,10 +437,15 @@ class Worker:
                 continue
             idle = not self._runs
             wait = 0 if until_idle or ahead else LONG
-            jobs = await fetcher.fetch(limit, wait, promote=until_idle, leave_out=full)
+            jobs = await fetcher.fetch(1 if self._apart else limit, wait, promote=until_idle, leave_out=full)
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
+            suspect = next((job for job in jobs if job.last_error is not None and job.suspect), None)
+            if suspect is not None:
+                await self._run_apart(suspect, jobs, fetcher)
+                continue
+            self._apart = False
             self._accept_all(jobs)
             if len(jobs) == 1:
                 await yield_to_loop()  # The job starts before the next claim is sent.
@@ -424,6 +455,28 @@ class Worker:
                 await self._wait_for_change(_IDLE_INTERVAL)
             elif idle:
                 return
+
+    async def _run_apart(self, suspect: Job, jobs: Sequence[Job], fetcher: Fetcher) -> None:
+        """Run a suspect alone, so that another crash ends no other run. Claim no job meanwhile.
+
+        It starts if no other job runs, or none has started lately. Otherwise the jobs are given back, and
+        the next claim waits for the runs. Each wait has a limit, as a run may take hours: after the death of
+        a worker for another reason, all of its jobs soon run again.
+        """
+        alone = LAST_ALONE if suspect.attempts >= suspect.max_attempts else ALONE
+        last_start = self._last_start
+        starts = len(jobs) == 1 and (not self._runs or SYSTEM.elapsed() - last_start >= alone)
+        self._apart = True
+        if starts:
+            self._release(self._slots.take_waiting())
+            self._accept_all(jobs)
+        else:
+            await fetcher.give_back(jobs)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._last_start + alone - SYSTEM.elapsed()):
+                while (suspect.key in self._runs) if starts else self._runs:
+                    await self._wait_for_change()
+                self._last_start = last_start
 
     def _claim_limit(self, ahead: int) -> int:
         """Return how many jobs to claim now, ``ahead`` of them for slots that will be free soon.
@@ -462,6 +515,8 @@ class Worker:
             for queue in {job.queue for job in jobs}
         }
         begin = sum([self._accept(job, now, renew_at[job.queue]) for job in jobs])
+        if jobs:
+            self._last_start = now
         self._fetcher.resize(len(jobs), begin)
         self._slots.start()
         self._give_back_later()
@@ -497,16 +552,22 @@ class Worker:
             if problem is not None and problem != self._logged_problem:
                 _log.error("%d jobs are released: %s", len(late), problem)
             self._logged_problem = problem
-            self._accepted -= len(late)
             self._fetcher.rest()
-            for run in late:
-                self._settle(run, Settlement(run.job, Transition.RELEASE))
+            self._release(late)
         self._give_back_later()
+
+    def _release(self, runs: Sequence[Run]) -> None:
+        """Release the jobs of runs that have not begun."""
+        self._accepted -= len(runs)
+        for run in runs:
+            self._settle(run, Settlement(run.job, Transition.RELEASE))
 
     def _run_started(self, run: Run) -> None:
         job = run.job
         if "job.started" in self.app.events.wanted:
-            self.app.events.emit(Event("job.started", job.id, job.queue, job.task, job))
+            self.app.events.emit(
+                Event("job.started", job.id, job.queue, job.task, job, JobState.PENDING, JobState.RUNNING)
+            )
         meter = self.app.meter
         if meter is not None:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
@@ -542,15 +603,19 @@ class Worker:
                 run.meter.ended("lost" if result.state is None else result.state, run.seconds)
             if not result.applied:
                 self._claim_lost(run.job)
-            elif observed:
-                self._emit_outcome(run.job, settlement, result.state)
+            elif observed and result.state is not None:
+                self._emit_outcome(run, settlement, result.state)
 
-    def _emit_outcome(self, job: Job, settlement: Settlement, state: JobState | None) -> None:
-        events = self.app.events
-        for name in _outcome_events(settlement, state):
+    def _emit_outcome(self, run: Run, settlement: Settlement, state: JobState) -> None:
+        events, job = self.app.events, run.job
+        for name in outcome_events(settlement.transition, state):
             if name in events.wanted:
                 error = None if settlement.error is None else error_text(settlement.error)
-                events.emit(Event(name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error))
+                events.emit(
+                    Event(
+                        name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error, run.seconds
+                    )
+                )  # fmt: skip
 
     def _forget(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -563,7 +628,7 @@ class Worker:
     def _claim_lost(self, job: Job) -> None:
         _log.warning("Job %s lost its claim (epoch %d): the outcome is dropped", job.id, job.epoch)
         if "job.lost" in self.app.events.wanted:
-            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job))
+            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job, JobState.RUNNING))
 
     # Drain.
 
@@ -574,8 +639,7 @@ class Worker:
         if self._give_back_timer is not None:
             self._give_back_timer.cancel()
         slots = self._slots
-        for run in slots.take_waiting():
-            self._settle(run, Settlement(run.job, Transition.RELEASE))
+        self._release(slots.take_waiting())
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
             _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))
@@ -621,10 +685,3 @@ def _check_at_least_one(**values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{name}={value!r}: pass a whole number, 1 or more")
-
-
-def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
-    again = state is JobState.PENDING or state is JobState.SCHEDULED
-    if state is None or (again and settlement.transition is not Transition.NACK):
-        return ()
-    return OUTCOMES[state]
