@@ -94,6 +94,10 @@ class Task(Generic[P, R, C]):
         self.config = config
         self.raw = raw
         self.is_async = is_coroutine_function(function)
+        self.pool: Pool | None = (
+            "process" if config.pool == "process" else None if self.is_async else "thread"
+        )
+        """Where a worker runs it. None: on the event loop."""
         self.wants_context = _first_is_context(function)
         self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
         self.result = ResultDecoder(function, name)
