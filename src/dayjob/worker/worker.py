@@ -76,7 +76,7 @@ class Worker:
         queues: Sequence[str] | None = None,
         concurrency: int = 100,
         job_timeout: Duration | None = None,
-        shutdown_timeout: Duration = 30,
+        shutdown_timeout: Duration = 20,
         lease: Duration | None = None,
         name: str | None = None,
         *,
