@@ -184,6 +184,15 @@ async def test_a_job_page_explains_why_the_job_is_pending(browser: Browser, brok
     assert str(escape(why.text)) in text
 
 
+async def test_a_job_page_names_a_suspect(browser: Browser, broker: Broker) -> None:
+    job = await make_running(broker)
+    assert "<dt>Suspect</dt>" not in await browser.text(f"/jobs/{job.id}")
+    await broker._engine.reclaim(["worker-1"], 1, broker._policies.retention)
+    text = await browser.text(f"/jobs/{job.id}")
+    assert "<dt>Suspect</dt><dd>yes</dd>" in text
+    assert "It is suspect, so no other job starts beside it." in text
+
+
 @pytest.mark.parametrize("id", ["0197f0f0-0000-7000-8000-000000000000", "nonsense", "%2e%2e"])
 async def test_an_unknown_job_is_a_404(browser: Browser, id: str) -> None:
     answer = await browser.get(f"/jobs/{id}")
