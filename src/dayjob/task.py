@@ -386,4 +386,5 @@ def _first_is_context(function: Callable[..., Any]) -> bool:
     annotation = parameters[0].annotation
     if isinstance(annotation, str) or get_args(annotation):
         annotation = hints_of(function).get(parameters[0].name)
-    return annotation is Context or set(get_args(annotation)) == {Context, NoneType}
+    parts = get_args(annotation)  # Not a set: the metadata of an ``Annotated`` may be unhashable.
+    return annotation is Context or (len(parts) == 2 and Context in parts and NoneType in parts)
