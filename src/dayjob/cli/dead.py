@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dayjob.broker import Broker
 from dayjob.cli.output import ago, console, json_option, print_json, table
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
-from dayjob.inspect import DeadGroups, Inspector, error_pattern
+from dayjob.inspect import DeadGroups, Inspector, error_line
 from dayjob.inspect.json_fields import dead_group_fields
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -49,7 +49,7 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
             return
         rows = [
             (job.id, job.queue, job.task, f"{job.attempts}/{job.max_attempts}", ago(job.finished_us),
-             error_pattern(job.last_error))
+             error_line(job.last_error))
             for job in jobs
         ]  # fmt: skip
         console().print(table(None, ("id", "queue", "task", "attempts", "died", "error"), rows))

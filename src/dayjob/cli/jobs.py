@@ -22,7 +22,7 @@ from dayjob.cli.output import (
     watch_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store
-from dayjob.inspect import Filter, Inspector, Page, error_pattern
+from dayjob.inspect import Filter, Inspector, Page, error_line
 from dayjob.inspect.json_fields import explanation_fields, span
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
@@ -165,7 +165,7 @@ def _job_details(inspector: Inspector, job: Job, explanation: Explanation) -> Gr
         if value is not None:
             fields.add_row(name, escape(printable(value)))
     failures = [
-        (failure.attempt, instant(failure.at_us), failure.worker, error_pattern(failure.message))
+        (failure.attempt, instant(failure.at_us), failure.worker, error_line(failure.message))
         for failure in job.errors
     ]
     parts = [table("failures", ("attempt", "at", "worker", "error"), failures)] if failures else []

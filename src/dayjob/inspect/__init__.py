@@ -5,7 +5,7 @@ answer does not grow with the number of jobs: a search examines a bounded number
 cursor.
 """
 
-from dayjob.inspect.dead import DeadGroup, DeadGroups, error_pattern
+from dayjob.inspect.dead import DeadGroup, DeadGroups, error_line, error_pattern
 from dayjob.inspect.inspector import Health, Inspector
 from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
 from dayjob.inspect.redaction import Redaction
@@ -14,5 +14,5 @@ from dayjob.inspect.workers import WorkerView
 
 __all__ = [
     "EXAMINED", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page", "Point",
-    "QueueView", "Redaction", "WorkerView", "error_pattern", "sum_stats",
+    "QueueView", "Redaction", "WorkerView", "error_line", "error_pattern", "sum_stats",
 ]  # fmt: skip
