@@ -45,12 +45,7 @@ class ThreadPool:
     async def run(self, function: Callable[[], Any]) -> Any:
         """Return the function's result. If the caller is cancelled, the thread is abandoned and replaced."""
         call = Call(function, self._loop.create_future(), copy_context())
-        if self._idle > 0:
-            self._idle -= 1
-        else:
-            self._started += 1
-            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
-        self._calls.put(call)
+        self._submit(call)
         result, error = await call.future
         try:
             if error is not None:
@@ -58,6 +53,14 @@ class ThreadPool:
             return result
         finally:
             del error
+
+    def _submit(self, call: Call) -> None:
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._started += 1
+            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._calls.put(call)
 
     def close(self) -> None:
         """End the idle threads. The others end after their calls."""

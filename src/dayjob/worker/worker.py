@@ -256,7 +256,7 @@ class Worker:
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
-        threads = ThreadPool(f"dayjob-{self.app.name}")
+        threads = self._new_threads()
         processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1), self._unknown_task)
         self._progress = ProgressReports(broker)
         self._report = self._progress.report
@@ -303,6 +303,9 @@ class Worker:
         _log.info("worker %s stopped after %d runs", self.id, self.done)
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
+
+    def _new_threads(self) -> ThreadPool:
+        return ThreadPool(f"dayjob-{self.app.name}")
 
     def _served_queues(self) -> tuple[str, ...]:
         if self.queues is not None:
