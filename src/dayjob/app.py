@@ -32,7 +32,7 @@ from dayjob.model.job import EndedJob, Enqueued, Job, NewJob
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
-from dayjob.runtime.bridge import Bridge
+from dayjob.runtime.bridge import Bridge, need_real_threads
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.task import (
@@ -266,8 +266,8 @@ class App:
         """Enqueue a call of a task by its name, for a producer without its code.
 
         ``args`` are the arguments by parameter name, and ``options`` those of ``task.using``. The queue is
-        ``"default"`` unless it is an option. The worker checks the arguments. A task of this app is enqueued
-        as by itself: with its own options, and checked here.
+        ``"default"`` unless it is an option. The worker checks the arguments, and its task has the retry
+        policy. A task of this app is enqueued as by itself: with its own options, and checked here.
         """
         return self._by_name(task, options).enqueue_many([args or {}])[0]
 
@@ -472,6 +472,7 @@ def _shown(function: Any) -> str:
 def refuse_event_loop() -> None:
     """Raise ``InvalidState`` in a thread whose event loop a synchronous call would block."""
     if _running_loop() is not None:
+        need_real_threads()  # All greenlets run in the thread of the loop.
         raise InvalidState(
             "an event loop runs in this thread, and a synchronous call would block it: "
             "use aenqueue, aresult and the other async methods here, or call in asyncio.to_thread"

@@ -26,7 +26,7 @@ from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
 from dayjob.model.durations import Duration, to_micros
-from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob
+from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob, by_name
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, shown
 from dayjob.model.recurring import Missed, Recurring, check_timing
 from dayjob.model.retry import DelayFunction, Retry, as_retry
@@ -179,6 +179,14 @@ class Task(Generic[P, R, C]):
         return args[0] if args else b""
 
     @property
+    def max_attempts(self) -> int | None:
+        """The attempts of its jobs. None: those of the queue."""
+        config = self.config
+        if config.max_attempts is not None:
+            return config.max_attempts
+        return None if config.retry is None else config.retry.attempts
+
+    @property
     def recurring(self) -> Recurring | None:
         """The recurring job that ``cron`` or ``every`` of ``@app.task`` declares. Workers schedule it."""
         config = self.config
@@ -198,6 +206,7 @@ class NamedTask:
     raw = False
     arguments = None
     result = None
+    max_attempts = None
     config = TaskConfig()
 
     def __init__(self, app: App, name: str) -> None:
@@ -238,11 +247,13 @@ class Using(Generic[P, R]):
             given.pop("queue", config.queue),  # type: ignore[arg-type]
             task="" if task.raw else task.name,
             priority=given.pop("priority", config.priority),  # type: ignore[arg-type]
-            max_attempts=given.pop("max_attempts", _max_attempts(config)),  # type: ignore[arg-type]
+            max_attempts=given.pop("max_attempts", task.max_attempts),  # type: ignore[arg-type]
             dedup_key=None if key is None else scoped(task.name, key),  # type: ignore[arg-type]
             dedup_until=given.pop("dedup_until", _window(config.dedup)),  # type: ignore[arg-type]
             **given,  # type: ignore[arg-type]
         )
+        if isinstance(task, NamedTask):
+            self._template = by_name(self._template)
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:
         """Return the task with more options."""
@@ -514,12 +525,6 @@ def is_coroutine_function(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
-
-
-def _max_attempts(config: TaskConfig) -> int | None:
-    if config.max_attempts is not None:
-        return config.max_attempts
-    return None if config.retry is None else config.retry.attempts
 
 
 def _window(dedup: Dedup | None) -> DedupUntil:

@@ -40,6 +40,20 @@ async def test_a_task_is_enqueued_by_its_name_on_an_event_loop(app: App) -> None
         assert [(stored.id, stored.payload) for stored in await ajobs(app)] == [(handle.id, b"{}")]
 
 
+def test_the_attempts_are_those_of_the_task_in_the_worker(app: App, worker: App) -> None:
+    runs: list[int] = []
+
+    @worker.task(name="shop.pay", retry=Retry.fixed(attempts=5, delay=0))
+    def pay() -> None:
+        runs.append(1)
+        raise ValueError("declined")
+
+    handles = [app.send("shop.pay"), app.send("shop.pay", max_attempts=2)]
+    run(worker)
+    assert len(runs) == 5 + 2
+    assert [handle.status() for handle in handles] == [JobState.DEAD] * 2
+
+
 def test_the_options_are_those_of_using(app: App) -> None:
     options: Any = {"queue": "email", "priority": HIGH, "run_at": YEAR_3000, "tenant": "acme"}
     app.send("shop.mail", {"to": "ada"}, **options, max_attempts=7, headers={"trace": "1"})
