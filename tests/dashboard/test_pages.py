@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from html import unescape
 from urllib.parse import urlencode
 
 import pytest
@@ -229,6 +230,13 @@ async def test_dead_letters_are_grouped_by_error(browser: Browser, broker: Broke
     listed = rows(await browser.text("/dead?by=error"))
     assert listed[0].startswith("TimeoutError: after … s 3 shop.load a, b")
     assert listed[1].startswith("KeyError: … 1 shop.load a")
+
+
+async def test_a_dead_job_is_shown_with_its_own_error(browser: Browser, broker: Broker) -> None:
+    [id] = await make_dead(broker, "a", "TimeoutError: 'x' after 30.5 s")
+    for page in ("/dead", "/jobs?state=dead", f"/jobs/{id}"):
+        assert "TimeoutError: 'x' after 30.5 s" in unescape(await browser.text(page))
+        assert "TimeoutError: …" not in await browser.text(page)
 
 
 async def test_schedules_show_their_next_due_times(browser: Browser, broker: Broker) -> None:

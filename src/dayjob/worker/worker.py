@@ -292,7 +292,7 @@ class Worker:
         limits = self._limits = {
             "thread": PoolLimit(self.threads), "process": PoolLimit(self.pool_processes),
         }  # fmt: skip
-        threads = ThreadPool(f"dayjob-{self.app.name}", limits["thread"])
+        threads = self._new_threads(limits["thread"])
         processes = ProcessPool(self.app, self.pool_processes, self._unknown_task)
         self._progress = ProgressReports(broker)
         self._report = self._progress.report
@@ -339,6 +339,9 @@ class Worker:
         _log.info("worker %s stopped after %d runs", self.id, self.done)
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
+
+    def _new_threads(self, limit: PoolLimit) -> ThreadPool:
+        return ThreadPool(f"dayjob-{self.app.name}", limit)
 
     def _served_queues(self) -> tuple[str, ...]:
         queues = self.app.queues()
