@@ -144,3 +144,5 @@ def _count(effect: Attempts, attempts: int) -> int:
 LEASE_EXPIRED = "lease expired"
 WORKER_GONE = "worker gone"
 EXPIRED = "expired: not started in time"
+CANCELLED = "cancelled before it started"
+REQUEUED = "requeued"
