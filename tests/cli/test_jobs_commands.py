@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from dayjob import Broker
+from dayjob import App, Broker, BrokerConfig, Retention, Retry, Worker
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
 from tests.cli.store import Store
@@ -15,7 +16,8 @@ from tests.cli.store import Store
 JOB_FIELDS = {
     "id", "queue", "task", "state", "priority", "attempts", "max_attempts", "epoch", "tenant", "worker",
     "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
-    "cancel_requested", "dedup_key", "progress", "last_error", "errors", "headers", "payload", "result",
+    "cancel_requested", "suspect", "dedup_key", "progress", "last_error", "errors", "headers", "payload",
+    "result",
 }  # fmt: skip
 """The fields of the JSON contract."""
 
@@ -37,6 +39,19 @@ def test_a_job_is_enqueued_with_all_its_options(store: Store) -> None:
     again = store.run("enqueue", "shop.send", "-q", "email", "--dedup-key", "k")
     assert again.exit_code == 1
     assert id in again.output
+
+
+def test_the_attempts_of_a_job_enqueued_by_name_are_those_of_its_task(store: Store) -> None:
+    app = App(store.url, config=BrokerConfig(retention=Retention(dead=3600)))
+
+    @app.task(name="fail", retry=Retry.fixed(attempts=5, delay=0))
+    async def fail() -> None:
+        raise ValueError("no luck")
+
+    by_task, given = store.enqueue("fail"), store.enqueue("fail", "--max-attempts", "2")
+    asyncio.run(Worker(app).run_until_idle())
+    assert store.json("show", by_task)["attempts"] == store.json("show", by_task)["max_attempts"] == 5
+    assert store.json("show", given)["attempts"] == 2
 
 
 def test_a_payload_comes_from_the_command_line_a_file_or_stdin(store: Store, tmp_path: Path) -> None:
@@ -104,7 +119,7 @@ def test_a_job_is_shown_with_its_failures_and_without_its_secrets(store: Store) 
     assert "hunter2" not in shown
     fields = store.json("show", id)
     assert fields["payload"] == {"password": "[redacted]", "list": [{"api_key": "[redacted]"}]}
-    assert fields["headers"] == {"token": "[redacted]"}
+    assert fields["headers"] == {"token": "[redacted]", "dayjob-attempts": "task"}
     assert fields["explanation"]["reasons"][0]["code"] == "dead"
 
 

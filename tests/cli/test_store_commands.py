@@ -162,7 +162,7 @@ def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None
     assert store.json("schedules list")[0]["paused"] is True
     assert store.run("schedules resume", "nightly").exit_code == 0
     id = store.run("schedules trigger", "often").stdout.strip()
-    assert store.json("show", id)["headers"] == {"dayjob-schedule": "often"}
+    assert store.json("show", id)["headers"] == {"dayjob-schedule": "often", "dayjob-attempts": "task"}
     assert store.run("schedules trigger", "unknown").exit_code == 1
     assert store.run("schedules remove", "often", input="n\n").exit_code == 1
     assert store.run("schedules remove", "often", "--yes").exit_code == 0

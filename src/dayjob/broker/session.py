@@ -109,24 +109,30 @@ class Session:
         self._prepare_duties(config)
 
     def _prepare_batchers(self) -> None:
+        timeout = self.engine.timeout
         # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
         # so that other jobs do not wait.
-        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(self._insert, weigh=insertions_weight)
+        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
+            self._insert, timeout=timeout, weigh=insertions_weight
+        )
         self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, weigh=insertions_weight
+            self._insert, timeout=timeout, weigh=insertions_weight
         )
         self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
-            self._claim, weigh=lambda request: (request.limit, 0), undelivered=self._give_back
+            self._claim,
+            timeout=timeout,
+            weigh=lambda request: (request.limit, 0),
+            undelivered=self._give_back,
         )
         self._settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, weigh=ops_weight
+            self._settle, timeout=timeout, weigh=ops_weight
         )
         self._keyed_settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, weigh=ops_weight
+            self._settle, timeout=timeout, weigh=ops_weight
         )
-        self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all)
-        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all)
-        self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get)
+        self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
+        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
+        self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
         self._batchers: tuple[CallBatcher[Any, Any], ...] = (
             self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
             self._keyed_settlements, self._renewals, self._cancels, self._reads,

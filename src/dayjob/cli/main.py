@@ -11,6 +11,7 @@ import click
 from dayjob._version import __version__
 from dayjob.cli.bench import bench
 from dayjob.cli.completion import completion
+from dayjob.cli.copy import copy
 from dayjob.cli.dashboard import dashboard
 from dayjob.cli.dead import dead
 from dayjob.cli.demo.command import demo
@@ -52,7 +53,7 @@ def _open_closed_streams() -> None:
 
 
 for command in (
-    bench, cancel, completion, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause, queues,
-    resume, schedules, show_job, worker, workers,
+    bench, cancel, completion, copy, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause,
+    queues, resume, schedules, show_job, worker, workers,
 ):  # fmt: skip
     main.add_command(command)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dayjob.model.job import EndedJob, JobState
+from dayjob.model.job import EndedJob, JobState, explained
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
 
 _log = logging.getLogger("dayjob.duties")
@@ -60,7 +60,11 @@ class EndedJobs:
         finally:
             for (state, error), count in further.items():
                 _log.log(
-                    _level(state, error), "%d further jobs: %s: %s", count, _outcome(state, error), error
+                    _level(state, error),
+                    "%d further jobs: %s: %s",
+                    count,
+                    _outcome(state, error),
+                    explained(error),
                 )
 
     def report(self, ended: Sequence[EndedJob]) -> None:
@@ -73,7 +77,7 @@ def _log_job(job: EndedJob) -> None:
     fields = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
     _log.log(
         _level(job.state, job.error), "Job %s of task %r on queue %r %s: %s",
-        job.id, job.task, job.queue, _outcome(job.state, job.error), job.error, extra=fields,
+        job.id, job.task, job.queue, _outcome(job.state, job.error), explained(job.error), extra=fields,
     )  # fmt: skip
 
 

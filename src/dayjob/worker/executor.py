@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.context import Context, enter
@@ -24,7 +25,7 @@ from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import UnknownParameter, encode
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.model.job import Job
+from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, shown
 from dayjob.model.retry import Retry
@@ -188,6 +189,9 @@ class Executor:
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
+            attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
+            settlement = replace(settlement, max_attempts=attempts)
         return None if run.lost else settlement
 
     def _unknown(self, job: Job, kind: str, reason: str) -> Settlement:
@@ -280,6 +284,9 @@ def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], An
     return partial(task.function, *args, **kwargs)
 
 
+SURVIVED = "snoozed: the run after a crash has ended"
+"""The error of a suspect that snoozed: it is suspect no longer. On its last attempt a crash must count."""
+
 UNENCODABLE = b""
 """Marks a result that could not be stored. No JSON text is empty."""
 
@@ -325,7 +332,8 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
             job, Transition.NACK, error=str(error.reason), delay=error.delay, retention=retention
         )
     if isinstance(error, Snooze):
-        return Settlement(job, Transition.SNOOZE, delay=error.delay, retention=retention)
+        cleared = SURVIVED if job.suspect and job.attempts < job.max_attempts else None
+        return Settlement(job, Transition.SNOOZE, error=cleared, delay=error.delay, retention=retention)
     if isinstance(error, JobCancelled) and job.cancel_requested:
         return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)

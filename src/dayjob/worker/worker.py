@@ -29,10 +29,11 @@ from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.runtime.threads import refuse_green_threads
 from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
-from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.process_pool import ProcessPool
@@ -50,6 +51,12 @@ SHORT_RUN = 0.05
 
 MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the slots."""
+
+ALONE = 0.1
+"""Seconds for which no other job starts beside a suspect."""
+
+LAST_ALONE = 60.0
+"""The same for its last attempt: a crash would be the end of the job."""
 
 _IDLE_INTERVAL = 0.1
 """Seconds between the checks of ``run_until_idle`` for jobs that running jobs enqueued."""
@@ -123,7 +130,11 @@ class Worker:
         self._unsettled = 0
         """The number of runs that have ended and whose outcomes are not stored yet."""
         self._accepted = 0
+        self._apart = False
+        """Whether the last job was a suspect, so that the next claim takes one job only."""
+        self._last_start = float("-inf")
         self._registration: Registration | None = None
+        self._heartbeat: Heartbeat | None = None
         self._failure: Exception | None = None
 
     # The public interface.
@@ -191,10 +202,14 @@ class Worker:
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
-        """Return why a health check should fail: the worker is not running, or its heartbeats are late."""
-        if self._loop is None or self._registration is None:
+        """Return why a health check should fail: the worker is not running, blocked, or silent."""
+        registration, heartbeat = self._registration, self._heartbeat
+        if self._loop is None or registration is None:
             return "the worker is not running"
-        late = self._registration.silent_for()
+        blocked = 0.0 if heartbeat is None else heartbeat.blocked_for()
+        if blocked > BLOCKED_LIMIT:
+            return f"the event loop has been blocked for {blocked:.0f} s"
+        late = registration.silent_for()
         return None if late is None else f"no heartbeat was stored for {late:.0f} s"
 
     def _set_from_any_thread(self, event: asyncio.Event) -> None:
@@ -210,6 +225,7 @@ class Worker:
         """Start the worker in a task of its own, so that a cancelled caller does not cancel its drain."""
         if self._loop is not None:
             raise InvalidState(f"worker {self.name!r} is already running: create another one")
+        refuse_green_threads("a worker needs real ones, so it was not started: run it in another process")
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(until_idle, signals))
         return self._serving
@@ -279,9 +295,9 @@ class Worker:
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
-        heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
-            self._replaced,
+        heartbeat = self._heartbeat = Heartbeat(
+            self._heartbeat_broker, lambda: list(self._runs.values()), self._slots.take_waiting, self._lease,
+            registration, self._replaced, self._forget,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -409,10 +425,15 @@ class Worker:
                 await self._wait_for_change()
                 continue
             idle = not self._runs
-            jobs = await fetcher.fetch(limit, 0 if until_idle else LONG)
+            jobs = await fetcher.fetch(1 if self._apart else limit, 0 if until_idle else LONG)
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
+            suspect = next((job for job in jobs if job.last_error is not None and job.suspect), None)
+            if suspect is not None:
+                await self._run_apart(suspect, jobs, fetcher)
+                continue
+            self._apart = False
             self._accept_all(jobs)
             if len(jobs) == 1:
                 await yield_to_loop()  # The job starts before the next claim is sent.
@@ -422,6 +443,27 @@ class Worker:
                 await self._wait_for_change(_IDLE_INTERVAL)
             elif idle:
                 return
+
+    async def _run_apart(self, suspect: Job, jobs: Sequence[Job], fetcher: Fetcher) -> None:
+        """Run a suspect alone, so that another crash ends no other run. Claim no job meanwhile.
+
+        It starts if no other job runs, or none has started lately. Otherwise the jobs are given back, and
+        the next claim waits for the runs. Each wait has a limit, as a run may take hours: after the death of
+        a worker for another reason, all of its jobs soon run again.
+        """
+        alone = LAST_ALONE if suspect.attempts >= suspect.max_attempts else ALONE
+        last_start = self._last_start
+        starts = len(jobs) == 1 and (not self._runs or SYSTEM.elapsed() - last_start >= alone)
+        self._apart = True
+        if starts:
+            self._accept_all(jobs)
+        else:
+            await fetcher.give_back(jobs)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._last_start + alone - SYSTEM.elapsed()):
+                while (suspect.key in self._runs) if starts else self._runs:
+                    await self._wait_for_change()
+                self._last_start = last_start
 
     def _claim_limit(self) -> int:
         """Return how many jobs to claim now. 0: no slot is free, or waiting for a larger batch is better."""
@@ -452,6 +494,8 @@ class Worker:
         }
         for job in jobs:
             self._accept(job, renew_at[job.queue])
+        if jobs:
+            self._last_start = now
         self._slots.start()
 
     def _accept(self, job: Job, renew_at: float) -> None:
@@ -541,9 +585,8 @@ class Worker:
         self._stopping.set()
         self._shutting_down.set("shutdown")
         slots = self._slots
-        for run in slots.waiting:
+        for run in slots.take_waiting():
             self._settle(run, Settlement(run.job, Transition.RELEASE))
-        slots.waiting.clear()
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
             _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))

@@ -197,7 +197,7 @@ class Reader(StoreThread):
             finally:
                 self._connection.execute("COMMIT")
 
-        return self._settings.when_unlocked(read)
+        return self._settings.when_unlocked(read, self.lock)
 
 
 class Writer(StoreThread):
@@ -237,7 +237,7 @@ class Writer(StoreThread):
             raise self._settings.replaced()
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
-        self._settings.begin(self._connection)
+        self._settings.when_unlocked(lambda: self._connection.execute("BEGIN IMMEDIATE"), self.lock)
         self._poll()
         store = self._store
         outcomes = []
