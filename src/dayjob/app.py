@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from dayjob.broker import Broker
 from dayjob.context import Context
+from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
@@ -28,12 +29,12 @@ from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
-from dayjob.model.job import EndedJob, Enqueued, Job, NewJob
+from dayjob.model.job import EndedJob, Enqueued, Job, JobState, NewJob, id_text
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
 from dayjob.runtime.bridge import Bridge, need_real_threads
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
 from dayjob.task import (
     C,
@@ -313,7 +314,10 @@ class App:
             self._pid = os.getpid()
         broker = self._brokers.get(loop)
         if broker is None:
-            made = Broker(self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended)
+            made = Broker(
+                self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended,
+                on_enqueued=self.on_enqueued,
+            )  # fmt: skip
             if _memory_refused and not made.capabilities.persistent:
                 raise InvalidState(
                     f"{self.url}: its jobs are in the memory of the worker, and this is a child process: "
@@ -369,21 +373,25 @@ class App:
 
     # For tasks.
 
-    def on_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
-        """Count a new job and emit its event."""
-        if not enqueued.created:
-            return
+    def on_enqueued(self, jobs: Sequence[Insertion]) -> None:
+        """Count the jobs that this process stored, and emit their events."""
         if self.meter is not None:
-            self.meter.enqueued(job)
+            for job in jobs:
+                self.meter.enqueued(job.queue, job.task)
         if "job.enqueued" in self.events.wanted:
-            self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
+            now = (self.clock or SYSTEM).now()
+            for job in jobs:
+                self.events.emit(
+                    Event("job.enqueued", id_text(job.key), job.queue, job.task, new_state=job.state(now))
+                )
 
     def on_ended(self, ended: Sequence[EndedJob]) -> None:
-        """Count the jobs that this process ended without a worker, and emit their events."""
+        """Count the jobs that this process changed without a worker, and emit their events."""
         for job in ended:
-            if self.meter is not None:
+            requeued = job.old_state is JobState.DEAD
+            if self.meter is not None and not requeued:
                 self.meter.ended(job)
-            for name in OUTCOMES[job.state]:
+            for name in ("job.requeued",) if requeued else OUTCOMES[job.state]:
                 if name in self.events.wanted:
                     self.events.emit(
                         Event(name, job.id, job.queue, job.task, None, job.old_state, job.state, job.error)

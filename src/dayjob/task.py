@@ -360,15 +360,12 @@ class Using(Generic[P, R]):
         return self._handles(broker.enqueue_tx(jobs, self._connection))
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store on this event loop. Jobs in a caller's transaction emit no event: they may be rolled back."""
+        """Store on this event loop."""
         app = self._task.app
         broker = await app.opened()
         if self._connection is not None:
             return self._handles(await broker.enqueue_many(jobs, connection=self._connection))
-        stored = await broker.enqueue_many(jobs)
-        for job, enqueued in zip(jobs, stored, strict=True):
-            app.on_enqueued(job, enqueued)
-        return self._handles(stored)
+        return self._handles(await broker.enqueue_many(jobs))
 
     def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task

@@ -256,7 +256,8 @@ class Waited(Struct, frozen=True):
 
 
 class EndedJob(Struct, frozen=True, gc=False):
-    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt.
+    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt,
+    cancelled before it started, or requeued.
 
     ``state`` is pending if the job runs again. ``error`` is the reason.
     """
