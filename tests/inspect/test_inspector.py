@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import Filter, Inspector, Redaction, dead, error_pattern, read_budget, search
+from dayjob.inspect import Filter, Inspector, Redaction, dead, error_line, error_pattern, read_budget, search
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
@@ -246,6 +246,15 @@ def test_the_pattern_of_a_traceback_is_its_last_line() -> None:
     trace = "Traceback (most recent call last):\n  File x\nValueError: 1 is bad"
     assert error_pattern(trace) == "ValueError: … is bad"
     assert error_pattern(None) == error_pattern("") == "no reason given"
+
+
+def test_the_line_of_an_error_is_as_it_was_raised() -> None:
+    assert (
+        error_line("ValueError: order 7 of 'x7' failed\n\nTraceback") == "ValueError: order 7 of 'x7' failed"
+    )
+    assert error_line("Traceback (most recent call last):\n  File x\nValueError: 1") == "ValueError: 1"
+    assert error_line("x" * 1000) == "x" * 300
+    assert error_line(None) == "no reason given"
 
 
 async def test_workers_come_with_their_running_jobs(broker: Broker, inspector: Inspector) -> None:

@@ -218,6 +218,8 @@ class NewJob(Struct, frozen=True, gc=False):
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+    reserve_id: bool = True
+    """Whether the ``id`` is reserved. False: it is a new one, which no other job has."""
 
 
 ATTEMPTS_HEADER = "dayjob-attempts"

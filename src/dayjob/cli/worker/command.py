@@ -69,6 +69,16 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     help="How many jobs each process runs at once.",
 )  # fmt: skip
 @click.option(
+    "--threads", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in threads: tasks that are plain functions. Default: 4 per core, "
+    "at least 10.",
+)  # fmt: skip
+@click.option(
+    "--pool-processes", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in child processes: tasks with pool=\"process\". Default: the number of "
+    "cores.",
+)  # fmt: skip
+@click.option(
     "--processes", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N",
     help="How many worker processes to run, under a supervisor that restarts them when they crash.",
 )  # fmt: skip
@@ -78,7 +88,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     help="How long a run may take, for tasks without their own timeout. Default: no limit.",
 )  # fmt: skip
 @click.option(
-    "--shutdown-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS",
+    "--shutdown-timeout", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long running jobs may continue after the first signal.",
 )  # fmt: skip
 @click.option(
