@@ -48,12 +48,7 @@ class ThreadPool:
     async def run(self, function: Callable[[], Any]) -> Any:
         """Return the function's result. If the caller is cancelled, the thread is abandoned."""
         call = Call(function, self._loop.create_future(), copy_context())
-        if self._idle > 0:
-            self._idle -= 1
-        else:
-            self._started += 1
-            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
-        self._calls.put(call)
+        self._submit(call)
         try:
             result, error = await call.future
         except asyncio.CancelledError:
@@ -66,6 +61,14 @@ class ThreadPool:
             return result
         finally:
             del error
+
+    def _submit(self, call: Call) -> None:
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._started += 1
+            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._calls.put(call)
 
     def close(self) -> None:
         """End the idle threads. The others end after their calls."""

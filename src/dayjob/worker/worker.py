@@ -20,6 +20,7 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
+from dayjob.engines.base import Insertion
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
@@ -292,7 +293,7 @@ class Worker:
         limits = self._limits = {
             "thread": PoolLimit(self.threads), "process": PoolLimit(self.pool_processes),
         }  # fmt: skip
-        threads = ThreadPool(f"dayjob-{self.app.name}", limits["thread"])
+        threads = self._new_threads(limits["thread"])
         processes = ProcessPool(self.app, self.pool_processes, self._unknown_task)
         self._progress = ProgressReports(broker)
         self._report = self._progress.report
@@ -340,6 +341,9 @@ class Worker:
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
+    def _new_threads(self, limit: PoolLimit) -> ThreadPool:
+        return ThreadPool(f"dayjob-{self.app.name}", limit)
+
     def _served_queues(self) -> tuple[str, ...]:
         queues = self.app.queues()
         if self.queues is not None:
@@ -366,7 +370,14 @@ class Worker:
             with suppress(RuntimeError):  # The worker's loop is closed.
                 loop.call_soon_threadsafe(self.app.on_ended, ended)
 
-        return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended)
+        def on_enqueued(jobs: Sequence[Insertion]) -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.app.on_enqueued, jobs)
+
+        return Broker(
+            self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended,
+            on_enqueued=on_enqueued,
+        )  # fmt: skip
 
     async def _deregister(self) -> None:
         assert self._registration is not None

@@ -136,6 +136,9 @@ async def test_follow_ups_commit_with_the_success_only(app: App) -> None:
     [later] = [job for job in await broker.jobs(state="scheduled") if job.task == tasks.pid.name]
     assert 3500 < (later.run_at - later.enqueued_at).total_seconds() < 3700
     assert later.expires_at is not None
+    first, second = await led.aresult(timeout=0)
+    assert (await record(broker, first)).state is JobState.DONE
+    assert second == later.id
 
 
 async def test_a_child_can_enqueue(app: App) -> None:
