@@ -90,7 +90,8 @@ class LocalEngine(ABC, Generic[StoreType]):
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
         self.signals = Signals()
         self.timeout = timeout
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._clock = clock
 
     def _now(self, now: int | None) -> int:
@@ -134,7 +135,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
         return self._write(
-            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token), self.quarantined),
+            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token), self.ended),
             token,
             lambda reply: reply,
         )
@@ -148,7 +149,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         return await self._write(
             lambda store: verbs.insert_and_claim(
-                store, self._now(now), jobs, requests, claim_key(token), self.quarantined
+                store, self._now(now), jobs, requests, claim_key(token), self.ended
             ),
             token,
             lambda reply: reply[1],
@@ -157,7 +158,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> Coroutine[Any, Any, list[JobState | None]]:
-        return self._write(lambda store: verbs.settle(store, self._now(now), ops), token)
+        return self._write(lambda store: verbs.settle(store, self._now(now), ops, self.skipped), token)
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
@@ -174,17 +175,27 @@ class LocalEngine(ABC, Generic[StoreType]):
         now: int | None = None,
         token: Token | None = None,
     ) -> list[CancelOutcome]:
-        return await self._write(lambda store: verbs.cancel(store, self._now(now), keys, retention), token)
+        outcomes, ended = await self._write(
+            lambda store: verbs.cancel(store, self._now(now), keys, retention), token
+        )
+        self.ended.extend(ended)
+        return outcomes
 
     async def requeue(
         self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
     ) -> list[bool]:
-        return await self._write(lambda store: verbs.requeue(store, self._now(now), keys), token)
+        replies, ended = await self._write(lambda store: verbs.requeue(store, self._now(now), keys), token)
+        self.ended.extend(ended)
+        return replies
 
     async def requeue_dead(
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
     ) -> int:
-        return await self._write(lambda store: verbs.requeue_dead(store, self._now(now), queue, limit), token)
+        _, ended = await self._write(
+            lambda store: verbs.requeue_dead(store, self._now(now), queue, limit), token
+        )
+        self.ended.extend(ended)
+        return len(ended)
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self._write(lambda store: verbs.purge_dead(store, queue, limit), token)
@@ -262,7 +273,8 @@ class LocalEngine(ABC, Generic[StoreType]):
         token: Token | None = None,
     ) -> bool:
         return await self._write(
-            lambda store: verbs.compare_and_set(store, self._now(now), writes, jobs, announce), token
+            lambda store: verbs.compare_and_set(store, self._now(now), writes, jobs, announce, self.skipped),
+            token,
         )
 
     # Reads.

@@ -1,11 +1,12 @@
 """The read model: the command line, the dashboard and the metrics read the store through it.
 
-Answers are plain values with stable fields, ready for JSON. Nothing here changes a job. The cost of an
-answer does not grow with the number of jobs: a search examines a bounded number of records and returns a
-cursor.
+Answers are plain values with stable fields, ready for JSON. The cost of an answer does not grow with the
+number of jobs: a search examines a bounded number of records and returns a cursor. Only ``cancel`` changes
+jobs: those that a filter selects, in bounded memory.
 """
 
-from dayjob.inspect.dead import DeadGroup, DeadGroups, error_pattern
+from dayjob.inspect.cancel import Cancelled
+from dayjob.inspect.dead import DeadGroup, DeadGroups, error_line, error_pattern
 from dayjob.inspect.inspector import Health, Inspector
 from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
 from dayjob.inspect.redaction import Redaction
@@ -13,6 +14,6 @@ from dayjob.inspect.search import EXAMINED, Filter, Page
 from dayjob.inspect.workers import WorkerView
 
 __all__ = [
-    "EXAMINED", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page", "Point",
-    "QueueView", "Redaction", "WorkerView", "error_pattern", "sum_stats",
+    "EXAMINED", "Cancelled", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page",
+    "Point", "QueueView", "Redaction", "WorkerView", "error_line", "error_pattern", "sum_stats",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ def when(schedule: Schedule) -> str:
     """Return the timing of a schedule as text."""
     if schedule.cron is None:
         return f"every {schedule.every:g} s"
-    return schedule.cron if schedule.timezone == "UTC" else f"{schedule.cron} {schedule.timezone}"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
 def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
             {"attempt": each.attempt, "at": iso(each.at_us), "worker": each.worker, "message": each.message}
             for each in job.errors
         ],
+        "suspect": job.suspect,
         "headers": redaction.headers(job.headers),
         "payload": redaction.content(job.payload),
         "result": None if job.result is None else redaction.content(job.result),

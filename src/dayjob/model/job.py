@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.errors import InvalidState
 from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none
@@ -30,6 +31,12 @@ ERRORS_KEPT = 10
 
 NO_CLAIM = bytes(16)
 """Stands for no claim. No claim has this key."""
+
+LEASE_EXPIRED = "lease expired"
+WORKER_GONE = "worker gone"
+
+CRASHES = frozenset({LEASE_EXPIRED, WORKER_GONE})
+"""The errors of runs that ended with their worker."""
 
 DedupUntil = Literal["claimed", "settled"]
 
@@ -157,6 +164,11 @@ class Job(Struct, weakref=True):
         return to_datetime_or_none(self.expires_us)
 
     @property
+    def suspect(self) -> bool:
+        """Whether its last run ended with the worker. The job may have caused the crash, so it runs alone."""
+        return self.last_error in CRASHES and self.state not in FINISHED
+
+    @property
     def cancel_token(self) -> CancelToken:
         """Fires when a cancel of this claim is requested, in any process."""
         if self._tokens is None:
@@ -206,6 +218,19 @@ class NewJob(Struct, frozen=True, gc=False):
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+    reserve_id: bool = True
+    """Whether the ``id`` is reserved. False: it is a new one, which no other job has."""
+
+
+ATTEMPTS_HEADER = "dayjob-attempts"
+"""Marks a job whose attempts are those of its task, in the code of the worker that runs it."""
+
+
+def by_name(job: NewJob) -> NewJob:
+    """Return the job for a caller without its task: unless given, its attempts are those of the task."""
+    if not job.task or job.max_attempts is not None:
+        return job
+    return replace(job, headers={**(job.headers or {}), ATTEMPTS_HEADER: "task"})
 
 
 def new_job_like(job: Job) -> NewJob:
@@ -231,7 +256,8 @@ class Waited(Struct, frozen=True):
 
 
 class EndedJob(Struct, frozen=True, gc=False):
-    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt.
+    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt,
+    cancelled before it started, or requeued.
 
     ``state`` is pending if the job runs again. ``error`` is the reason.
     """
@@ -276,6 +302,12 @@ def id_key(id: str | UUID) -> bytes:
     if match is None:
         raise ValueError(f"id={id!r} is not a UUID: pass one, or leave out id to get a new one")
     return bytes.fromhex(match[1].replace("-", ""))
+
+
+def explained(error: str) -> str:
+    """Return the error. Add the meaning if it is one of ``CRASHES``."""
+    meaning = ": the worker process died or was cut off while it ran the job"
+    return error + meaning if error in CRASHES else error
 
 
 def known_key(id: object) -> bytes | None:

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -17,10 +16,11 @@ from threading import RLock, Thread, main_thread
 from typing import Any, TypeVar
 
 from dayjob.errors import Closed, InvalidState
-from dayjob.runtime.threads import CallThreads
+from dayjob.runtime.threads import CallThreads, refuse_green_threads
 
 Answer = TypeVar("Answer")
 Work = Callable[[], Coroutine[Any, Any, Answer]]
+Wait = Callable[[Future[Answer]], Answer]
 
 _log = logging.getLogger("dayjob.bridge")
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
@@ -42,29 +42,29 @@ class Bridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
 
-    def run(self, work: Work[Answer], keep_open: bool = True) -> Answer:
-        """Run the coroutine on the bridge's loop and wait for it in this thread.
+    def run(self, work: Work[Answer], keep_open: bool = True, wait: Wait[Answer] | None = None) -> Answer:
+        """Run the coroutine on the bridge's loop and wait for it in this thread, or in ``wait``.
 
         The call is a use, unless ``keep_open`` is false: then it raises ``Closed`` when the last user leaves.
         """
         if not keep_open:
-            return self._run(work)
+            return self._run(work, wait)
         self.enter()
         try:
-            return self._run(work)
+            return self._run(work, wait)
         finally:
             try:
                 self.leave()
             except Exception:
                 _log.exception("%s: the app could not be closed", self._name)
 
-    def _run(self, work: Work[Answer]) -> Answer:
+    def _run(self, work: Work[Answer], wait: Wait[Answer] | None) -> Answer:
         loop: asyncio.AbstractEventLoop | None = None
         try:
             with self._lock:  # The loop, if it ends, ends after this call has begun on it.
                 loop = self.start()
                 future = asyncio.run_coroutine_threadsafe(work(), loop)
-            return _result(future)
+            return _result(future) if wait is None else wait(future)
         except CancelledError:
             if loop is self._loop:
                 raise
@@ -108,7 +108,7 @@ class Bridge:
         """Return the loop, started if it is not running in this process."""
         with self._lock:
             if self._loop is None:
-                _refuse_green_threads()
+                need_real_threads()
                 loop = asyncio.new_event_loop()
                 thread = Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
                 try:
@@ -156,18 +156,11 @@ def _end(loop: asyncio.AbstractEventLoop, thread: Thread | None, timeout: float 
         thread.join(timeout)
 
 
-def _refuse_green_threads() -> None:
+def need_real_threads() -> None:
     """Raise if threads are greenlets: the loop would then run in the thread of all its callers."""
-    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    if gevent is not None and gevent.is_module_patched("threading"):
-        library = "gevent"
-    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
-        library = "eventlet"
-    else:
-        return
-    raise InvalidState(
-        f"{library} has replaced the threads of this process, and synchronous calls need a real one, so "
-        "nothing was stored: serve with threads (such as gunicorn -k gthread), or enqueue in another process"
+    refuse_green_threads(
+        "synchronous calls need a real one, so nothing was stored: serve with threads (such as "
+        "gunicorn -k gthread), or enqueue in another process"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.context import Context, enter
@@ -24,7 +25,7 @@ from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import UnknownParameter, encode
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.model.job import Job
+from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, shown
 from dayjob.model.retry import Retry
@@ -34,6 +35,7 @@ from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
+from dayjob.worker.unknown_tasks import UnknownTasks
 
 
 class Run(Struct, eq=False):
@@ -42,8 +44,12 @@ class Run(Struct, eq=False):
     job: Job
     context: Context
     task: Task[Any, Any, Any] | None
+    accepted_at: float
+    """The time when the worker got the job, on the clock's ``elapsed``, as the two below."""
     renew_at: float
-    """The time of half the lease, on the clock's ``elapsed``."""
+    """The time of half the lease."""
+    started_at: float = 0.0
+    """The time when the run began. 0: it waits for a slot, or for a place in its pool."""
     worker_task: asyncio.Task[Any] | None = None
     interrupted: Reason | None = None
     """The reason why the worker cancelled the handler. None: a ``CancelledError`` is the handler's own."""
@@ -61,14 +67,14 @@ class Run(Struct, eq=False):
         """Set the cancel flag and signal, and interrupt the handler if its task is configured so."""
         self.job.cancel_requested = True
         self.context.cancelled.set("cancel")
-        if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
+        if self.task is not None and self.task.config.cancel == "interrupt" and self.task.pool != "thread":
             self.interrupt("cancel")
 
     def lose(self) -> None:
         """Mark the claim as lost: the outcome of this run no longer counts."""
         self.lost = True
         self.context.cancelled.set("lost")
-        if not self._in_thread():
+        if self.task is None or self.task.pool != "thread":
             self.interrupt("lost")
 
     def interrupt(self, reason: Reason) -> None:
@@ -89,10 +95,6 @@ class Run(Struct, eq=False):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _in_thread(self) -> bool:
-        task = self.task
-        return task is not None and not task.is_async and task.config.pool != "process"
 
 
 OnUnknown = Literal["release", "dead"]
@@ -143,6 +145,7 @@ class Executor:
         self._host_cancels = host_cancels
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
+        self._unknown_tasks = UnknownTasks(app)
         self._pid = process.pid
 
     async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
@@ -152,7 +155,7 @@ class Executor:
             return None
         if task is None:
             missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
-            return unknown(run.job, "UnknownTask", f"no {missing} is registered", self._on_unknown)
+            return self._unknown(run.job, "UnknownTask", f"no {missing} is registered")
         timeout = task.timeout if task.timeout is not None else self._job_timeout
         enter(context)
         tracing = self._app.tracing
@@ -170,8 +173,10 @@ class Executor:
             settlement = succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
             settlement = error.settlement
+            if settlement.transition is Transition.SNOOZE and settlement.error is not None:
+                self._unknown_tasks.warn(run.job, str(settlement.error))  # No other snooze has a reason.
         except UnknownParameter as error:
-            settlement = unknown(run.job, "UnknownParameter", str(error), self._on_unknown)
+            settlement = self._unknown(run.job, "UnknownParameter", str(error))
         except BadPayload as error:
             reason = f"BadPayload: {error}"
             settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
@@ -184,19 +189,28 @@ class Executor:
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
+            attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
+            settlement = replace(settlement, max_attempts=attempts)
         return None if run.lost else settlement
+
+    def _unknown(self, job: Job, kind: str, reason: str) -> Settlement:
+        settlement = unknown(job, kind, reason, self._on_unknown)
+        if settlement.transition is Transition.SNOOZE:
+            self._unknown_tasks.warn(job, f"{kind}: {reason}")
+        return settlement
 
     def _call(self, task: AnyTask, run: Run, timeout: float | None) -> Callable[[], Awaitable[Any]]:
         """Return the handler's call, wrapped in tenant scope and middleware. The timeout starts here."""
         app, context = self._app, run.context
         call: Callable[[], Awaitable[Any]]
-        if task.config.pool == "process":
+        if task.pool == "process":
             call = partial(self._in_child, task, context, partial(run.start_timer, timeout))
         else:
             if timeout is not None:
                 run.start_timer(timeout)
             call = handler_call(task, context)
-            if not task.is_async:
+            if task.pool == "thread":
                 if app.middleware:
                     call = app.sync_wrapped(context, call)
                 call = partial(self._in_thread, call)
@@ -270,6 +284,9 @@ def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], An
     return partial(task.function, *args, **kwargs)
 
 
+SURVIVED = "snoozed: the run after a crash has ended"
+"""The error of a suspect that snoozed: it is suspect no longer. On its last attempt a crash must count."""
+
 UNENCODABLE = b""
 """Marks a result that could not be stored. No JSON text is empty."""
 
@@ -315,7 +332,8 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
             job, Transition.NACK, error=str(error.reason), delay=error.delay, retention=retention
         )
     if isinstance(error, Snooze):
-        return Settlement(job, Transition.SNOOZE, delay=error.delay, retention=retention)
+        cleared = SURVIVED if job.suspect and job.attempts < job.max_attempts else None
+        return Settlement(job, Transition.SNOOZE, error=cleared, delay=error.delay, retention=retention)
     if isinstance(error, JobCancelled) and job.cancel_requested:
         return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)

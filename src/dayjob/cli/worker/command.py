@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dayjob.cli.logging_setup import LEVELS, configure
-from dayjob.cli.worker.options import WorkerOptions
+from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.process import run_child, run_worker
 from dayjob.cli.worker.supervisor import supervise
 
@@ -45,6 +45,18 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     return () if names == ("*",) else names
 
 
+def _address(context: click.Context, option: click.Parameter, given: str | None) -> Address | None:
+    """Return the host and the port."""
+    if given is None:
+        return None
+    host, _, port = given.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or given.startswith(":"):
+        raise click.BadParameter(
+            f"{given!r}: write PORT or HOST:PORT, with a port up to 65535", context, option
+        )
+    return Address(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("app")
 @click.option(
@@ -57,6 +69,16 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     help="How many jobs each process runs at once.",
 )  # fmt: skip
 @click.option(
+    "--threads", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in threads: tasks that are plain functions. Default: 4 per core, "
+    "at least 10.",
+)  # fmt: skip
+@click.option(
+    "--pool-processes", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in child processes: tasks with pool=\"process\". Default: the number of "
+    "cores.",
+)  # fmt: skip
+@click.option(
     "--processes", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N",
     help="How many worker processes to run, under a supervisor that restarts them when they crash.",
 )  # fmt: skip
@@ -66,7 +88,7 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     help="How long a run may take, for tasks without their own timeout. Default: no limit.",
 )  # fmt: skip
 @click.option(
-    "--shutdown-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS",
+    "--shutdown-timeout", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long running jobs may continue after the first signal.",
 )  # fmt: skip
 @click.option(
@@ -100,9 +122,9 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     "For s3://, gs://, az:// and file://, which allow one writer.",
 )  # fmt: skip
 @click.option(
-    "--metrics", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface. With several "
-    "processes, each uses the next port. Needs dayjob[metrics].",
+    "--metrics", metavar="[HOST:]PORT", callback=_address,
+    help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface, or of HOST: "
+    "0.0.0.0:9100 for all interfaces. Of several processes, each uses the next port. Needs dayjob[metrics].",
 )  # fmt: skip
 @click.option(
     "--dashboard", type=click.IntRange(0, 65535), metavar="PORT",
@@ -112,11 +134,15 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True,
-    help="The lowest level to log; debug includes a line for each job.",
+    help="The lowest level to log.",
 )  # fmt: skip
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="Log to standard error as text, or as one JSON object a line.",
+)  # fmt: skip
+@click.option(
+    "--log-jobs/--no-log-jobs", default=None,
+    help="Log a line for each run at the level info, or at debug. Default: at info on a terminal.",
 )  # fmt: skip
 @click.option("--child", type=int, hidden=True, help="The file descriptor of the link to the supervisor.")
 def worker(child: int | None, **given: Any) -> None:

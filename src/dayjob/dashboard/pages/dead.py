@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from dayjob.dashboard.rendering import page, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
-from dayjob.inspect import error_pattern
+from dayjob.inspect import error_line
 
 SHOWN = 50
 GROUPS_SHOWN = 200
@@ -35,5 +35,5 @@ async def dead(request: Request) -> Response:
         return page(request, "dead_groups.html", found=found, groups=shown, **common)
     after = query_value(request, "after")
     latest = await inspector.dead_page(queue, after, SHOWN)
-    listed = [(job, error_pattern(job.last_error)) for job in latest.jobs]
+    listed = [(job, error_line(job.last_error)) for job in latest.jobs]
     return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)

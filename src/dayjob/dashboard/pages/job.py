@@ -11,7 +11,7 @@ from starlette.responses import Response
 from dayjob.dashboard.live_updates import job_shape, job_values
 from dayjob.dashboard.rendering import page, problem
 from dayjob.dashboard.state import state_of
-from dayjob.inspect import Inspector, error_pattern
+from dayjob.inspect import Inspector, error_line
 from dayjob.inspect.json_fields import span
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
@@ -89,7 +89,8 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Worker", job.worker),
         ("Dedup key", job.dedup_key),
         ("Cancel requested", "yes" if job.cancel_requested else None),
-        ("Error", error_pattern(job.last_error) if job.last_error else None),
+        ("Suspect", "yes" if job.suspect else None),
+        ("Error", error_line(job.last_error) if job.last_error else None),
     ]
     return [(name, value) for name, value in details if value is not None]
 

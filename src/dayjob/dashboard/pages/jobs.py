@@ -8,7 +8,7 @@ from starlette.responses import Response
 from dayjob.dashboard.live_updates import STATES
 from dayjob.dashboard.rendering import page, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
-from dayjob.inspect import Filter, error_pattern, sum_stats
+from dayjob.inspect import Filter, error_line, sum_stats
 from dayjob.model.job import Job, JobState
 
 SHOWN = 50
@@ -59,4 +59,4 @@ def details(job: Job) -> str | None:
         return f"{job.progress[0]:.0%} {job.progress[1]}"
     if job.state is JobState.RUNNING:
         return f"by {job.worker}" if job.worker else None
-    return error_pattern(job.last_error) if job.last_error else None
+    return error_line(job.last_error) if job.last_error else None

@@ -14,6 +14,7 @@ from dayjob.engines.base import DocumentWrite, Insertion, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
 from dayjob.engines.postgres.notifier import Notifier
+from dayjob.model.job import id_key, id_text
 from dayjob.runtime.signals import documents_topic
 
 _WRITTEN, _NOT_WRITTEN = ["true"], ["false"]
@@ -31,8 +32,12 @@ async def compare_and_set(
     announce: bool,
     now: int | None,
     token: Token | None,
+    skipped: set[bytes],
 ) -> bool:
-    """Write documents and jobs in one commit, if all documents are as expected. Return whether they were."""
+    """Write documents and jobs in one commit, if all documents are as expected. Return whether they were.
+
+    The reply to a write with jobs also has the ids of those that were not stored, for ``skipped``.
+    """
     channel, key = notifier.channel, token_key(token)
     topics = {documents_topic(write.kind): None for write in writes} if announce else {}
     announcement = notifier.message(list(topics)) if topics else None
@@ -43,18 +48,23 @@ async def compare_and_set(
         sql = database.statements["compare_and_set"]
         try:
             async with connection.transaction():
-                reply = await connection.fetchval(sql, key, now, channel, announcement, *_columns(writes))
+                stored = None if jobs else key
+                reply: list[str] = await connection.fetchval(
+                    sql, stored, now, channel, announcement, *_columns(writes)
+                )
                 if reply != _WRITTEN:
                     raise _Unexpected
                 if temporary:
                     await connection.fetchval(sql, None, now, channel, None, *_columns(temporary))
                 if jobs:
                     transaction = Transaction(connection.fetch, database.statements, now, channel, message)
-                    await insert_all(transaction, jobs)
+                    enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+                    reply += [id_text(job.key) for job, each in enqueued if not each.created]
+                    await transaction.run("store_reply", key, reply)
         except _Unexpected:
             await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
             return _NOT_WRITTEN
-        return _WRITTEN
+        return reply
 
     if jobs or temporary or len(new) > 1:
         with notifier.with_commit(jobs) as message:
@@ -63,7 +73,9 @@ async def compare_and_set(
         reply = await database.write_statement(
             "compare_and_set", token, now, channel, announcement, *_columns(writes)
         )
-    return reply == _WRITTEN
+    assert reply is not None
+    skipped.update(map(id_key, reply[1:]))
+    return reply[0] == _WRITTEN[0]
 
 
 def _columns(writes: Sequence[DocumentWrite]) -> list[list[Any]]:

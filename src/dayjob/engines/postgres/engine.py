@@ -36,8 +36,18 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
 from dayjob.errors import Closed, ConfigError
-from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import (
+    LEASE_EXPIRED,
+    WORKER_GONE,
+    CancelOutcome,
+    EndedJob,
+    Enqueued,
+    Job,
+    JobState,
+    QueueStats,
+    id_key,
+)
+from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
@@ -59,7 +69,8 @@ class PostgresEngine:
     def __init__(self, settings: PostgresSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._settings = settings
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
@@ -86,7 +97,7 @@ class PostgresEngine:
             raise
         self._opened = Database(pool, statements)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints, self.signals, self.quarantined)
+        self._claimer = Claimer(self._opened, self._hints, self.signals, self.ended)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
@@ -159,7 +170,7 @@ class PostgresEngine:
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> list[JobState | None]:
-        return await settle(self._database, self._notifier, ops, now, token)
+        return await settle(self._database, self._notifier, ops, now, token, self.skipped)
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
@@ -198,21 +209,22 @@ class PostgresEngine:
             "cancel", token, now, notifier.channel, notifier.message([CANCEL]), list(dict.fromkeys(keys)),
             *rows.retention_columns(retention, JobState.CANCELLED),
         )  # fmt: skip
-        before = {id_key(text[:36]): JobState(text[37:]) for text in reply}
+        before = {job.key: job for job in rows.ended_jobs(reply, CANCELLED)}
         outcomes: list[CancelOutcome] = []
-        ended: set[bytes] = set()
+        ended: list[EndedJob] = []
         for key in keys:
-            state = before.get(key)
-            if state is JobState.RUNNING:
-                outcomes.append(CancelOutcome.REQUESTED)
-            elif state is None or key in ended:
+            job = before.get(key)
+            if job is None:
                 outcomes.append(CancelOutcome.NOT_FOUND)
+            elif job.old_state is JobState.RUNNING:
+                outcomes.append(CancelOutcome.REQUESTED)
             else:
                 outcomes.append(CancelOutcome.REMOVED)
-                ended.add(key)
+                ended.append(before.pop(key))
         if CancelOutcome.REQUESTED in outcomes:
             self.signals.publish([CANCEL])
-        notifier.jobs_finished(list(ended))
+        notifier.jobs_finished([job.key for job in ended])
+        self.ended.extend(ended)
         return outcomes
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
@@ -236,8 +248,16 @@ class PostgresEngine:
     async def requeue(
         self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
     ) -> list[bool]:
-        reply = await self._database.execute("requeue", token, now, list(dict.fromkeys(keys)))
-        return self._returned(keys, reply)
+        requeued = await self._requeue(list(dict.fromkeys(keys)), now, token)
+        return [requeued.pop(key, None) is not None for key in keys]
+
+    async def _requeue(
+        self, keys: Sequence[bytes], now: int | None, token: Token | None
+    ) -> dict[bytes, EndedJob]:
+        ended = rows.ended_jobs(await self._database.execute("requeue", token, now, keys), REQUEUED)
+        self._notifier.jobs_returned({job.queue for job in ended})
+        self.ended.extend(ended)
+        return {job.key: job for job in ended}
 
     def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
         """Return for each job whether it returned to its queue, from a reply of "id queue"."""
@@ -248,10 +268,7 @@ class PostgresEngine:
     async def requeue_dead(
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
     ) -> int:
-        keys = await self._dead_keys(queue, limit)
-        reply = await self._database.execute("requeue", token, now, keys)
-        self._returned([], reply)
-        return len(reply)
+        return len(await self._requeue(await self._dead_keys(queue, limit), now, token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self.purge(await self._dead_keys(queue, limit), token)
@@ -419,7 +436,9 @@ class PostgresEngine:
         token: Token | None = None,
     ) -> bool:
         database, notifier = self._database, self._notifier
-        written = await documents.compare_and_set(database, notifier, writes, jobs, announce, now, token)
+        written = await documents.compare_and_set(
+            database, notifier, writes, jobs, announce, now, token, self.skipped
+        )
         if written:
             notifier.jobs_inserted(jobs)
             if announce:

@@ -103,6 +103,7 @@ def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list
         [_retention(op.retention.done) for op in ops],
         [_retention(op.retention.dead) for op in ops],
         [_retention(op.retention.cancelled) for op in ops],
+        [op.max_attempts for op in ops],
         [number for number, _ in numbered],
     ]
 
@@ -169,7 +170,7 @@ def full_job(row: Row) -> Job:
 
 
 def ended_jobs(reply: Sequence[str], error: str) -> list[EndedJob]:
-    """Return the jobs in a reply of ``end_claims.sql`` or ``expire.sql``."""
+    """Return the jobs in a reply of ``end_claims``, ``expire``, ``cancel`` or ``requeue``."""
     return [
         EndedJob(id_key(id), queue, task, old_state, state, attempts, error)
         for id, queue, task, old_state, state, attempts in map(_decode_ended, reply)

@@ -13,7 +13,7 @@ from dayjob.engines.postgres.database import Connection, Database, StoredReply, 
 from dayjob.engines.postgres.insert import Transaction, insert_all, is_plain
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import ack_columns, in_lock_order, settle_columns
-from dayjob.model.job import FINISHED, JobState
+from dayjob.model.job import FINISHED, JobState, id_key, id_text
 from dayjob.runtime.signals import DUE
 
 Claim = tuple[bytes, bytes]
@@ -23,12 +23,22 @@ Settled = dict[Claim, tuple[JobState, str]]
 _STATES = {state.value: state for state in JobState}
 _LOST: tuple[JobState | None, str] = (None, "")
 _DONE = (JobState.DONE, "")
+_SKIPPED = "-"
+"""Marks the id of a follow-up job that was not stored, in a reply."""
 
 
 async def settle(
-    database: Database, notifier: Notifier, ops: Sequence[SettleOp], now: int | None, token: Token | None
+    database: Database,
+    notifier: Notifier,
+    ops: Sequence[SettleOp],
+    now: int | None,
+    token: Token | None,
+    skipped: set[bytes],
 ) -> list[JobState | None]:
-    """Apply the settlements whose claims are current, in one commit. A second one of a claim is lost."""
+    """Apply the settlements whose claims are current, in one commit. A second one of a claim is lost.
+
+    The keys of follow-up jobs that were not stored are added to ``skipped``.
+    """
     sent = ops
     if len({op.key for op in ops}) < len(ops):
         first: dict[Claim, SettleOp] = {}
@@ -44,7 +54,9 @@ async def settle(
     elif not any(op.insert or op.kv for op in sent):
         reply = await database.write_statement("settle", token, now, *settle_columns(sent))
     else:
-        reply = await _settle_with_effects(database, notifier, sent, now, token)
+        stored = await _settle_with_effects(database, notifier, sent, now, token)
+        reply = None if stored is None else [text for text in stored if text[0] != _SKIPPED]
+        skipped.update(id_key(text[1:]) for text in stored or () if text[0] == _SKIPPED)
     settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _decode(reply, sent)
     notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
     if any(state not in FINISHED for state, _ in settled.values()):
@@ -83,7 +95,8 @@ async def _settle_with_effects(
                 first += len(step)
                 reply += found[0][0]
                 settled = _decode(found[0][0], ops)
-                await _write_effects(transaction, [op for op in step if (op.key, op.claim) in settled])
+                applied = [op for op in step if (op.key, op.claim) in settled]
+                reply += [_SKIPPED + id for id in await _write_effects(transaction, applied)]
             await transaction.run("store_reply", key, reply)
         return reply
 
@@ -92,18 +105,24 @@ async def _settle_with_effects(
         return await database.write(token, key, run, keyed=keyed)
 
 
-async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:
-    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own."""
+async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> list[str]:
+    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own.
+
+    Return the ids of follow-up jobs that were not stored.
+    """
+    skipped: list[str] = []
     one_by_one = any(job.kv for op in ops for job in op.insert)
     for group in [[op] for op in ops] if one_by_one else [ops]:
         jobs = [job for op in group for job in op.insert]
         if jobs:
-            await insert_all(transaction, jobs)
+            enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+            skipped += [id_text(job.key) for job, reply in enqueued if not reply.created]
         values: dict[bytes, bytes] = {}
         for op in group:
             values |= op.kv or {}
         if values:
             await transaction.run("kv_write", None, list(values), list(values.values()))
+    return skipped
 
 
 def _in_steps(ops: Sequence[SettleOp]) -> list[list[SettleOp]]:

@@ -38,6 +38,7 @@ from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.lifecycle import CANCELLED, REQUEUED
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -74,7 +75,8 @@ class RedisEngine:
     def __init__(self, settings: RedisSettings) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._settings = settings
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
@@ -196,7 +198,7 @@ class RedisEngine:
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
-                self.quarantined.extend(ended)
+                self.ended.extend(ended)
                 others = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([others], now))[0]
         return claimed
@@ -234,7 +236,16 @@ class RedisEngine:
     async def settle(
         self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
     ) -> list[JobState | None]:
-        return [STATES.get(code) for code in await self._run(token, "settle", now, *arguments.ops(ops))]
+        reply = await self._run(token, "settle", now, *arguments.ops(ops))
+        if len(reply) > len(ops):
+            applied = zip(ops, reply, strict=False)
+            self._skip([job for op, code in applied if code for job in op.insert], reply[len(ops) :])
+        return [STATES.get(code) for code in reply[: len(ops)]]
+
+    def _skip(self, jobs: Sequence[Insertion], reply: bytes) -> None:
+        """Add the jobs that were not stored to ``skipped``."""
+        enqueued = zip(jobs, _enqueued(jobs, reply), strict=True)
+        self.skipped.update(job.key for job, each in enqueued if not each.created)
 
     async def renew(
         self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
@@ -265,7 +276,9 @@ class RedisEngine:
         token: Token | None = None,
     ) -> list[CancelOutcome]:
         given = (arguments.ids(keys), *arguments.retention(retention))
-        return [_OUTCOMES[code] for code in await self._run(token, "cancel", now, *given)]
+        outcomes, ended = await self._run(token, "cancel", now, *given)
+        self.ended.extend(record.ended_jobs(ended, CANCELLED))
+        return [_OUTCOMES[code] for code in outcomes]
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         await self._listen()
@@ -288,7 +301,9 @@ class RedisEngine:
     async def requeue(
         self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
     ) -> list[bool]:
-        return [code == 1 for code in await self._run(token, "requeue", now, arguments.ids(keys))]
+        replies, requeued = await self._run(token, "requeue", now, arguments.ids(keys))
+        self.ended.extend(record.ended_jobs(requeued, REQUEUED))
+        return [code == 1 for code in replies]
 
     async def requeue_dead(
         self, queue: str, limit: int, now: int | None = None, token: Token | None = None
@@ -452,8 +467,10 @@ class RedisEngine:
         token: Token | None = None,
     ) -> bool:
         given = (int(announce), *arguments.documents(writes), *arguments.jobs(jobs))
-        written: int = await self._run(token, "compare_and_set", now, *given)
-        return written == 1
+        reply: bytes = await self._run(token, "compare_and_set", now, *given)
+        if reply[0]:
+            self._skip(jobs, reply[1:])
+        return reply[0] == 1
 
 
 def _new_token() -> Token:

@@ -47,7 +47,8 @@ class SlateReader:
         self.signals = Signals()
         self.settings = settings
         self.timeout = settings.timeout
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._clock = clock
         self._open = False
         self._polling: asyncio.Task[None] | None = None

@@ -77,6 +77,8 @@ class Changed(Struct, array_like=True, frozen=True, gc=False):
     result: bytes | None = None
     progress: tuple[float, str] | None = None
     claim: bytes = NO_CLAIM
+    max_attempts: int | None = None
+    """None: as in the head."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, gc=False):
@@ -253,6 +255,7 @@ def _changed(record: Record, session: int) -> bytes:
             remove_us=record.remove_us, last_error=record.last_error, errors=record.errors,
             held_key=record.held_key, cancel_requested=record.cancel_requested, worker=record.worker,
             result=record.result, progress=record.progress, claim=record.claim,
+            max_attempts=record.max_attempts,
         )
     )  # fmt: skip
 
@@ -281,6 +284,8 @@ def apply(record: Record, change: Changed) -> None:
     record.result = change.result
     record.progress = change.progress
     record.claim = change.claim
+    if change.max_attempts is not None:
+        record.max_attempts = change.max_attempts
 
 
 # A finished job.

@@ -1,9 +1,10 @@
 -- End claims by the rules of the lifecycle, with their follow-up jobs and kv writes. A lost claim changes nothing.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; their numbers, joined (claim;
--- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs; number of kv writes; delay; retention if done,
--- dead, cancelled); for each the values that its flags announce (follow-up jobs as in shared/5_insert.lua), and the
--- kv writes.
--- Returns a string with one byte for each: the new state, or 0 if the claim was lost.
+-- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs, 16 max_attempts; number of kv writes; delay;
+-- retention if done, dead, cancelled); for each the values that its flags announce (max_attempts before follow-up jobs,
+-- which are as in shared/5_insert.lua), and the kv writes.
+-- Returns a string with one byte for each: the new state, or 0 if the claim was lost; then the replies of `insert` for the
+-- follow-up jobs of those that were applied.
 local stored = stored_reply()
 if stored then
   return stored
@@ -12,7 +13,7 @@ local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
 local ids, numbers = take_ids(), take()
 fetch(ids)
-local replies = {}
+local replies, inserted = {}, {}
 
 -- Skip the follow-up jobs of a settlement that is not applied.
 local function skip_jobs()
@@ -52,18 +53,20 @@ for index, id in ipairs(ids) do
   local error = given % 2 > 0 and take() or nil
   local result = given % 4 > 1 and take() or nil
   local progress = given % 8 > 3 and take() or nil
+  local max_attempts = given % 32 > 15 and take_number() or nil
   local state = 0
   if transition == ACK and given == 0 and kv_writes == 0 and done == NOT_KEPT and ack_plain(id, claim) then
     state = DONE
   else
     local r = load(id)
     if is_current(r, claim) then
+      r.max_attempts = max_attempts or r.max_attempts
       settle(r, transition, to_number(delay), done .. dead .. cancelled, error, result, progress)
       state = r.state
     end
-    if given >= 8 then
+    if given % 16 > 7 then
       if state > 0 then
-        insert()
+        inserted[#inserted + 1] = insert()
       else
         skip_jobs()
       end
@@ -79,4 +82,4 @@ for index, id in ipairs(ids) do
 end
 flush(true)
 publish()
-return store_reply(table.concat(replies))
+return store_reply(table.concat(replies) .. table.concat(inserted))
