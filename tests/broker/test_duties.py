@@ -173,10 +173,10 @@ class IdleEngine:
         self.fails = False
         self.expired_by: list[int] = []
 
-    async def documents(self, *_: Any) -> tuple[int, list[Any]]:
+    async def documents(self, kind: str) -> tuple[int, list[Any]]:
         return self._clock.now(), []
 
-    async def reap(self, limit: int, retention: Any, expired_by: int, *_: Any, token: Token) -> list[Any]:
+    async def reap(self, limit: int, retention: Any, expired_by: int, token: Token) -> list[Any]:
         self.expired_by.append(expired_by)
         self._clock.advance(self.takes)
         if self.fails:
@@ -329,7 +329,7 @@ class LockedEngine(IdleEngine):
         super().__init__(clock)
         self.free = free
 
-    async def next_due(self, *_: Any) -> int:
+    async def next_due(self) -> int:
         return 0
 
     async def promote(self, *_: Any, token: Token) -> tuple[int, list[Any]]:

@@ -104,19 +104,13 @@ class Session:
     def _prepare_batchers(self) -> None:
         # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
         # so that other jobs do not wait.
-        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(self._insert, weigh=insertions_weight)
-        self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, weigh=insertions_weight
-        )
+        self._inserts = CallBatcher(self._insert, weigh=insertions_weight)
+        self._keyed_inserts = CallBatcher(self._insert, weigh=insertions_weight)
         self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
             self._claim, weigh=lambda request: (request.limit, 0), undelivered=self._give_back
         )
-        self._settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, weigh=ops_weight
-        )
-        self._keyed_settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, weigh=ops_weight
-        )
+        self._settlements = CallBatcher(self._settle, weigh=ops_weight)
+        self._keyed_settlements = CallBatcher(self._settle, weigh=ops_weight)
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all)
         self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self._cancel)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get)
@@ -246,7 +240,7 @@ class Session:
         """
         deadline = self.clock.elapsed() + seconds
         with self.engine.signals.listen(topics) as event:
-            waiting = WaitingClaim(event, self._hold_one, self._give_back)
+            waiting = WaitingClaim(event, lambda job: self.claims.hold((job,)), self._give_back)
             if refreshed is None and len(request.queues) == 1:
                 request = replace(request, waiting=waiting)
             try:
@@ -301,7 +295,7 @@ class Session:
         if self.waiting_claims.by_queue and (claims := self.waiting_claims.begin_handoff(jobs)):
             enqueued = await self._insert_and_claim(jobs, claims)
         else:
-            enqueued = await self.storage.write(partial(self.engine.insert, jobs, self.storage.now()))
+            enqueued = await self.storage.write(partial(self.engine.insert, jobs))
         return _split(enqueued, units)
 
     async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
@@ -311,7 +305,7 @@ class Session:
         checks = self.claims.checks
         try:
             enqueued, claimed = await self.storage.write(
-                partial(self.engine.insert_and_claim, jobs, requests, self.storage.now())
+                partial(self.engine.insert_and_claim, jobs, requests)
             )
         finally:
             for claim, found in zip(claims, claimed, strict=True):
@@ -347,20 +341,15 @@ class Session:
         if jobs and self.claims.checks != checks:
             self.engine.signals.publish([CANCEL])
 
-    def _hold_one(self, job: Job) -> None:
-        self.claims.hold((job,))
-
     async def _settle(self, units: list[Ops]) -> list[list[JobState | None]]:
         return _split(await self.storage.settle(list(chain.from_iterable(units))), units)
 
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
-        return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
+        return await self.storage.write(partial(self.engine.renew, renewals))
 
     async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
-        outcomes = await self.storage.write(
-            partial(self.engine.cancel, keys, self._retention, self.storage.now())
-        )
+        outcomes = await self.storage.write(partial(self.engine.cancel, keys, self._retention))
         requested: list[bytes] = []
         for key, outcome in zip(keys, outcomes, strict=True):
             if outcome is CancelOutcome.REQUESTED:

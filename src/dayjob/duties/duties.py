@@ -100,7 +100,7 @@ class Promote:
     async def next_due(self) -> int | None:
         """Return microseconds until the next job is due or expires; None if there is none."""
         storage = self._storage
-        return await storage.read(partial(storage.engine.next_due, storage.now()))
+        return await storage.read(storage.engine.next_due)
 
     async def promote(self) -> int:
         """Make due jobs pending and cancel expired ones. Return how many became pending."""
@@ -113,9 +113,7 @@ class Promote:
 
             async def some(limit: int) -> int:
                 nonlocal total
-                due, expired = await storage.write(
-                    partial(storage.engine.promote, limit, self._retention, storage.now())
-                )
+                due, expired = await storage.write(partial(storage.engine.promote, limit, self._retention))
                 report(expired)
                 total += due
                 return max(due, len(expired))
@@ -198,9 +196,7 @@ class Reap:
         """End claims whose lease had expired by then, or now, and orphaned ones. Return their number."""
         storage = self._storage
         return await end_in_short_commits(
-            lambda limit: storage.write(
-                partial(storage.engine.reap, limit, self._retention, expired_by, storage.now())
-            ),
+            lambda limit: storage.write(partial(storage.engine.reap, limit, self._retention, expired_by)),
             self._ended,
         )
 
@@ -254,9 +250,7 @@ class Reclaim:
         if not workers:
             return 0
         return await end_in_short_commits(
-            lambda limit: storage.write(
-                partial(storage.engine.reclaim, workers, limit, self._retention, storage.now())
-            ),
+            lambda limit: storage.write(partial(storage.engine.reclaim, workers, limit, self._retention)),
             self._ended,
         )
 
@@ -287,13 +281,16 @@ class Sweep:
         await self.sweep(now)
         return self._interval
 
-    async def sweep(self, now: int | None) -> int:
-        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+    async def sweep(self, over_by: int | None = None) -> int:
+        """Remove jobs whose retention was over by then, or now. Return their number.
+
+        Ended reservations of ids are removed, too.
+        """
         storage, total = self._storage, 0
 
         async def some(limit: int) -> int:
             nonlocal total
-            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, now))
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, over_by))
             total += jobs
             return max(jobs, ids)
 

@@ -241,10 +241,11 @@ async def test_a_pause_does_not_replace_a_later_one(broker: Broker, engine: Engi
     assert await broker.paused() == (set() if paused else {"q"})
 
 
-async def test_promotion_and_expiry(broker: Broker, engine: Engine) -> None:
+async def test_promotion_and_expiry(broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     await broker.enqueue_many([NewJob("q", delay=60)] * 3 + [NewJob("q", expires=60)] * 3)
     later = SYSTEM.now() + HOUR
-    write = Write(lambda token: engine.promote(2, RETENTION, later, token))
+    monkeypatch.setattr(engine, "_now", lambda: later)
+    write = Write(lambda token: engine.promote(2, RETENTION, token))
     due, expired = await write.first()
     assert (due, len(expired)) == (2, 2)
     assert await write.again() == (due, expired)
@@ -257,7 +258,7 @@ async def test_ended_claims(broker: Broker, engine: Engine) -> None:
         await broker.enqueue("q")
     await broker.claim("q", limit=4, worker="w")
     later = SYSTEM.now() + HOUR
-    reap = Write(lambda token: engine.reap(1, RETENTION, None, later, token))
+    reap = Write(lambda token: engine.reap(1, RETENTION, later, token))
     reclaim = Write(lambda token: engine.reclaim(["w"], 1, RETENTION, token=token))
     for write in (reap, reclaim):
         ended = await write.first()
@@ -272,7 +273,7 @@ async def test_sweeps(broker: Broker, engine: Engine) -> None:
     later = SYSTEM.now() + 1000 * HOUR
     sweep = Write(lambda token: engine.sweep(2, later, token))
     assert [(await sweep.first())[0], (await sweep.again())[0]] == [2, 2]
-    finished = Write(lambda token: engine.sweep_finished(JobState.DEAD, 0, None, 2, later, token))
+    finished = Write(lambda token: engine.sweep_finished(JobState.DEAD, 0, None, 2, token))
     reply = await finished.first()
     assert reply[0] == 2
     assert await finished.again() == reply, "with the same cursor"
@@ -284,7 +285,7 @@ async def test_documents(broker: Broker, engine: Engine, names: list[str]) -> No
     writes = [DocumentWrite("k", name, None, b"1") for name in names]
     changes = [DocumentWrite("k", name, b"1", b"2") for name in names]
     for wanted, written in ((writes, True), (writes, False), (changes, True), (changes, False)):
-        write = Write(partial(engine.compare_and_set, wanted, (), False, None))
+        write = Write(partial(engine.compare_and_set, wanted, (), False))
         assert await write.first() is written
         assert await write.again() is written
     assert {document.value for document in (await engine.documents("k"))[1]} == {b"2"}

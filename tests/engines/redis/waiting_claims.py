@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from dayjob import Broker, Job
+from dayjob.engines.base import time_of
 from dayjob.engines.redis.engine import RedisEngine
 from tests.support.servers.redis import Server, client
 from tests.support.workers import pause
@@ -53,8 +54,12 @@ def receive(broker: Broker, message: bytes) -> None:
 
 async def promote(broker: Broker, after: int = LATER) -> int:
     """Run the duty as if that much time had passed."""
-    now = await broker._engine.documents("none")
-    return (await broker._engine.promote(10, broker._policies.retention, now[0] + after))[0]
+    engine = engine_of(broker)
+    now, _ = await engine.documents("none")
+    engine._now = lambda: now + after
+    promoted, _ = await engine.promote(10, broker._policies.retention)
+    engine._now = time_of(None)
+    return promoted
 
 
 def sizes(server: Server, *names: str) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from dayjob.engines.caller_connection import started
-from dayjob.engines.postgres.insert import Fetch
+from dayjob.engines.postgres.writes import Fetch
 from dayjob.errors import InvalidState
 
 _ACCEPTED = (

@@ -246,9 +246,10 @@ class Database:
     the background when this process has written or read many.
     """
 
-    def __init__(self, pool: Pool, statements: Statements) -> None:
+    def __init__(self, pool: Pool, statements: Statements, now: Callable[[], int | None]) -> None:
         self.pool = pool
         self.statements = statements
+        self.now = now
         self.listening = asyncio.Event()
         """Cleared while the listener starts. A read before it listens might miss a change right after it."""
         self.listening.set()
@@ -343,17 +344,13 @@ class Database:
 
     async def fold_and_prune(self) -> None:
         """Fold the counters, and remove all old replies."""
-        await self._fold()
+        taken, left = BATCH, 0
+        while taken == BATCH and left <= BATCH // 2:  # Until there are few rows, or as many queues as rows.
+            ((taken, left),) = await self._maintain("fold_counters", BATCH)
         removed, after = BATCH, 0
         while removed == BATCH:
             # Each batch starts after the last, not at the dead index entries that the last has left.
             ((removed, after),) = await self._maintain("prune_replies", _REPLY_RETENTION, BATCH, after)
-
-    async def _fold(self) -> None:
-        """Fold the counters until there are few rows, or as many queues as rows."""
-        taken, left = BATCH, 0
-        while taken == BATCH and left <= BATCH // 2:
-            ((taken, left),) = await self._maintain("fold_counters", BATCH)
 
     async def _maintain(self, name: str, *parameters: Any) -> list[Any]:
         return await self.pool.run(lambda connection: connection.fetch(self.statements[name], *parameters))

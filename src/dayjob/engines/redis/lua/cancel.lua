@@ -1,10 +1,6 @@
 -- End scheduled and pending jobs as cancelled; store a cancel request for running ones.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
 -- Returns a string with one byte for each: 0 not found, 1 removed, 2 requested.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local ids = take_ids()
 local retention = take_retention()
 fetch(ids)
@@ -23,6 +19,4 @@ for index, id in ipairs(ids) do
     replies[index] = '\1'
   end
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies))
+return commit(table.concat(replies))
