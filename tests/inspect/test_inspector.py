@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import Filter, Inspector, Redaction, dead, error_pattern, read_budget, search
+from dayjob.inspect import Filter, Inspector, Redaction, dead, error_pattern, search
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
@@ -197,7 +197,7 @@ async def test_a_search_stops_at_the_record_limit_and_continues_from_its_cursor(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "EXAMINED", 20)
-    monkeypatch.setattr(read_budget, "CHUNK", 10)
+    monkeypatch.setattr(search, "CHUNK", 10)
     needle = (await broker.enqueue("q", headers={"order": "needle"})).id
     await broker.enqueue_many([NewJob("q")] * 50)
     page = await inspector.page(Filter(text="needle"))

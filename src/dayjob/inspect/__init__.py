@@ -6,11 +6,10 @@ cursor.
 """
 
 from dayjob.inspect.dead import DeadGroup, DeadGroups, error_pattern
-from dayjob.inspect.inspector import Health, Inspector
+from dayjob.inspect.inspector import Health, Inspector, WorkerView
 from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
 from dayjob.inspect.redaction import Redaction
 from dayjob.inspect.search import EXAMINED, Filter, Page
-from dayjob.inspect.workers import WorkerView
 
 __all__ = [
     "EXAMINED", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page", "Point",

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from dayjob.app import App
 from dayjob.events import Event
 
 _log = logging.getLogger("dayjob.job")
+
+
+def _log_event(level: int, outcome: str, event: Event) -> None:
+    """Log the first line of an error in the message, and its traceback below."""
+    if event.job is None:
+        return  # It ended without a run. The duty that ended it has logged it.
+    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": event.job.attempts}
+    first, _, rest = (event.error or "").partition("\n")
+    text = "Job %s %s: %s" if first else "Job %s %s%s"
+    _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})
+
+
+_dead = partial(_log_event, logging.ERROR, "is dead")
+_retrying = partial(_log_event, logging.WARNING, "failed and will be retried")
+_cancelled = partial(_log_event, logging.INFO, "was cancelled")
+_started = partial(_log_event, logging.DEBUG, "started")
+_succeeded = partial(_log_event, logging.DEBUG, "succeeded")
 
 
 def log_outcomes(app: App) -> None:
@@ -21,33 +39,3 @@ def log_outcomes(app: App) -> None:
     if _log.isEnabledFor(logging.DEBUG):
         app.events.add("job.started", _started)
         app.events.add("job.succeeded", _succeeded)
-
-
-def _retrying(event: Event) -> None:
-    _log_event(logging.WARNING, "failed and will be retried", event)
-
-
-def _dead(event: Event) -> None:
-    _log_event(logging.ERROR, "is dead", event)
-
-
-def _cancelled(event: Event) -> None:
-    _log_event(logging.INFO, "was cancelled", event)
-
-
-def _started(event: Event) -> None:
-    _log_event(logging.DEBUG, "started", event)
-
-
-def _succeeded(event: Event) -> None:
-    _log_event(logging.DEBUG, "succeeded", event)
-
-
-def _log_event(level: int, outcome: str, event: Event) -> None:
-    """Log the first line of an error in the message, and its traceback below."""
-    if event.job is None:
-        return  # It ended without a run. The duty that ended it has logged it.
-    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": event.job.attempts}
-    first, _, rest = (event.error or "").partition("\n")
-    text = "Job %s %s: %s" if first else "Job %s %s%s"
-    _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})
