@@ -30,7 +30,7 @@ from dayjob.model.job import EndedJob, Enqueued, Job, NewJob
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
-from dayjob.runtime.bridge import Bridge
+from dayjob.runtime.bridge import Bridge, need_real_threads
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.task import (
@@ -323,6 +323,7 @@ class App:
         ``keep_open`` is false: then the call raises ``Closed``.
         """
         if _running_loop() is not None:
+            need_real_threads()  # All greenlets run in the thread of the loop.
             raise InvalidState(
                 "an event loop runs in this thread, and a synchronous call would block it: "
                 "use aenqueue, aresult and the other async methods here, or call in asyncio.to_thread"

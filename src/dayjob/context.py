@@ -56,11 +56,9 @@ class Context:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records have the job's id, queue, task and attempt."""
+        """A logger whose records have the fields of ``log_fields``."""
         if self._log is None:
-            job = self.job
-            extra = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
-            self._log = _JobLog(_log, extra)
+            self._log = _JobLog(_log, log_fields(self.job))
         return self._log
 
     def progress(self, fraction: float, message: str = "") -> None:
@@ -80,6 +78,13 @@ class Context:
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, task={self.job.task!r}, attempt={self.attempt})"
+
+
+def log_fields(job: Job) -> dict[str, Any]:
+    """Return the fields of the log records of a job: id, queue, task, attempt; worker and tenant if any."""
+    fields = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
+    given = {"worker": job.worker, "tenant": job.tenant}
+    return fields | {name: value for name, value in given.items() if value is not None}
 
 
 class _JobLog(logging.LoggerAdapter[logging.Logger]):

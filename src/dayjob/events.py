@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from threading import Lock, Thread
@@ -18,13 +18,15 @@ from threading import Lock, Thread
 from msgspec import Struct
 
 from dayjob.errors import ConfigError
-from dayjob.model.job import Job, JobState
+from dayjob.model.job import FINISHED, Job, JobState
+from dayjob.model.lifecycle import Transition
 
 _log = logging.getLogger("dayjob.events")
 
 NAMES = (
     "job.enqueued", "job.started", "job.succeeded", "job.failed", "job.retrying", "job.dead",
-    "job.cancelled", "job.lost", "worker.started", "worker.stopped",
+    "job.cancelled", "job.snoozed", "job.released", "job.lost", "worker.started",
+    "worker.stopped",
 )  # fmt: skip
 
 MAX_QUEUED = 10_000
@@ -38,13 +40,22 @@ OUTCOMES = {
     JobState.SCHEDULED: ("job.failed", "job.retrying"),
     JobState.PENDING: ("job.failed", "job.retrying"),
 }
-"""The events of a claim that ended, by the new state of its job. A released or snoozed job has none."""
+"""The events of a claim that ended, and of a waiting job that ended, by the new state."""
+
+PUT_BACK = {Transition.RELEASE: ("job.released",), Transition.SNOOZE: ("job.snoozed",)}
+"""The events of a claim that ended without a failure, and whose job waits again."""
+
+
+def outcome_events(transition: Transition, state: JobState) -> tuple[str, ...]:
+    """Return the events of a settlement, by its transition and the new state of its job."""
+    return OUTCOMES[state] if state in FINISHED else PUT_BACK.get(transition, OUTCOMES[state])
 
 
 class Event(Struct, frozen=True):
     """The argument of an observer. ``id`` is the job's id or the worker's name.
 
-    ``job`` is None for a job that ended without a run: by a duty of the broker, or because it is corrupt.
+    ``job`` is the record of the claim, for the events of a run; else None. ``seconds`` is the duration of a
+    run that ended. ``old_state`` is None for a new job, ``new_state`` for a lost claim: it is unknown here.
     """
 
     name: str
@@ -55,6 +66,7 @@ class Event(Struct, frozen=True):
     old_state: JobState | None = None
     new_state: JobState | None = None
     error: str | None = None
+    seconds: float | None = None
 
 
 Observer = Callable[[Event], Awaitable[None] | None]
@@ -68,15 +80,20 @@ class Events:
         """The events that have observers. Check it before you build one."""
         self._deliveries: list[Delivery] = []
 
-    def add(self, pattern: str, observer: Observer) -> None:
-        matched = {name for name in NAMES if fnmatchcase(name, pattern)}
-        if not matched:
-            raise ConfigError(f"no event matches {pattern!r}: the events are {', '.join(NAMES)}")
+    def add(self, patterns: str | Sequence[str], observer: Observer) -> None:
+        """Deliver the events that match a pattern to the observer, in their order."""
+        matched: set[str] = set()
+        for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+            names = {name for name in NAMES if fnmatchcase(name, pattern)}
+            if not names:
+                raise ConfigError(f"no event matches {pattern!r}: the events are {', '.join(NAMES)}")
+            matched |= names
         self.wanted |= matched
         self._deliveries.append(Delivery(observer, matched))
 
-    def observed_by(self, observer: Observer) -> bool:
-        return any(delivery.observer is observer for delivery in self._deliveries)
+    def observed_by(self, kind: type) -> bool:
+        """Return whether an observer is an instance of this class."""
+        return any(isinstance(delivery.observer, kind) for delivery in self._deliveries)
 
     def emit(self, event: Event) -> None:
         for delivery in self._deliveries:

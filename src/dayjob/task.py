@@ -151,6 +151,14 @@ class Task(Generic[P, R, C]):
         return args[0] if args else b""
 
     @property
+    def max_attempts(self) -> int | None:
+        """The attempts of its jobs. None: those of the queue."""
+        config = self.config
+        if config.max_attempts is not None:
+            return config.max_attempts
+        return None if config.retry is None else config.retry.attempts
+
+    @property
     def recurring(self) -> Recurring | None:
         """The recurring job that ``cron`` or ``every`` of ``@app.task`` declares. Workers schedule it."""
         config = self.config
@@ -186,7 +194,7 @@ class Using(Generic[P, R]):
             given.pop("queue", config.queue),  # type: ignore[arg-type]
             task="" if task.raw else task.name,
             priority=given.pop("priority", config.priority),  # type: ignore[arg-type]
-            max_attempts=given.pop("max_attempts", _max_attempts(config)),  # type: ignore[arg-type]
+            max_attempts=given.pop("max_attempts", task.max_attempts),  # type: ignore[arg-type]
             dedup_key=None if key is None else scoped(task.name, key),  # type: ignore[arg-type]
             dedup_until=given.pop("dedup_until", _window(config.dedup)),  # type: ignore[arg-type]
             **given,  # type: ignore[arg-type]
@@ -361,12 +369,6 @@ def is_coroutine_function(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
-
-
-def _max_attempts(config: TaskConfig) -> int | None:
-    if config.max_attempts is not None:
-        return config.max_attempts
-    return None if config.retry is None else config.retry.attempts
 
 
 def _window(dedup: Dedup | None) -> DedupUntil:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -269,7 +268,6 @@ assert os.waitpid(child, 0)[1] == 0
 # Green threads.
 
 
-@pytest.mark.skipif(importlib.util.find_spec("gevent") is None, reason="gevent is not installed")
 def test_synchronous_calls_under_gevent_are_refused_each_time(tmp_path: Path) -> None:
     text = "from gevent import monkey; monkey.patch_all(); enqueue(); enqueue()"
     lines = script(tmp_path, text).splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,15 @@ from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weig
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES
+from tests.support.processes import pause
 from tests.support.staging import BOUND, Gate, Stage, turns
+
+
+def with_timeout(seconds: float, config: BrokerConfig | None = None) -> Broker:
+    """Return a broker in memory whose calls have a timeout, as those of an engine with outages."""
+    broker = Broker("memory://", config=config or BrokerConfig(duties=False))
+    broker._engine.timeout = seconds
+    return broker
 
 
 def gather(calls: list[Coroutine[Any, Any, Any]]) -> list[asyncio.Task[Any]]:
@@ -91,22 +99,23 @@ async def test_a_batch_has_no_more_jobs_than_the_limit(broker: Broker) -> None:
     assert max(insert.sizes) <= BATCH
 
 
-async def test_an_outage_fails_all_callers_of_its_batch_and_no_other(broker: Broker) -> None:
-    insert = Stage(broker, "insert")
-    insert.before = Gate()
-    insert.failures.append(EngineUnavailable("no reply"))
-    doomed = gather([broker.enqueue("q") for _ in range(10)])
-    await insert.before.reached()
-    lucky = gather([broker.enqueue("q") for _ in range(10)])
-    await turns()
-    insert.before.open()
-    async with asyncio.timeout(BOUND):
-        replies = await asyncio.gather(*doomed, return_exceptions=True)
-        assert all(isinstance(reply, EngineUnavailable) for reply in replies)
-        assert all(reply.created for reply in await asyncio.gather(*lucky))
-    assert insert.sizes == [10, 10], "the callers decide about a retry"
-    assert (await broker.stats("q")).pending == 10
-    assert (await broker.enqueue("q")).created
+async def test_an_outage_fails_all_callers_of_its_batch_and_no_other() -> None:
+    async with with_timeout(BOUND) as broker:
+        insert = Stage(broker, "insert")
+        insert.before = Gate()
+        insert.failures.append(EngineUnavailable("no reply"))
+        doomed = gather([broker.enqueue("q") for _ in range(10)])
+        await insert.before.reached()
+        lucky = gather([broker.enqueue("q") for _ in range(10)])
+        await turns()
+        insert.before.open()
+        async with asyncio.timeout(BOUND):
+            replies = await asyncio.gather(*doomed, return_exceptions=True)
+            assert all(isinstance(reply, EngineUnavailable) for reply in replies)
+            assert all(reply.created for reply in await asyncio.gather(*lucky))
+        assert insert.sizes == [10, 10], "the callers decide about a retry"
+        assert (await broker.stats("q")).pending == 10
+        assert (await broker.enqueue("q")).created
 
 
 @pytest.mark.parametrize("verb", ["claim", "settle", "renew", "cancel", "get"])
@@ -277,7 +286,7 @@ async def test_a_split_settlement_that_fails_midway_gets_its_replies_when_it_is_
 
 async def test_a_huge_item_that_fails_fails_no_neighbour() -> None:
     config = BrokerConfig(duties=False, max_payload=2 * BATCH_BYTES)
-    async with Broker("memory://", config=config) as broker:
+    async with with_timeout(BOUND, config) as broker:
         insert = Stage(broker, "insert")
 
         def refuse_huge() -> None:
@@ -360,3 +369,91 @@ async def test_few_contended_items_are_tried_at_a_time(
         locked = False
         await asyncio.gather(*waiting)
     assert most == 2
+
+
+SHORT = 0.05
+"""Seconds: the timeout of calls in an outage."""
+
+
+@pytest.fixture
+async def impatient() -> AsyncIterator[Broker]:
+    """A broker whose calls have a short timeout."""
+    async with with_timeout(SHORT) as broker:
+        yield broker
+
+
+async def test_a_call_that_is_overdue_in_an_outage_fails_without_a_try(impatient: Broker) -> None:
+    insert = Stage(impatient, "insert")
+    insert.before = Gate()
+    insert.failures.append(EngineUnavailable("no reply"))
+    calls = gather([impatient.enqueue("q")])
+    await insert.before.reached()
+    calls += gather([impatient.enqueue("q", bytes(MEGABYTE)) for _ in range(60)])
+    await pause(2 * SHORT)
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(str(reply) == "no reply" for reply in replies)
+    assert insert.sizes == [1], "one try for all of them"
+    assert (await impatient.enqueue("q")).created
+
+
+async def test_a_slow_storage_fails_no_call_that_waits(impatient: Broker) -> None:
+    """Eight batches take longer than the timeout of one call, and each succeeds."""
+    insert = Stage(impatient, "insert")
+    insert.before = Gate()
+    calls = gather([impatient.enqueue("q", bytes(MEGABYTE)) for _ in range(60)])
+    await insert.before.reached()
+    await pause(2 * SHORT)
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        assert all(reply.created for reply in await asyncio.gather(*calls))
+
+
+async def test_the_items_of_a_refused_batch_are_overdue_too(impatient: Broker) -> None:
+    insert = Stage(impatient, "insert")
+    insert.failures += [ValueError("one of them is bad"), EngineUnavailable("no reply")]
+    insert.before = Gate()
+    calls = gather([impatient.enqueue("q") for _ in range(10)])
+    await insert.before.reached()
+    await pause(2 * SHORT)
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(str(reply) == "no reply" for reply in replies)
+    assert insert.sizes == [10, 1]
+
+
+async def test_contended_calls_that_are_overdue_in_an_outage_fail_without_a_try(impatient: Broker) -> None:
+    """Two of them are tried at a time. Without a limit, the last of 50 would wait for 25 timeouts."""
+    insert = Stage(impatient, "insert")
+    insert.failures += [Contended("locked by another client"), *[EngineUnavailable("no reply")] * 50]
+    insert.before = together = Gate()
+    calls = gather([impatient.enqueue("q") for _ in range(50)])
+    await together.reached()
+    insert.before = alone = Gate()
+    together.open()
+    await alone.reached()
+    await pause(2 * SHORT)
+    alone.open()
+    async with asyncio.timeout(BOUND):
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(str(reply) == "no reply" for reply in replies)
+    assert insert.sizes == [50, 1, 1]
+
+
+async def test_a_close_in_an_outage_waits_for_one_try_of_each_verb(impatient: Broker) -> None:
+    insert = Stage(impatient, "insert")
+    insert.before = Gate()
+    insert.failures += [EngineUnavailable("no reply")] * 10
+    calls = gather([impatient.enqueue("q")])
+    await insert.before.reached()
+    calls += gather([impatient.enqueue("q", bytes(MEGABYTE)) for _ in range(60)])
+    await turns()
+    closing = asyncio.create_task(impatient.close())
+    await pause(2 * SHORT)
+    insert.before.open()
+    async with asyncio.timeout(BOUND):
+        await closing
+    assert insert.sizes == [1]
+    assert all(isinstance(call.exception(), EngineUnavailable) for call in calls)

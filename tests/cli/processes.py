@@ -51,13 +51,14 @@ class Command:
         log: Path,
         more: Mapping[str, str],
         program: Sequence[str] = ("-m", "dayjob"),
+        process_group: int | None = None,
     ) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", *program, *arguments],
                 cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**os.environ, **more},
+                env={**os.environ, **more}, process_group=process_group,
             )  # fmt: skip
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from dayjob import Broker
+from dayjob import App, Broker, BrokerConfig, Retention, Retry, Worker
 from dayjob.model.job import id_text
 from dayjob.runtime.ids import new_key
 from tests.cli.store import Store
@@ -37,6 +38,19 @@ def test_a_job_is_enqueued_with_all_its_options(store: Store) -> None:
     again = store.run("enqueue", "shop.send", "-q", "email", "--dedup-key", "k")
     assert again.exit_code == 1
     assert id in again.output
+
+
+def test_the_attempts_of_a_job_enqueued_by_name_are_those_of_its_task(store: Store) -> None:
+    app = App(store.url, config=BrokerConfig(retention=Retention(dead=3600)))
+
+    @app.task(name="fail", retry=Retry.fixed(attempts=5, delay=0))
+    async def fail() -> None:
+        raise ValueError("no luck")
+
+    by_task, given = store.enqueue("fail"), store.enqueue("fail", "--max-attempts", "2")
+    asyncio.run(Worker(app).run_until_idle())
+    assert store.json("show", by_task)["attempts"] == store.json("show", by_task)["max_attempts"] == 5
+    assert store.json("show", given)["attempts"] == 2
 
 
 def test_a_payload_comes_from_the_command_line_a_file_or_stdin(store: Store, tmp_path: Path) -> None:
@@ -104,7 +118,7 @@ def test_a_job_is_shown_with_its_failures_and_without_its_secrets(store: Store) 
     assert "hunter2" not in shown
     fields = store.json("show", id)
     assert fields["payload"] == {"password": "[redacted]", "list": [{"api_key": "[redacted]"}]}
-    assert fields["headers"] == {"token": "[redacted]"}
+    assert fields["headers"] == {"token": "[redacted]", "dayjob-attempts": "task"}
     assert fields["explanation"]["reasons"][0]["code"] == "dead"
 
 
@@ -160,3 +174,121 @@ def test_the_json_of_a_listing_has_stable_fields(store: Store) -> None:
     listing = json.loads(store.run("jobs", "--json").stdout)
     assert listing.keys() == {"jobs", "after"}
     assert listing["jobs"][0].keys() == JOB_FIELDS
+
+
+# Prefixes of ids.
+
+
+def test_the_beginning_of_an_id_is_enough_everywhere(store: Store) -> None:
+    id = store.enqueue("t")
+    prefix = id[:23]
+    assert store.json("show", prefix)["id"] == id
+    assert store.json("show", prefix.replace("-", "").upper())["id"] == id
+    assert store.json("explain", prefix)["id"] == id
+    assert [job["id"] for job in store.json("jobs", "--after", prefix)["jobs"]] == []
+    store.kill(id)
+    assert f"{id} requeued." in store.run("dead requeue", prefix).output
+    assert f"{id} cancelled." in store.run("cancel", prefix).output
+
+
+def test_an_ambiguous_beginning_of_an_id_is_refused_with_the_matches(store: Store) -> None:
+    ids = [
+        store.enqueue("t", "--id", f"01a1dfcd-3b36-725b-9664-a7134c21e78{digit}") for digit in "0123456789ab"
+    ]
+    for command in ("show", "explain", "cancel", "dead requeue"):
+        result = store.run(command, "01a1dfcd-3b36")
+        assert result.exit_code == 2
+        assert "01a1dfcd-3b36 is the beginning of the ids of 10 jobs or more" in result.output
+        assert result.output.count("01a1dfcd-3b36-725b") == 10
+    assert len(store.json("jobs")["jobs"]) == 12
+    assert store.json("show", ids[3][:36])["id"] == ids[3]
+    assert store.run("show", "0").exit_code == 2
+    assert store.run("show", "f").exit_code == 1
+
+
+# Filters.
+
+
+def test_jobs_are_found_by_the_value_of_an_argument(store: Store) -> None:
+    def call(arguments: object) -> str:
+        return store.enqueue("t", "-a", json.dumps(arguments))
+
+    ada = call({"to": "ada@example.com", "n": 7, "user": {"id": 3}, "tags": ["new", "vip"]})
+    grace = call({"to": "grace@example.com", "n": "7", "user": {"id": 30}, "api_key": "ada"})
+
+    def ids(*arguments: str) -> list[str]:
+        return [job["id"] for job in store.json("jobs", *arguments)["jobs"]]
+
+    assert ids("--arg", "to=ada@example.com") == [ada]
+    assert ids("--arg", "n=7") == [grace, ada]
+    assert ids("--arg", "n=7", "--arg", "user.id=3") == [ada]
+    assert ids("--arg", 'tags=["new", "vip"]') == [ada]
+    assert ids("--arg", "to=ada") == ids("--arg", "missing=1") == ids("--arg", "api_key=ada") == []
+    assert ids("--search", "ADA@") == [ada]
+    assert ids("--search", "example.com") == [grace, ada]
+    assert ids("--search", "redacted") == []
+    assert store.run("jobs", "--arg", "to").exit_code == 2
+
+
+def states(store: Store) -> dict[str, str]:
+    return {job["id"]: job["state"] for job in store.json("jobs")["jobs"]}
+
+
+def test_jobs_are_cancelled_by_filter_after_a_confirmation(store: Store) -> None:
+    ada = [store.enqueue("send", "-q", "email", "-a", '{"to": "ada"}', "--tenant", "acme") for _ in range(2)]
+    grace = store.enqueue("send", "-q", "email", "-a", '{"to": "grace"}', "--delay", "60")
+    other = store.enqueue("other", "-q", "else")
+    refused = store.run("cancel", "-t", "send", "--arg", "to=ada", input="n\n")
+    assert refused.exit_code == 1
+    assert "Cancel 2 jobs?" in refused.output
+    assert len(states(store)) == 4
+    done = store.run("cancel", "-t", "send", "--arg", "to=ada", input="y\n")
+    assert done.exit_code == 0
+    assert "2 jobs cancelled." in done.output
+    assert states(store).keys() == {grace, other}
+    assert not {*ada} & states(store).keys()
+    assert store.run("cancel", "--tenant", "acme", "--yes").output == "There are no jobs to cancel.\n"
+    assert store.run("cancel", "--tenant", "acme", "--yes").exit_code == 1
+    assert store.json("cancel", "-q", "email", "-s", "scheduled", "--yes") == {"removed": 1, "requested": 0}
+    assert store.json("cancel", "--all", "--yes") == {"removed": 1, "requested": 0}
+
+
+@pytest.mark.parametrize("arguments", [[], ["x", "--all"], ["--all", "-q", "q"], ["x", "-q", "q"]])
+def test_cancel_requires_one_selection(store: Store, arguments: list[str]) -> None:
+    store.enqueue("t", "-q", "q")
+    result = store.run("cancel", *arguments, "--yes")
+    assert result.exit_code == 2
+    assert "no jobs are selected" in result.output
+    assert len(states(store)) == 1
+
+
+def test_the_cancel_of_running_jobs_by_filter_is_requested(store: Store) -> None:
+    running, waiting = store.enqueue("t"), store.enqueue("t")
+
+    async def claim(broker: Broker) -> None:
+        await broker.claim("default", worker="w")
+
+    store.with_broker(claim)
+    result = store.run("cancel", "-q", "default", "--yes")
+    assert "1 jobs cancelled. 1 are running: cancel requested." in result.output
+    assert waiting not in states(store)
+    assert store.json("show", running)["cancel_requested"] is True
+
+
+def test_a_queue_is_cleared_of_its_waiting_jobs_only(store: Store) -> None:
+    kept = [store.enqueue("t", "-q", "other"), store.enqueue("t", "-q", "email")]
+
+    async def claim(broker: Broker) -> None:
+        await broker.claim("email", worker="w")
+
+    store.with_broker(claim)
+    store.enqueue("t", "-q", "email")
+    store.enqueue("t", "-q", "email", "--delay", "60")
+    store.enqueue("t", "-q", "more")
+    assert store.run("queues clear", "email", "more", input="n\n").exit_code == 1
+    cleared = store.run("queues clear", "email", "more", input="y\n")
+    assert "Cancel 3 jobs?" in cleared.output
+    assert "3 jobs cancelled." in cleared.output
+    assert states(store) == {kept[0]: "pending", kept[1]: "running"}
+    assert store.json("show", kept[1])["cancel_requested"] is False
+    assert store.run("queues clear", "email", "--yes").exit_code == 1

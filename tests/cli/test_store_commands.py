@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from dayjob import Broker, Recurring
 from dayjob.cli import main
@@ -16,10 +18,11 @@ from tests.cli.store import Store
 from tests.support.registered_workers import MEMBER
 
 ON_A_STORE = [
-    ["bench"], ["cancel", "x"], ["dead"], ["dead", "list"], ["dead", "purge", "--all"],
+    ["bench"], ["cancel", "x"], ["cancel", "--all"], ["dead"], ["dead", "list"], ["dead", "purge", "--all"],
     ["dead", "requeue", "--all"], ["doctor"], ["enqueue", "t"], ["explain", "x"], ["jobs"], ["pause", "q"],
-    ["queues"], ["resume", "q"], ["schedules"], ["schedules", "list"], ["schedules", "pause", "x"],
-    ["schedules", "remove", "x", "-y"], ["schedules", "resume", "x"], ["schedules", "trigger", "x"],
+    ["queues"], ["queues", "list"], ["queues", "clear", "q"], ["resume", "q"], ["schedules"],
+    ["schedules", "list"], ["schedules", "pause", "x"], ["schedules", "remove", "x", "-y"],
+    ["schedules", "resume", "x"], ["schedules", "trigger", "x"],
     ["show", "x"], ["workers"],
 ]  # fmt: skip
 
@@ -68,6 +71,30 @@ def test_in_a_group_the_url_may_come_before_or_after_the_subcommand(
 ) -> None:
     given = [store.url if each == "URL" else each for each in arguments]
     assert CliRunner().invoke(main, given, env={"DAYJOB_URL": None}).exit_code == 0
+
+
+@pytest.mark.parametrize("option", [["-u", "URL"], ["--url", "URL"], ["--url=URL"], ["-uURL"]], ids=" ".join)
+@pytest.mark.parametrize("command", ["jobs", "queues", "queues list", "dead list", "doctor", "migrate"])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_url_option_may_come_before_or_after_the_command(
+    store: Store, option: list[str], command: str, before: int
+) -> None:
+    given = [each.replace("URL", store.url) for each in option]
+    words = command.split()
+    arguments = [*words[:before], *given, *words[before:]]
+    result = CliRunner().invoke(main, arguments, env={"DAYJOB_URL": "sqlite:////no/such/file"})
+    assert result.exit_code == 0, result.output
+
+
+def test_a_url_after_the_command_precedes_the_one_before_it(store: Store) -> None:
+    arguments = ["-u", "sqlite:////no/such/file", "queues", "-u", store.url]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+
+
+def test_a_command_without_a_store_refuses_a_url(store: Store) -> None:
+    result = CliRunner().invoke(main, ["-u", store.url, "completion", "bash"])
+    assert result.exit_code == 2
+    assert "dayjob completion takes no URL" in result.output
 
 
 def test_a_bad_url_is_a_usage_error() -> None:
@@ -135,7 +162,7 @@ def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None
     assert store.json("schedules list")[0]["paused"] is True
     assert store.run("schedules resume", "nightly").exit_code == 0
     id = store.run("schedules trigger", "often").stdout.strip()
-    assert store.json("show", id)["headers"] == {"dayjob-schedule": "often"}
+    assert store.json("show", id)["headers"] == {"dayjob-schedule": "often", "dayjob-attempts": "task"}
     assert store.run("schedules trigger", "unknown").exit_code == 1
     assert store.run("schedules remove", "often", input="n\n").exit_code == 1
     assert store.run("schedules remove", "often", "--yes").exit_code == 0
@@ -180,7 +207,9 @@ def test_doctor_reports_stuck_jobs(store: Store) -> None:
     async def make(broker: Broker) -> None:
         await broker.register(MEMBER)
         await broker.enqueue("unserved", task="t")
-        await broker.enqueue("q", task="unknown")
+        await broker.enqueue("q", task="shop.unknown")
+        await broker.enqueue("q", task="later", delay=60)
+        await broker.enqueue("q", task="t")
         await broker.enqueue("paused", task="t")
         await broker.pause("paused")
         await broker.enqueue("late", task="t")
@@ -197,13 +226,38 @@ def test_doctor_reports_stuck_jobs(store: Store) -> None:
     assert result.exit_code == 1
     for text in (
         "no live worker serves 'unserved'",
-        "jobs of task 'unknown' are waiting, and no live worker has that task",
+        "jobs of task 'shop.unknown' wait on 'q', and no live worker there has that task",
+        "import the module of the task, 'shop' by its name, where the app is created",
+        "jobs of task 'later' wait on 'q', and no live worker there has that task",
         "'paused' is paused, and 1 jobs are waiting",
         "have leases that expired over a minute ago",
         "running jobs have workers that are not registered",
         "1 jobs are dead",
     ):
         assert text in result.output
+
+
+def test_doctor_finds_a_task_that_only_workers_of_other_queues_have(store: Store) -> None:
+    async def make(broker: Broker) -> None:
+        await broker.register(MEMBER)
+        await broker.register(replace(MEMBER, id="w-2", queues=("other",), tasks=("elsewhere",)))
+        await broker.enqueue("q", task="elsewhere")
+        await broker.enqueue("other", task="elsewhere")
+
+    store.with_broker(make)
+    found = json.loads(store.run("doctor", "--json").stdout)
+    errors = [each["text"] for each in found if each["check"] == "tasks"]
+    assert errors == ["jobs of task 'elsewhere' wait on 'q', and no live worker there has that task"]
+
+
+def test_doctor_fails_for_warnings_only_if_it_is_strict(store: Store) -> None:
+    store.kill(store.enqueue("t"))
+    result = store.run("doctor")
+    assert "warning  dead letters: 1 jobs are dead" in result.output
+    assert result.exit_code == 0
+    assert store.run("doctor", "--strict").exit_code == 1
+    store.enqueue("t")
+    assert store.run("doctor").exit_code == 1
 
 
 def test_bench_removes_its_jobs(store: Store) -> None:

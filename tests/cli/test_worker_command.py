@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pty
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -20,8 +24,10 @@ from click.testing import CliRunner, Result
 from dayjob import Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
+from dayjob.cli.worker.options import Address
 from dayjob.cli.worker.restart_watcher import SourceFiles
 from dayjob.runtime.process import rss
+from dayjob.worker.job_log import SHORT_ID
 from tests.cli.processes import BOUND, Command, Start, eventually, is_gone, starting, with_broker
 
 JOBS = """
@@ -84,9 +90,15 @@ class Project:
         return self._start(*arguments)
 
     def enqueue(
-        self, task: str, queue: str, payload: bytes = b"{}", count: int = 1, max_attempts: int = 3
+        self,
+        task: str,
+        queue: str,
+        payload: bytes = b"{}",
+        count: int = 1,
+        max_attempts: int = 3,
+        tenant: str | None = None,
     ) -> list[str]:
-        jobs = [NewJob(queue, payload, task=task, max_attempts=max_attempts)] * count
+        jobs = [NewJob(queue, payload, task=task, max_attempts=max_attempts, tenant=tenant)] * count
         return [enqueued.id for enqueued in with_broker(self.url, lambda broker: broker.enqueue_many(jobs))]
 
     def job(self, id: str) -> Job:
@@ -129,7 +141,7 @@ def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: P
         rf"^[-\d]+ [:.\d]+ INFO    hello Ada \(greet, job {greeting}, attempt 1\)$", output, re.M
     )
     assert re.search(
-        rf"^[-\d]+ [:.\d]+ ERROR   Job {failing} is dead: ValueError: no luck \(fail, attempt 1\)",
+        rf"^[-\d]+ [:.\d]+ ERROR   Job {failing} is dead: ValueError: no luck \(fail, attempt 1, \d+ ms\)",
         output,
         re.M,
     )
@@ -169,22 +181,82 @@ def test_only_the_given_queues_are_served_and_a_star_means_all(project: Project)
 
 
 def test_json_logs_have_one_object_a_line_with_the_fields_of_the_job(project: Project) -> None:
-    greeting = project.enqueue("greet", "greetings", ADA)[0]
+    greeting = project.enqueue("greet", "greetings", ADA, tenant="acme")[0]
     failing = project.enqueue("fail", "failures", max_attempts=1)[0]
     worker = project.worker("jobs:app", "--burst", "--log-format", "json", "--log-level", "debug")
     assert worker.wait() == 0, worker.output()
     lines = [json.loads(line) for line in worker.output().splitlines()]
     hello = next(line for line in lines if line["message"] == "hello Ada")
+    started = next(line["message"].split()[1] for line in lines if " started: " in line["message"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", hello.pop("time"))
+    assert hello.pop("worker") == started
     assert hello == {
         "level": "info", "logger": "dayjob.job", "pid": worker.pid, "message": "hello Ada",
-        "job_id": greeting, "queue": "greetings", "task": "greet", "attempt": 1,
+        "job_id": greeting, "queue": "greetings", "task": "greet", "attempt": 1, "tenant": "acme",
     }  # fmt: skip
     dead = next(line for line in lines if line.get("job_id") == failing and line["level"] == "error")
     assert dead["exception"].startswith("Traceback")
-    assert any(
-        line["message"] == f"Job {greeting} succeeded" and line["job_id"] == greeting for line in lines
-    )
+    done = next(line for line in lines if line["message"] == f"Job {greeting[:SHORT_ID]} succeeded")
+    assert (done["level"], done["job_id"], done["tenant"]) == ("debug", greeting, "acme")
+    assert 0 <= done["seconds"] < BOUND
+
+
+def test_each_job_is_a_line_on_a_terminal_or_on_request(project: Project) -> None:
+    line = re.compile(r"INFO    Job ([-0-9a-f]{18}) succeeded \(greet, attempt 1, \d+ ms\)")
+
+    def logged(*options: str, terminal: bool = False) -> list[str]:
+        ids = project.enqueue("greet", "greetings", ADA)
+        command = (sys.executable, "-P", "-m", "dayjob", "worker", "jobs:app", "--burst", *options)
+        reader, writer = pty.openpty() if terminal else os.pipe()
+        with subprocess.Popen(
+            command, cwd=project.folder, stdin=subprocess.DEVNULL, stderr=writer
+        ) as process:
+            os.close(writer)
+            output = b""
+            with suppress(OSError):  # A terminal raises at its end.
+                while more := os.read(reader, 65536):
+                    output += more
+            assert process.wait(BOUND) == 0, output
+        os.close(reader)
+        found = line.findall(output.decode())
+        assert found in ([], [ids[0][:18]]), output
+        return found
+
+    assert logged(terminal=True)
+    assert logged("--log-jobs")
+    assert logged("--log-jobs", "--processes", "2")
+    assert not logged()
+    assert not logged("--no-log-jobs", terminal=True)
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1:", "0.0.0.0:", "[::1]:"])
+def test_metrics_are_served_on_the_given_address(project: Project, host: str) -> None:
+    port = free_port()
+    worker = project.worker("jobs:app", "--metrics", f"{host}{port}")
+    worker.wait_for_output("started: queues")
+    shown = host.replace("0.0.0.0", "127.0.0.1") or "127.0.0.1:"
+    with urllib.request.urlopen(f"http://{shown}{port}/healthz", timeout=BOUND) as reply:
+        assert reply.status == 200
+    assert worker.stop() == 0
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("address", ["", ":", "0", "65536", "host", "host:", ":9100", "host:port"])
+def test_an_invalid_address_for_metrics_is_refused(project: Project, address: str) -> None:
+    result = CliRunner().invoke(main, ["worker", "jobs:app", "--metrics", address])
+    assert result.exit_code == 2
+    assert "write PORT or HOST:PORT" in result.output
+
+
+def test_child_processes_serve_their_metrics_on_the_next_ports() -> None:
+    assert [str(Address("::1", 9100).next(number)) for number in (0, 2)] == ["[::1]:9100", "[::1]:9102"]
+    assert str(Address("0.0.0.0", 9100)) == "0.0.0.0:9100"
 
 
 # Arguments.

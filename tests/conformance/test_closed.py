@@ -36,6 +36,7 @@ CALLS: dict[str, Call] = {
     ),
     "settle_many": lambda broker, claim: broker.settle_many([Settlement.ack(claim)]),
     "cancel": lambda broker, claim: broker.cancel(claim.id),
+    "cancel_many": lambda broker, claim: broker.cancel_many([claim.id]),
     "wait": lambda broker, claim: broker.wait(claim.id, 0),
     "get": lambda broker, claim: broker.get(claim.id),
     "jobs": lambda broker, claim: broker.jobs(),

@@ -7,8 +7,9 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
-from dayjob import Broker, JobState, LeaseLost, NewJob, Retention
+from dayjob import Broker, JobState, LeaseLost, NewJob, Retention, Settlement
 from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
@@ -57,6 +58,8 @@ async def test_every_record_is_unchanged(first: Broker, reopen: Reopen, clock: W
     await first.cancel(claim.id)
     retried = await running(first, "s")
     await first.nack(retried, ValueError("boom"), delay=30)
+    longer = await running(first, "t", max_attempts=1)
+    await first.settle_many([replace(Settlement.nack(longer, "x"), max_attempts=4)])
     await first.ack(await running(first), result=b"result")
     await first.pause("paused")
     await first.enqueue("paused")

@@ -334,7 +334,7 @@ async def test_a_trigger_enqueues_now_and_leaves_the_times_unchanged(
     assert second.created
     assert first.id != second.id
     job = await record(broker, first.id)
-    assert (job.task, job.headers) == ("t", {"dayjob-schedule": "s"})
+    assert (job.task, job.headers) == ("t", {"dayjob-schedule": "s", "dayjob-attempts": "task"})
     assert await only(broker) == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dayjob import (
     Broker,
@@ -153,6 +154,29 @@ async def test_the_last_nack_is_dead(broker: Broker, clock: WatchedClock) -> Non
     assert (job.finished_at, job.lease_expires_at, job.worker) == (clock.time, None, "w")
     assert job.claimed_at == clock.time - timedelta(seconds=4)
     assert [(failure.attempt, failure.message) for failure in job.errors] == [(1, "first"), (2, "second")]
+
+
+async def test_a_nack_can_raise_or_lower_the_attempts_of_its_job(broker: Broker) -> None:
+    """The worker sets them: a caller that enqueues by name does not have the task's retry policy."""
+    claim = await running(broker, max_attempts=1)
+    [result] = await broker.settle_many([replace(Settlement.nack(claim, "x", delay=0), max_attempts=3)])
+    assert result.state is JobState.PENDING
+    assert (await record(broker, claim.id)).max_attempts == 3
+    claim = await claim_one(broker)
+    assert (claim.attempts, claim.max_attempts) == (2, 3)
+    assert await broker.nack(claim, "y", delay=0) is JobState.PENDING
+    claim = await claim_one(broker)
+    [result] = await broker.settle_many([replace(Settlement.nack(claim, "z", delay=0), max_attempts=2)])
+    assert result.state is JobState.DEAD
+    job = await record(broker, claim.id)
+    assert (job.state, job.attempts, job.max_attempts) == (JobState.DEAD, 3, 2)
+
+
+async def test_a_nack_with_invalid_attempts_is_refused(broker: Broker) -> None:
+    claim = await running(broker)
+    with pytest.raises(ValueError, match="max_attempts"):
+        await broker.settle_many([replace(Settlement.nack(claim, "x"), max_attempts=0)])
+    await broker.ack(claim)
 
 
 async def test_the_delay_of_a_nack_is_the_queues_backoff(

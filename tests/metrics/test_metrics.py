@@ -7,7 +7,7 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,9 @@ from dayjob.broker import Broker as AnyBroker
 from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
 from dayjob.metrics import meter as meters
+from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
+from dayjob.worker import worker as workers
 from tests.support.workers import BOUND, until, working
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -146,8 +148,8 @@ def test_measuring_an_app_twice_is_an_error(app: App) -> None:
 
 
 @contextmanager
-def serving(url: str, alive: str | None = None) -> Iterator[str]:
-    server = MetricsServer(lambda: AnyBroker(url, config=BrokerConfig(duties=False)), 0, alive=lambda: alive)
+def serving(url: str, alive: Callable[[], str | None] = lambda: None) -> Iterator[str]:
+    server = MetricsServer(lambda: AnyBroker(url, config=BrokerConfig(duties=False)), 0, alive=alive)
     server.start()
     try:
         yield f"http://127.0.0.1:{server.port}"
@@ -184,10 +186,38 @@ def test_an_unavailable_store_is_unhealthy(tmp_path: Path) -> None:
 
 
 def test_a_worker_without_a_heartbeat_is_unhealthy(tmp_path: Path) -> None:
-    with serving(f"sqlite:///{tmp_path}/jobs.db", alive="no heartbeat was stored for 20 s") as address:
+    with serving(f"sqlite:///{tmp_path}/jobs.db", lambda: "no heartbeat was stored for 20 s") as address:
         code, body = fetch(f"{address}/healthz")
         assert code == 503
         assert json.loads(body)["problem"] == "no heartbeat was stored for 20 s"
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_event_loop_is_blocked_is_unhealthy_until_it_responds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "BLOCKED_LIMIT", 0.1)
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    worker = Worker(app)
+
+    @app.task
+    async def blocks(address: str) -> str:
+        """Return the problem that the health check reports while this handler blocks the loop."""
+        deadline = SYSTEM.elapsed() + BOUND
+        while True:
+            code, body = fetch(address)
+            if code == 503 or SYSTEM.elapsed() > deadline:
+                return str(json.loads(body)["problem"])
+
+    with serving(app.url, worker.problem) as address:
+        async with worker:
+            handle = await blocks.aenqueue(f"{address}/healthz")
+            assert (await handle.aresult(timeout=2 * BOUND)).startswith("the event loop has been blocked for")
+
+            async def is_healthy() -> bool:
+                return (await asyncio.to_thread(fetch, f"{address}/healthz"))[0] == 200
+
+            await until(is_healthy)
 
 
 def test_a_port_in_use_is_a_config_error(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_the_headers_of_the_job_have_the_schedule_and_the_due_time() -> None:
     assert job.headers == {
         "a": "b", "dayjob-schedule": "s", "dayjob-due": "2026-01-01T00:00:00+00:00"
     }  # fmt: skip
-    assert schedule().new_job(None).headers == {"dayjob-schedule": "s"}
+    assert schedule().new_job(None).headers == {"dayjob-schedule": "s", "dayjob-attempts": "task"}
 
 
 # Refused declarations.

@@ -54,13 +54,14 @@ async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -
     worker = Worker(app, name="wanda")
     await with_timeout(worker.run_until_idle())
     running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
-    first_events = [("job.enqueued", None, None), ("job.started", None, None)]
+    started = ("job.started", pending, running)
+    first_events = [("job.enqueued", None, None), started]
     assert events_of(seen, handles["return"].id) == [*first_events, ("job.succeeded", running, done)]
     assert events_of(seen, handles["fail"].id) == [
         *first_events,
         ("job.failed", running, pending),
         ("job.retrying", running, pending),
-        ("job.started", None, None),
+        started,
         ("job.failed", running, dead),
         ("job.dead", running, dead),
     ]

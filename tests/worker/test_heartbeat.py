@@ -72,6 +72,46 @@ def holds_the_loop(until: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+async def test_jobs_that_have_not_begun_behind_a_blocked_loop_are_released_for_others(
+    app: App, outside: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+
+    @app.task
+    async def busy() -> None:
+        holds_the_loop(released.is_set)
+
+    @app.task
+    async def behind(ctx: Context) -> int:
+        return ctx.attempt
+
+    first = await busy.using(priority=1).aenqueue()
+    others = await behind.aenqueue_many([()] * 5)
+
+    async def watch() -> None:
+        async with Broker(app.url, config=outside.config) as broker:
+            while not released.is_set():
+                jobs = {job.id: job for job in await broker.jobs()}
+                if jobs[first.id].state is JobState.RUNNING and all(
+                    (job.state, job.attempts, job.epoch > 0) == (JobState.PENDING, 0, True)
+                    for job in (jobs[each.id] for each in others)
+                ):
+                    released.set()
+                await pause(0.02)
+
+    watching = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(watch())))
+    try:
+        async with working(app):
+            assert [await with_timeout(each.aresult()) for each in others] == [1] * 5
+            assert released.is_set(), "while the loop was blocked"
+            await with_timeout(first.aresult())
+    finally:
+        released.set()
+        await with_timeout(watching)
+    assert "5 jobs had not begun behind the blocked event loop and were released" in caplog.text
+
+
+@pytest.mark.slow
 async def test_leases_of_long_jobs_and_of_the_jobs_waiting_behind_them_are_renewed(
     app: App, outside: Broker
 ) -> None:

@@ -11,10 +11,13 @@ from dayjob import (
     Broker,
     Context,
     JobState,
+    NewJob,
     QueueConfig,
+    Recurring,
     Retry,
 )
 from dayjob.model.config import BrokerConfig
+from dayjob.model.job import by_name
 from dayjob.testing import ManualClock
 from tests.support.workers import KEEP_ALL, MakeApp, record, run_until_idle
 
@@ -157,3 +160,45 @@ async def test_max_attempts_of_the_call_wins_over_the_task_and_the_queue(
     await run_until_idle(app)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.DEAD, runs)
+
+
+# Jobs that are enqueued by the name of their task.
+
+
+@pytest.mark.parametrize(
+    ("given", "retry", "runs"),
+    [
+        (None, Retry.fixed(attempts=5, delay=0), 5),
+        (None, Retry.none(), 1),
+        (None, None, 2),
+        (4, Retry.fixed(attempts=5, delay=0), 4),
+    ],
+    ids=["more than the queue", "fewer than the queue", "no policy", "given"],
+)
+async def test_the_policy_of_the_task_holds_for_jobs_enqueued_by_name(
+    make_app: MakeApp, outside: Broker, given: int | None, retry: Retry | None, runs: int
+) -> None:
+    queue = QueueConfig(retry=Retry.fixed(attempts=2, delay=0))
+    app = make_app(config=BrokerConfig(default=queue, retention=KEEP_ALL))
+
+    @app.task(name="bad", retry=retry)
+    async def bad() -> None:
+        raise ValueError
+
+    job = by_name(NewJob("default", b"{}", "bad", max_attempts=given))
+    enqueued = await outside.enqueue_job(job)
+    await run_until_idle(app)
+    stored = await record(outside, enqueued.id)
+    assert (stored.state, stored.attempts, stored.max_attempts) == (JobState.DEAD, runs, runs)
+
+
+async def test_the_policy_of_the_task_holds_for_recurring_jobs_by_name(app: App, outside: Broker) -> None:
+    @app.task(name="bad", retry=Retry.fixed(attempts=5, delay=0))
+    async def bad() -> None:
+        raise ValueError
+
+    await outside.schedule(Recurring("s", every=3600, task="bad"))
+    enqueued = await outside.trigger("s")
+    await run_until_idle(app)
+    stored = await record(outside, enqueued.id)
+    assert (stored.state, stored.attempts, stored.max_attempts) == (JobState.DEAD, 5, 5)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dayjob import (
     App,
@@ -12,7 +14,9 @@ from dayjob import (
     JobState,
     Snooze,
 )
+from dayjob.context import detached
 from dayjob.testing import ManualClock
+from dayjob.worker.unknown_tasks import UnknownTasks
 from tests.support.workers import MakeApp, record, run_until_idle
 
 
@@ -141,3 +145,66 @@ async def test_an_unknown_task_is_dead_at_once_with_unknown_task_dead(app: App, 
     enqueued = await outside.enqueue("default", task="unregistered")
     await run_until_idle(app, unknown_task="dead")
     assert (await record(outside, enqueued.id)).state is JobState.DEAD
+
+
+# Warnings.
+
+
+async def test_an_unknown_task_is_a_warning_with_task_queue_and_a_hint(
+    app: App, outside: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(name="shop.mail.send")
+    async def send(to: str) -> None:
+        return
+
+    unknown = await outside.enqueue("default", task="shop.mail.sent")
+    raw = await outside.enqueue("default")
+    newer = await outside.enqueue("default", b'{"to": "ada", "cc": "grace"}', task="shop.mail.send")
+    with caplog.at_level(logging.WARNING, "dayjob.worker"):
+        await run_until_idle(app)
+    for id, text in (
+        (unknown.id, "UnknownTask: no task 'shop.mail.sent' is registered"),
+        (unknown.id, "import the module of the task, 'shop.mail' by its name, where the app is created"),
+        (unknown.id, "(the app has 'shop.mail.send')"),
+        (raw.id, "no handler for queue 'default' is registered"),
+        (newer.id, "task 'shop.mail.send' has no parameter 'cc'"),
+        (newer.id, "deploy the code that has it"),
+    ):
+        [warning] = [entry.getMessage() for entry in caplog.records if id in entry.getMessage()]
+        assert text in warning
+        assert f"job {id} of queue 'default' is put back" in warning
+
+
+def test_the_warning_of_an_unknown_task_is_repeated_once_a_minute(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("memory://")
+    app.clock = clock
+    unknown = UnknownTasks(app)
+
+    def warnings(task: str) -> int:
+        caplog.clear()
+        unknown.warn(replace(detached(task).job, queue="q"), "UnknownTask")
+        return len(caplog.records)
+
+    assert [warnings("a"), warnings("a"), warnings("b")] == [1, 0, 1]
+    clock.advance(59)
+    assert [warnings("a"), warnings("b")] == [0, 0]
+    clock.advance(1)
+    assert [warnings("a"), warnings("a")] == [1, 0]
+
+
+async def test_a_queue_that_no_task_uses_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    app = App("memory://", name="shop")
+
+    @app.task(queue="email")
+    async def send() -> None:
+        return
+
+    async with app:
+        with caplog.at_level(logging.WARNING, "dayjob.worker"):
+            for queues in (None, ("email",), ()):
+                await run_until_idle(app, queues=queues)
+            assert caplog.records == []
+            await run_until_idle(app, queues=("email", "emial"))
+    assert caplog.messages == ["no task or handler of app shop uses the queue 'emial': it has 'email'"]

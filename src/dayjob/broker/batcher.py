@@ -4,6 +4,9 @@ While one batch is under way, the items that arrive form the next, in their orde
 the number of jobs and by their bytes. An item above the limit forms its own batch. A refused item does not
 fail the rest of its batch. If another client's open transaction locks an item, each item of its batch is
 committed separately, so that the locked item does not delay the others. Few of them are tried at a time.
+
+In an outage, an item that has waited for its whole timeout fails with the error of the last try. It gets no
+try of its own, so the wait does not grow with the number of batches ahead.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from dayjob.runtime.clock import SYSTEM
 Item = TypeVar("Item")
 Reply = TypeVar("Reply")
 
+Call = tuple[Item, asyncio.Future[Reply], float]
+"""An item, the future of its caller, and the time of the call."""
+
 Weight = tuple[int, int]
 """Jobs and bytes."""
 
@@ -45,7 +51,8 @@ class Batcher(Generic[Item, Reply]):
     ``deliver`` gets a batch and its replies, ``fail`` a batch and its error. ``weigh`` returns the weight of
     an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. At most
     ``contended_at_once`` are tried at a time. With ``drop_abandoned``, an item that is abandoned before its
-    batch is sent is dropped.
+    batch is sent is dropped. ``overdue`` returns whether an item has waited for its timeout. While the
+    storage is unavailable, an overdue item fails without a try.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Batcher(Generic[Item, Reply]):
         contended_at_once: int = sys.maxsize,
         abandoned: Callable[[Item], bool] = lambda item: False,
         drop_abandoned: bool = False,
+        overdue: Callable[[Item], bool] = lambda item: False,
     ) -> None:
         self._commit = commit
         self._deliver = deliver
@@ -68,6 +76,9 @@ class Batcher(Generic[Item, Reply]):
         self._contended_share = asyncio.Semaphore(contended_at_once)
         self._abandoned = abandoned
         self._drop_abandoned = drop_abandoned
+        self._overdue = overdue
+        self._outage: EngineUnavailable | None = None
+        """The error of the last item that was committed separately, if the storage was unavailable."""
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Item] = deque()
         self._runner: asyncio.Task[None] | None = None
@@ -108,11 +119,11 @@ class Batcher(Generic[Item, Reply]):
                 task.cancel()
 
     async def _run(self) -> None:
-        refused: deque[list[Item]] = deque()
-        """The items of refused batches, each a batch of its own."""
+        refused: deque[Item] = deque()
+        """The items of refused batches. Each is sent as a batch of its own."""
         try:
             while refused or self._waiting:
-                batch = refused.popleft() if refused else self._take()
+                batch = [refused.popleft()] if refused else self._take()
                 if not batch:
                     continue
                 try:
@@ -121,14 +132,15 @@ class Batcher(Generic[Item, Reply]):
                     for item in batch:
                         self.put_alone(item, contended=True)
                 except _STORAGE_ERRORS as error:
-                    self._fail(batch, error)
+                    overdue = [*self._take_overdue(refused), *self._take_overdue(self._waiting)]
+                    self._fail([*batch, *overdue], error)
                 except Exception as error:
                     if len(batch) == 1:
                         self._fail(batch, error)
                     else:
-                        refused.extend([item] for item in batch)
+                        refused.extend(batch)
                 except BaseException as error:
-                    self._fail([*batch, *(item for [item] in refused)], error)
+                    self._fail([*batch, *refused], error)
                     raise
                 else:
                     self._deliver(batch, replies)
@@ -153,11 +165,17 @@ class Batcher(Generic[Item, Reply]):
                 batch.append(item)
         return batch
 
+    def _take_overdue(self, waiting: deque[Item]) -> Iterator[Item]:
+        while waiting and self._overdue(waiting[0]):
+            yield waiting.popleft()
+
     async def _commit_alone(self, item: Item, contended: bool) -> None:
         deadline = SYSTEM.elapsed() + self._contended_for
         while not self._abandoned(item):
             try:
                 async with self._contended_share if contended else nullcontext():
+                    if self._outage is not None and self._overdue(item):
+                        raise self._outage
                     replies = await self._commit([item])
             except Contended as error:
                 contended = True
@@ -165,28 +183,33 @@ class Batcher(Generic[Item, Reply]):
                     return self._fail([item], error)
                 await SYSTEM.wait(asyncio.Event(), _PAUSE)
             except Exception as error:
+                if isinstance(error, EngineUnavailable):
+                    self._outage = error
                 return self._fail([item], error)
             else:
+                self._outage = None
                 return self._deliver([item], replies)
         return None
 
 
-class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
+class CallBatcher(Batcher[Call[Item, Reply], Reply]):
     """Batches the concurrent calls of one verb. Each call returns or raises for its own item.
 
     Cancelling one caller does not cancel the other calls of the batch. ``undelivered`` is called with each
     reply to a cancelled caller; with it, a call that is cancelled before its batch is sent is dropped.
+    A call is overdue ``timeout`` seconds after it was made.
     """
 
     def __init__(
         self,
         commit: Callable[[list[Item]], Awaitable[Sequence[Reply]]],
         *,
+        timeout: float,
         weigh: Callable[[Item], Weight] = lambda item: (1, 0),
         undelivered: Callable[[Reply], None] | None = None,
     ) -> None:
         super().__init__(
-            lambda calls: commit([item for item, _ in calls]),
+            lambda calls: commit([call[0] for call in calls]),
             self._answer,
             self._raise,
             weigh=lambda call: weigh(call[0]),
@@ -194,13 +217,14 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
             contended_at_once=_CONTENDED_AT_ONCE,
             abandoned=lambda call: call[1].done(),
             drop_abandoned=undelivered is not None,
+            overdue=lambda call: SYSTEM.elapsed() - call[2] >= timeout,
         )
         self._undelivered = undelivered
 
     async def submit(self, item: Item) -> Reply:
         """Return the reply to the item."""
         future: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting.append((item, future))
+        self._waiting.append((item, future, SYSTEM.elapsed()))
         if self._runner is None or self._runner.done():
             self._runner = self._loop.create_task(self._run())
         try:
@@ -211,15 +235,15 @@ class CallBatcher(Batcher[tuple[Item, asyncio.Future[Reply]], Reply]):
                 self._undelivered(future.result())
             raise
 
-    def _answer(self, calls: list[tuple[Item, asyncio.Future[Reply]]], replies: Sequence[Reply]) -> None:
-        for (_, future), reply in zip(calls, replies, strict=True):
+    def _answer(self, calls: list[Call[Item, Reply]], replies: Sequence[Reply]) -> None:
+        for (_, future, _), reply in zip(calls, replies, strict=True):
             if not future.done():
                 future.set_result(reply)
             elif self._undelivered is not None:
                 self._undelivered(reply)
 
-    def _raise(self, calls: list[tuple[Item, asyncio.Future[Reply]]], error: BaseException) -> None:
-        for _, future in calls:
+    def _raise(self, calls: list[Call[Item, Reply]], error: BaseException) -> None:
+        for _, future, _ in calls:
             if isinstance(error, asyncio.CancelledError):
                 future.cancel()
             elif not future.done():

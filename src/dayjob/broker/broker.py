@@ -361,6 +361,15 @@ class Broker:
         session, key = self._session, known_key(id)
         return CancelOutcome.NOT_FOUND if key is None else await session.cancel(key)
 
+    async def cancel_many(self, ids: Sequence[str]) -> list[CancelOutcome]:
+        """``cancel`` of many, in commits of up to 1,000. Return the outcomes in their order."""
+        session, keys = self._session, _keys(ids)
+        outcomes: dict[bytes | None, CancelOutcome] = {}
+        for start in range(0, len(keys), MAX_BATCH):
+            some = keys[start : start + MAX_BATCH]
+            outcomes |= zip(some, await session.cancel_all(some), strict=True)
+        return [outcomes.get(known_key(id), CancelOutcome.NOT_FOUND) for id in ids]
+
     async def wait(self, id: str, timeout: Duration | None = None) -> Waited:
         """Wait until the job has finished in any process. ``timeout=None`` waits indefinitely."""
         session, key = self._session, known_key(id)

@@ -102,18 +102,22 @@ class Session:
         self._prepare_duties(config)
 
     def _prepare_batchers(self) -> None:
+        timeout = self.engine.timeout
         # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
         # so that other jobs do not wait.
-        self._inserts = CallBatcher(self._insert, weigh=insertions_weight)
-        self._keyed_inserts = CallBatcher(self._insert, weigh=insertions_weight)
+        self._inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
+        self._keyed_inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
         self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
-            self._claim, weigh=lambda request: (request.limit, 0), undelivered=self._give_back
+            self._claim,
+            timeout=timeout,
+            weigh=lambda request: (request.limit, 0),
+            undelivered=self._give_back,
         )
-        self._settlements = CallBatcher(self._settle, weigh=ops_weight)
-        self._keyed_settlements = CallBatcher(self._settle, weigh=ops_weight)
-        self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all)
-        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self._cancel)
-        self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get)
+        self._settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
+        self._keyed_settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
+        self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
+        self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
+        self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
         self._batchers: tuple[CallBatcher[Any, Any], ...] = (
             self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
             self._keyed_settlements, self._renewals, self._cancels, self._reads,
@@ -347,7 +351,7 @@ class Session:
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
         return await self.storage.write(partial(self.engine.renew, renewals))
 
-    async def _cancel(self, keys: list[bytes]) -> list[CancelOutcome]:
+    async def cancel_all(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
         outcomes = await self.storage.write(partial(self.engine.cancel, keys, self._retention))
         requested: list[bytes] = []

@@ -203,8 +203,11 @@ def _set_times(insertion: Insertion, job: NewJob) -> None:
 
 
 def _set_backoff(op: SettleOp, settlement: Settlement, policy: Policy) -> None:
-    """Set the error and the delay before the next run. Without a delay, the job becomes a dead letter."""
+    """Set error, attempts and the delay before the next run. Without a delay, the job becomes dead."""
     op.error = error_text(settlement.error)
+    if settlement.max_attempts is not None:
+        check_max_attempts(settlement.max_attempts, "max_attempts")
+        op.max_attempts = settlement.max_attempts
     if settlement.delay is not None:
         op.delay = to_micros(settlement.delay, "delay")
         return

@@ -8,8 +8,7 @@ import click
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.cli.dead import progress
-from dayjob.cli.output import console, json_option, print_json, table
+from dayjob.cli.output import Column, console, json_option, print_json, progress, table
 from dayjob.cli.store import StoreCommand, on_store
 from dayjob.model.config import BrokerConfig, Retention
 from dayjob.model.job import NewJob
@@ -76,4 +75,4 @@ def bench(url: str, jobs: int, concurrency: int, size: int, as_json: bool) -> No
             (f"enqueue, in batches of {BATCH:,}", batched),
             (f"run by one worker, {concurrency} slots", drained),
         ]
-        console().print(table(None, ("operation", "jobs per second"), rows))
+        console().print(table((Column("operation"), Column("jobs per second")), rows))

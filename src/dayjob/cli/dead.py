@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dayjob.broker import Broker
-from dayjob.cli.output import ago, console, json_option, print_json, table
-from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
+from dayjob.cli.output import (
+    ID,
+    Column,
+    ago,
+    confirm,
+    console,
+    json_option,
+    print_json,
+    print_line,
+    progress,
+    table,
+    yes_option,
+)
+from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store, whole_id
 from dayjob.inspect import DeadGroups, Inspector, error_pattern
 from dayjob.inspect.json_fields import dead_group_fields
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+COLUMNS = (
+    ID,
+    Column("queue", 3, 8),
+    Column("task", 0, 16),
+    Column("attempts", 4),
+    Column("died", 2),
+    Column("error", 1, 16, is_text=True),
+)
+GROUP_COLUMNS = (
+    Column("jobs"),
+    Column("task", 0, 16),
+    Column("queues", 3, 8, is_text=True),
+    Column("latest", 2),
+    Column("error", 1, 16, is_text=True),
+)
 
 
 @click.group(cls=StoreGroup, default="list")
@@ -52,7 +76,7 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
              error_pattern(job.last_error))
             for job in jobs
         ]  # fmt: skip
-        console().print(table(None, ("id", "queue", "task", "attempts", "died", "error"), rows))
+        console().print(table(COLUMNS, rows))
 
     on_store(url, work)
 
@@ -65,7 +89,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
         (group.count, group.task, ", ".join(group.queues), ago(group.latest.finished_us), group.error)
         for group in found.groups
     ]
-    console().print(table(None, ("jobs", "task", "queues", "latest", "error"), rows))
+    console().print(table(GROUP_COLUMNS, rows))
     if found.examined < found.total:
         click.echo(f"Grouped the latest {found.examined:,} of {found.total:,} dead jobs.")
 
@@ -88,7 +112,7 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
         if total == 0:
             click.echo("There are no dead jobs to requeue.")
             return NOTHING
-        _confirm(f"Requeue {total:,} dead jobs of {', '.join(names)}?", yes)
+        confirm(f"Requeue {total:,} dead jobs of {', '.join(names)}?", yes)
         done = 0
         with progress("requeuing", total) as update:
             for name in names:
@@ -101,9 +125,9 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
 
 async def _requeue_ids(broker: Broker, ids: tuple[str, ...]) -> int:
     done = 0
-    for id in ids:
+    for id in [await whole_id(broker, id) for id in ids]:
         requeued = await broker.requeue(id)
-        click.echo(f"{id} {'requeued' if requeued else 'is not a dead job'}.")
+        print_line(f"{id} {'requeued' if requeued else 'is not a dead job'}.")
         done += requeued
     return OK if done else NOTHING
 
@@ -123,7 +147,7 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
             click.echo("There are no dead jobs to purge.")
             return NOTHING
         scope = "all queues" if queue is None else f"queue {queue}"
-        _confirm(f"Remove {total:,} dead jobs of {scope} permanently?", yes)
+        confirm(f"Remove {total:,} dead jobs of {scope} permanently?", yes)
         with progress("purging", total) as update:
             done = await broker.purge_dead(queue, on_progress=update)
         click.echo(f"{done:,} jobs removed.")
@@ -138,20 +162,5 @@ def _check_choice(ids: tuple[str, ...], queue: str | None, everything: bool) -> 
         raise click.UsageError(f"no dead jobs are selected: give one of {choices}")
 
 
-def _confirm(question: str, yes: bool) -> None:
-    if not yes:
-        click.confirm(question, abort=True)
-
-
 def _add(update: Callable[[int], None], before: int, more: int) -> None:
     update(before + more)
-
-
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yield the function that sets the number done."""
-    screen = console()
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)

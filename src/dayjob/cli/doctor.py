@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import click
 from msgspec import to_builtins
 
 from dayjob.broker import Broker
-from dayjob.cli.output import console, json_option, print_json, printable
+from dayjob.cli.output import json_option, print_json, print_line
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.registry import without_password
-from dayjob.inspect import EXAMINED
+from dayjob.inspect import EXAMINED, Filter, Inspector
+from dayjob.inspect.search import WAITING
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
+from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
+from dayjob.worker.unknown_tasks import import_hint
 
 MAX_CLOCK_OFFSET = 5.0
 """Seconds by which this machine's clock may differ from the store's without a warning."""
 
 SLOW = 0.25
 _LONG_EXPIRED = 60 * SECOND
+_REPORTED = 20
 _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command(cls=StoreCommand)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
 @json_option
-def doctor(url: str, as_json: bool) -> None:
+def doctor(url: str, strict: bool, as_json: bool) -> None:
     """Check a store: settings, clocks, stuck jobs and workers. Each problem comes with a remedy.
 
     \b
-    Exit codes: 0 no problems, 1 warnings or errors, 3 the store is not available.
+    Exit codes: 0 no errors (with --strict: and no warnings), 1 errors, 3 the store is not available.
     """
 
     async def work(broker: Broker) -> list[Diagnostic]:
@@ -41,14 +46,14 @@ def doctor(url: str, as_json: bool) -> None:
     if as_json:
         print_json([to_builtins(diagnostic) for diagnostic in diagnostics])
     else:
-        screen = console()
-        screen.print(f"dayjob doctor on {without_password(url)}", markup=False)
+        print_line(f"dayjob doctor on {without_password(url)}")
         for diagnostic in diagnostics:
-            screen.print(f"[{_STYLES[diagnostic.level]}]{diagnostic.level:>7}[/]", end="  ")
-            screen.print(f"{diagnostic.check}: {printable(diagnostic.text)}", markup=False)
+            print_line(f"{diagnostic.level:>7}  ", _STYLES[diagnostic.level], end="")
+            print_line(f"{diagnostic.check}: {diagnostic.text}")
             if diagnostic.remedy:
-                screen.print(f"         {printable(diagnostic.remedy)}", markup=False)
-    raise SystemExit(OK if all(diagnostic.level == "ok" for diagnostic in diagnostics) else NOTHING)
+                print_line(f"         {diagnostic.remedy}")
+    accepted = ("ok",) if strict else ("ok", "warning")
+    raise SystemExit(OK if all(diagnostic.level in accepted for diagnostic in diagnostics) else NOTHING)
 
 
 async def _examine(broker: Broker) -> AsyncIterator[Diagnostic]:
@@ -119,14 +124,8 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
                 "queues", "error", f"no live worker serves {queue!r}, and {each.pending:,} jobs are waiting",
                 f"start one with -q {queue}",
             )  # fmt: skip
-    known = {task for worker in workers for task in worker.tasks}
-    waiting = await broker.jobs(state=JobState.PENDING, limit=1000)
-    unknown = sorted({job.task for job in waiting if job.task} - known) if workers else []
-    for task in unknown[:20]:
-        yield Diagnostic(
-            "tasks", "error", f"jobs of task {task!r} are waiting, and no live worker has that task",
-            "import its module in the app, or correct the name in the code that enqueues it",
-        )  # fmt: skip
+    async for diagnostic in _unknown_tasks(broker, workers):
+        yield diagnostic
     dead = sum(each.dead for each in stats.values())
     if dead:
         yield Diagnostic(
@@ -134,6 +133,28 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
         )
     else:
         yield Diagnostic("dead letters", "ok", "none")
+
+
+async def _unknown_tasks(broker: Broker, workers: Sequence[WorkerInfo]) -> AsyncIterator[Diagnostic]:
+    """Report tasks that no worker of their queue has. Their jobs are pending, or snoozed and so scheduled."""
+    waiting = {
+        (job.queue, job.task)
+        async for page in Inspector(broker).unfinished(Filter(), WAITING, EXAMINED)
+        for job in page
+        if job.task
+    }
+    served = {queue: [worker for worker in workers if worker.serves(queue)] for queue, _ in waiting}
+    unknown = sorted(
+        (queue, task)
+        for queue, task in waiting
+        if served[queue] and not any(task in worker.tasks for worker in served[queue])
+    )
+    for queue, task in unknown[:_REPORTED]:
+        yield Diagnostic(
+            "tasks", "error",
+            f"jobs of task {task!r} wait on {queue!r}, and no live worker there has that task",
+            f"{import_hint(task)}, or correct the name in the code that enqueues it",
+        )  # fmt: skip
 
 
 async def _schedules(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:

@@ -12,6 +12,7 @@ import msgspec
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, parse_time, print_json
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+from dayjob.model.job import NewJob, by_name
 
 
 @click.command(cls=StoreCommand)
@@ -33,7 +34,11 @@ from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 @click.option(
     "--expires", type=float, metavar="SECONDS", help="Cancel the job if it has not started by then."
 )
-@click.option("--max-attempts", type=click.IntRange(min=1), help="The maximum number of runs.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    help="The maximum number of runs. Default: that of the task.",
+)
 @click.option("--dedup-key", help="Enqueue only if no job with this key is waiting on the queue.")
 @click.option("--tenant", help="The tenant of the job.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
@@ -45,8 +50,8 @@ def enqueue(
 ) -> None:  # fmt: skip
     """Enqueue a job of TASK, the name under which the task is registered.
 
-    The command does not import the task, so its queue and options must be given here. Exits with 1 if the job
-    already exists.
+    The command does not import the task, so its queue and options must be given here. Unless given, the
+    attempts are those of the task. Exits with 1 if the job already exists.
 
     \b
     Examples:
@@ -58,10 +63,11 @@ def enqueue(
     data = _payload(payload) if payload is not None else _arguments(arguments) if task else b""
 
     async def work(broker: Broker) -> int:
-        enqueued = await broker.enqueue(
-            queue, data, task=task, run_at=None if run_at is None else parse_time(run_at),
+        job = NewJob(
+            queue, data, task, run_at=None if run_at is None else parse_time(run_at),
             headers=_headers(headers), **options,
         )  # fmt: skip
+        enqueued = await broker.enqueue_job(by_name(job))
         if as_json:
             print_json({"id": enqueued.id, "created": enqueued.created})
         else:

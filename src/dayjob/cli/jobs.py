@@ -2,46 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import click
 import msgspec
 from rich.console import Group
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from dayjob.broker import Broker
 from dayjob.cli.output import (
+    ID,
+    Column,
     ago,
+    confirm,
     console,
     instant,
     json_option,
     print_json,
-    printable,
+    print_line,
+    progress,
     show,
     table,
     watch_option,
+    yes_option,
 )
-from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store
+from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store, whole_id
 from dayjob.inspect import Filter, Inspector, Page, error_pattern
 from dayjob.inspect.json_fields import explanation_fields, span
+from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job, JobState
 
-STATES = [state.value for state in JobState]
-COLUMNS = ("id", "queue", "task", "state", "attempts", "priority", "enqueued", "details")
+COLUMNS = (
+    ID,
+    Column("queue", 2, 10),
+    Column("task", 1, 16),
+    Column("state"),
+    Column("attempts", 5),
+    Column("priority", 6),
+    Column("enqueued", 3),
+    Column("details", 4, 16, is_text=True),
+)
+
+
+def filter_options(states: tuple[JobState, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator for the options of a filter, which ``make_filter`` takes."""
+    options = (
+        click.option("-q", "--queue", help="Only jobs of this queue."),
+        click.option(
+            "-s", "--state", type=click.Choice([each.value for each in states]),
+            help="Only jobs in this state.",
+        ),
+        click.option("-t", "--task", help="Only jobs of this task."),
+        click.option("--tenant", help="Only jobs of this tenant."),
+        click.option(
+            "-a", "--arg", "arguments", multiple=True, metavar="NAME=VALUE", callback=_pairs,
+            help="Only jobs whose argument has this value, in JSON or as plain text. user.id=7 is a field of "
+            "a value. May be repeated.",
+        ),
+        click.option(
+            "--search", "text", metavar="TEXT",
+            help="Only jobs with this text in id, task, tenant, dedup key, error, headers or arguments.",
+        ),
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _pairs(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            raise click.BadParameter(f"{text!r}: write NAME=VALUE", context, option)
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+def make_filter(state: str | None, **given: Any) -> Filter:
+    return Filter(state=None if state is None else JobState(state), **given)
 
 
 @click.command(cls=StoreCommand)
-@click.option("-q", "--queue", help="Only jobs of this queue.")
-@click.option("-s", "--state", type=click.Choice(STATES), help="Only jobs in this state.")
-@click.option("-t", "--task", help="Only jobs of this task.")
-@click.option("--tenant", help="Only jobs of this tenant.")
-@click.option(
-    "--search",
-    metavar="TEXT",
-    help="Only jobs with this text in id, task, tenant, dedup key, error or headers.",
-)
+@filter_options(tuple(JobState))
 @click.option(
     "-n",
     "--limit",
@@ -55,9 +107,8 @@ COLUMNS = ("id", "queue", "task", "state", "attempts", "priority", "enqueued", "
 @json_option
 @watch_option
 def jobs(
-    url: str, queue: str | None, state: str | None, task: str | None, tenant: str | None, search: str | None,
-    limit: int, after: str | None, oldest_first: bool, as_json: bool, watch: bool,
-) -> None:  # fmt: skip
+    url: str, limit: int, after: str | None, oldest_first: bool, as_json: bool, watch: bool, **given: Any
+) -> None:
     """List jobs, newest first.
 
     A search examines at most 10,000 records, and prints the id to continue after if there are more.
@@ -67,20 +118,24 @@ def jobs(
       dayjob jobs sqlite:///jobs.db --state dead
       dayjob jobs -q email -t shop.send_email --json
       dayjob jobs --search TimeoutError
+      dayjob jobs -t shop.send_email --arg to=ada@example.com
     """
-    wanted = Filter(
-        queue=queue, state=None if state is None else JobState(state), task=task, tenant=tenant, text=search
-    )
+    wanted = make_filter(**given)
 
     async def work(broker: Broker) -> None:
         inspector = Inspector(broker)
+        last = None if after is None else await whole_id(broker, after)
+
+        async def read() -> Page:
+            return await inspector.page(wanted, last, limit, newest_first=not oldest_first)
+
         if as_json:
-            page = await inspector.page(wanted, after, limit, newest_first=not oldest_first)
+            page = await read()
             print_json({"jobs": [inspector.job_fields(job) for job in page.jobs], "after": page.after})
             return
 
         async def render() -> Group:
-            return _listing(await inspector.page(wanted, after, limit, newest_first=not oldest_first))
+            return _listing(await read())
 
         await show(render, watch)
 
@@ -96,7 +151,7 @@ def _listing(page: Page) -> Group:
         for job in page.jobs
     ]  # fmt: skip
     lines = [] if page.found_all else [Text(f"There may be more: --after {page.after}")]
-    return Group(table(None, COLUMNS, rows), *lines)
+    return Group(table(COLUMNS, rows), *lines)
 
 
 def _details(job: Job) -> str | None:
@@ -115,11 +170,11 @@ def _details(job: Job) -> str | None:
 @click.argument("id")
 @json_option
 def show_job(url: str, id: str, as_json: bool) -> None:
-    """Show all details of a job."""
+    """Show all details of a job. The beginning of its id is enough."""
 
     async def work(broker: Broker) -> None:
         inspector = Inspector(broker)
-        found = await inspector.job(id)
+        found = await inspector.job(await whole_id(broker, id))
         if found is None:
             fail(
                 f"there is no job {id}: the id is unknown, or the job finished and is no longer kept", NOTHING
@@ -128,17 +183,14 @@ def show_job(url: str, id: str, as_json: bool) -> None:
         if as_json:
             print_json({**inspector.job_fields(job), "explanation": explanation_fields(explanation)})
         else:
-            console().print(_job_details(inspector, job, explanation))
+            _print_details(inspector, job, explanation)
 
     on_store(url, work)
 
 
-def _job_details(inspector: Inspector, job: Job, explanation: Explanation) -> Group:
-    fields = Table(show_header=False, box=None, pad_edge=False)
-    fields.add_column(style="bold")
-    fields.add_column(overflow="fold")
+def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> None:
     took = (job.finished_us or 0) - (job.claimed_us or 0)
-    for name, value in (
+    fields = (
         ("id", job.id),
         ("queue", job.queue),
         ("task", job.task or None),
@@ -161,15 +213,23 @@ def _job_details(inspector: Inspector, job: Job, explanation: Explanation) -> Gr
         ("result", None if job.result is None else _content(inspector, job.result)),
         ("explanation", explanation.text),
         ("error", job.last_error),
-    ):
+    )
+    for name, value in fields:
         if value is not None:
-            fields.add_row(name, escape(printable(value)))
-    failures = [
-        (failure.attempt, instant(failure.at_us), failure.worker, error_pattern(failure.message))
-        for failure in job.errors
-    ]
-    parts = [table("failures", ("attempt", "at", "worker", "error"), failures)] if failures else []
-    return Group(fields, *parts)
+            print_line(f"{name:<12}", "bold", end="")
+            print_line(value.replace("\n", "\n" + " " * 12))
+    if job.errors:
+        failures = [
+            (failure.attempt, instant(failure.at_us), failure.worker, error_pattern(failure.message))
+            for failure in job.errors
+        ]
+        columns = (
+            Column("attempt"),
+            Column("at", 1),
+            Column("worker", 2, 12),
+            Column("error", 0, 16, is_text=True),
+        )
+        console().print("", table(columns, failures, "failures"))
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
@@ -181,38 +241,86 @@ def _content(inspector: Inspector, data: bytes) -> str:
 @click.argument("id")
 @json_option
 def explain(url: str, id: str, as_json: bool) -> None:
-    """Explain why a job is not running, or where it runs."""
+    """Explain why a job is not running, or where it runs. The beginning of its id is enough."""
 
     async def work(broker: Broker) -> int:
-        explanation = await broker.explain(id)
+        explanation = await broker.explain(await whole_id(broker, id))
         if as_json:
             print_json(explanation_fields(explanation))
         else:
             for reason in explanation.reasons:
-                click.echo(printable(reason.text))
+                print_line(reason.text)
         return NOTHING if explanation.state is None else OK
 
     raise SystemExit(on_store(url, work))
 
 
 @click.command(cls=StoreCommand)
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@filter_options(UNFINISHED)
+@click.option("--all", "everything", is_flag=True, help="All jobs that have not finished.")
+@yes_option
 @json_option
-def cancel(url: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Cancel waiting jobs, and request the cancel of running ones."""
+def cancel(url: str, ids: tuple[str, ...], everything: bool, yes: bool, as_json: bool, **given: Any) -> None:
+    """Cancel waiting jobs, and request the cancel of running ones.
+
+    Select them by their ids, of which the beginning is enough, or by a filter. A filter counts the jobs and
+    asks for confirmation.
+
+    \b
+    Examples:
+      dayjob cancel 01a1dfc5-800d-709f
+      dayjob cancel -q email -s pending --tenant acme
+      dayjob cancel -t shop.send_email --arg to=ada@example.com --yes
+    """
+    wanted = make_filter(**given)
+    if [bool(ids), wanted != Filter(), everything].count(True) != 1:
+        raise click.UsageError("no jobs are selected: give one of ids, a filter such as --queue, or --all")
 
     async def work(broker: Broker) -> int:
-        outcomes = {id: await broker.cancel(id) for id in ids}
-        if as_json:
-            print_json({id: outcome.value for id, outcome in outcomes.items()})
-        else:
-            texts = {
-                "removed": "cancelled",
-                "requested": "is running: cancel requested",
-                "not_found": "not found, or already finished",
-            }
-            for id, outcome in outcomes.items():
-                click.echo(f"{id} {texts[outcome.value]}.")
-        return OK if any(outcome.acted for outcome in outcomes.values()) else NOTHING
+        if ids:
+            return await _cancel_ids(broker, ids, as_json)
+        return await cancel_filtered(broker, [wanted], UNFINISHED, yes, as_json)
 
     raise SystemExit(on_store(url, work, writes=True))
+
+
+async def _cancel_ids(broker: Broker, ids: tuple[str, ...], as_json: bool) -> int:
+    whole = [await whole_id(broker, id) for id in ids]
+    outcomes = dict(zip(whole, await broker.cancel_many(whole), strict=True))
+    if as_json:
+        print_json({id: outcome.value for id, outcome in outcomes.items()})
+    else:
+        texts = {
+            "removed": "cancelled",
+            "requested": "is running: cancel requested",
+            "not_found": "not found, or already finished",
+        }
+        for id, outcome in outcomes.items():
+            print_line(f"{id} {texts[outcome.value]}.")
+    return OK if any(outcome.acted for outcome in outcomes.values()) else NOTHING
+
+
+async def cancel_filtered(
+    broker: Broker, filters: Sequence[Filter], states: States, yes: bool, as_json: bool = False
+) -> int:
+    """Count the jobs, ask for confirmation, and cancel them in chunks. Return the exit code."""
+    inspector = Inspector(broker)
+    total = sum([await inspector.count(filter, states) for filter in filters])
+    if total == 0 and not as_json:
+        click.echo("There are no jobs to cancel.")
+        return NOTHING
+    confirm(f"Cancel {total:,} jobs?", yes)
+    removed = requested = 0
+    with progress("cancelling", total) as update:
+        for filter in filters:
+            before = removed + requested
+            done = await inspector.cancel(filter, states, lambda more: update(before + more))  # noqa: B023
+            removed += done.removed
+            requested += done.requested
+    if as_json:
+        print_json({"removed": removed, "requested": requested})
+    else:
+        running = f" {requested:,} are running: cancel requested." if requested else ""
+        click.echo(f"{removed:,} jobs cancelled.{running}")
+    return OK if removed or requested else NOTHING

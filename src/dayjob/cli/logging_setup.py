@@ -1,6 +1,7 @@
 """Logs of a long-running command on standard error: as text, in colour on a terminal, or as JSON.
 
-Records of ``ctx.log`` have ``job_id``, ``queue``, ``task`` and ``attempt``; both formats include them.
+Records of jobs have ``job_id``, ``queue``, ``task``, ``attempt``, ``worker``, ``tenant`` if there is one, and
+``seconds`` if a run ended. JSON has all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
+
+from dayjob.inspect.json_fields import span
+from dayjob.worker.job_log import SHORT_ID
 
 Format = Literal["text", "json"]
 
@@ -45,7 +49,7 @@ def configure(level: str, form: Format) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """``time LEVEL message (task, job id, attempt n)``, then the exception. The id is not repeated."""
+    """``time LEVEL message (task, job id, attempt, duration)``, then the exception. No id is repeated."""
 
     default_msec_format = "%s.%03d"
 
@@ -102,8 +106,14 @@ def _job(record: logging.LogRecord) -> str:
     if job_id is None:
         return ""
     task = getattr(record, "task", "") or f"queue {getattr(record, 'queue', '?')}"
-    id = "" if job_id in record.getMessage() else f"job {job_id}, "
-    return f"({task}, {id}attempt {getattr(record, 'attempt', '?')})"
+    id = "" if job_id[:SHORT_ID] in record.getMessage() else f"job {job_id}, "
+    seconds = getattr(record, "seconds", None)
+    took = "" if seconds is None else f", {_duration(seconds)}"
+    return f"({task}, {id}attempt {getattr(record, 'attempt', '?')}{took})"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)
 
 
 def _failure(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -11,6 +11,7 @@ import click
 from dayjob._version import __version__
 from dayjob.cli.bench import bench
 from dayjob.cli.completion import completion
+from dayjob.cli.copy import copy
 from dayjob.cli.dashboard import dashboard
 from dayjob.cli.dead import dead
 from dayjob.cli.demo.command import demo
@@ -26,9 +27,20 @@ from dayjob.cli.workers import workers
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dayjob")
-def main() -> None:
+@click.option(
+    "-u", "--url", metavar="URL",
+    help="The store, such as sqlite:///jobs.db. It may also be given after the command.",
+)  # fmt: skip
+@click.pass_context
+def main(context: click.Context, url: str | None) -> None:
     """Durable background jobs for Python, on the storage you have."""
     _open_closed_streams()
+    name = context.invoked_subcommand or ""
+    command = main.commands[name]
+    if url is not None:
+        if not isinstance(command, click.Group) and all(each.name != "url" for each in command.params):
+            raise click.UsageError(f"--url: dayjob {name} takes no URL of a store")
+        context.default_map = {"demo": {"url": url}}
 
 
 def _open_closed_streams() -> None:
@@ -41,7 +53,7 @@ def _open_closed_streams() -> None:
 
 
 for command in (
-    bench, cancel, completion, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause, queues,
-    resume, schedules, show_job, worker, workers,
+    bench, cancel, completion, copy, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause,
+    queues, resume, schedules, show_job, worker, workers,
 ):  # fmt: skip
     main.add_command(command)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import click
 
+from dayjob.cli.store import StoreCommand
 from dayjob.engines.registry import find_layout, without_password
-from dayjob.errors import ConfigError, DayjobError
-
-UNAVAILABLE = 3
 
 
-@click.command()
-@click.argument("url", envvar="DAYJOB_URL")
+@click.command(cls=StoreCommand)
 @click.option("--sql", is_flag=True, help="Print the SQL, and change nothing.")
 @click.option(
     "--from", "since", type=int, metavar="LAYOUT",
     help="With --sql: the layout to start from, 0 for none. Default: that of the store.",
 )  # fmt: skip
 def migrate(url: str, sql: bool, since: int | None) -> None:
-    """Create the layout of the store at URL, or migrate an older one.
+    """Create the layout of a store, or migrate an older one.
 
     A worker or a broker does the same when it opens a store. Use this to migrate in a deployment step, or
     with a role that may create tables where the workers' role may not. Several may run at once. One that
-    was stopped is continued by the next. URL may be left out if DAYJOB_URL is set.
+    was stopped is continued by the next.
 
     \b
     Examples:
@@ -37,20 +33,14 @@ def migrate(url: str, sql: bool, since: int | None) -> None:
     """
     if since is not None and not sql:
         raise click.UsageError("--from is for --sql: add --sql, or leave it out")
-    try:
-        layout = find_layout(url)
-        if layout is None:
-            click.echo(f"{without_password(url)} has no layout to migrate.")
-        elif sql:
-            click.echo(asyncio.run(layout.script(since)), nl=False)
-        else:
-            before, after = asyncio.run(layout.apply(lambda text: click.echo(text, err=True)))
-            _print_result(without_password(url), before, after)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
-    except DayjobError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(UNAVAILABLE)
+    layout = find_layout(url)
+    if layout is None:
+        click.echo(f"{without_password(url)} has no layout to migrate.")
+    elif sql:
+        click.echo(asyncio.run(layout.script(since)), nl=False)
+    else:
+        before, after = asyncio.run(layout.apply(lambda text: click.echo(text, err=True)))
+        _print_result(without_password(url), before, after)
 
 
 def _print_result(url: str, before: int, after: int) -> None:

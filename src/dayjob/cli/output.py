@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from dayjob.inspect.json_fields import span
 from dayjob.model.durations import SECOND, to_datetime
@@ -23,8 +28,10 @@ WATCH_INTERVAL = 1.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 watch_option = click.option(
-    "-w", "--watch", is_flag=True, help="Refresh every second until Ctrl-C. For terminals."
-)
+    "-w", "--watch", is_flag=True,
+    help="Refresh every second until Ctrl-C. Without a terminal, print the table every second.",
+)  # fmt: skip
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 STYLES = {
     "done": "green",
@@ -35,14 +42,42 @@ STYLES = {
     "cancelled": "yellow",
 }
 
+_UNLIMITED = 10_000
+"""The width without a terminal, so that programs that read lines see whole values."""
 
-_PIPE_WIDTH = 200
-"""The width without a terminal, so that programs that read lines see no wrapped ones."""
+_GAP = 2
+"""Spaces between two columns."""
+
+_SHORTEST_ID = 13
+"""The least number of characters of an id: the milliseconds of its creation."""
+
+_NARROWEST = 4
+
+
+class Column(Struct, frozen=True):
+    """A column of a table.
+
+    A table that is too wide first drops columns, the one with the highest ``rank`` first; 0 is never dropped.
+    Then it shortens cells, to ``least`` characters at the least: in the middle for names, at the end for
+    texts, and ids to prefixes that are unique in the table.
+    """
+
+    name: str
+    rank: int = 0
+    least: int | None = None
+    is_text: bool = False
+    is_id: bool = False
+
+
+ID = Column("id", is_id=True)
 
 
 def console() -> Console:
+    """Return the output. Its width is the terminal's, or ``COLUMNS``, else unlimited."""
     screen = Console(highlight=False, emoji=False)
-    return screen if screen.is_terminal else Console(highlight=False, emoji=False, width=_PIPE_WIDTH)
+    if screen.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return screen
+    return Console(highlight=False, emoji=False, width=_UNLIMITED)
 
 
 def print_json(value: Any) -> None:
@@ -50,17 +85,81 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Return a table. Numbers are right-aligned. Cells are literal text, never markup."""
-    result = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(columns):
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str | None = None) -> Table:
+    """Return a table that fits the output: one line a row. Cells are literal text, never markup."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    result = Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False,
+        show_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    widths = fitting_widths(columns, cells, console().width)
+    for number, width in widths.items():
         numeric = bool(rows) and all(_is_number(row[number]) for row in rows)
         result.add_column(
-            name, justify="right" if numeric else "left", overflow="fold", no_wrap=numeric or name == "id"
+            columns[number].name, justify="right" if numeric else "left", no_wrap=True, min_width=width,
+            max_width=width,
+        )  # fmt: skip
+    for row in cells:
+        result.add_row(
+            *(
+                Text(shortened(row[number], width, columns[number]), STYLES.get(row[number], ""))
+                for number, width in widths.items()
+            )
         )
-    for row in rows:
-        result.add_row(*(_cell(value) for value in row))
     return result
+
+
+def fitting_widths(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], available: int
+) -> dict[int, int]:
+    """Return the widths of the columns that are shown, by their numbers."""
+    whole, least = [], []
+    for number, column in enumerate(columns):
+        texts = [row[number] for row in rows]
+        size = max(map(cell_len, (column.name, *texts)))
+        shortest = _unique_prefix(texts) if column.is_id else size if column.least is None else column.least
+        whole.append(size)
+        least.append(min(size, max(shortest, cell_len(column.name))))
+    shown = list(range(len(columns)))
+
+    def room() -> int:
+        return available - sum(least[number] for number in shown) - _GAP * (len(shown) - 1)
+
+    while room() < 0:
+        last = max(shown, key=lambda number: columns[number].rank)
+        if columns[last].rank == 0:
+            break
+        shown.remove(last)
+    while room() < 0 and max(least[number] for number in shown) > _NARROWEST:  # A very narrow terminal.
+        least[max(shown, key=least.__getitem__)] -= 1
+    widths = {number: least[number] for number in shown}
+    left = max(room(), 0)
+    for number in sorted(shown, key=lambda number: (columns[number].is_id, columns[number].rank)):
+        more = whole[number] - least[number]
+        if columns[number].is_id and more > left:
+            continue  # A part of the rest of an id is of no use.
+        widths[number] += min(more, left)
+        left -= min(more, left)
+    return widths
+
+
+def _unique_prefix(ids: Sequence[str]) -> int:
+    """Return the length of the shortest prefixes that differ, and that do not end with a dash."""
+    length, different = _SHORTEST_ID, len(set(ids))
+    while len({id[:length] for id in ids}) < different or any(id[length - 1 : length] == "-" for id in ids):
+        length += 1
+    return length
+
+
+def shortened(text: str, width: int, column: Column) -> str:
+    """Return the text in that many cells at most, with an ellipsis for the part that is left out."""
+    if cell_len(text) <= width:
+        return text
+    if column.is_id:
+        return text[:width]
+    tail = 0 if column.is_text else (width - 1) * 2 // 3
+    end = set_cell_size(text[::-1], tail)[::-1] if tail else ""
+    return f"{set_cell_size(text, width - 1 - tail)}…{end}"
 
 
 def _is_number(value: object) -> bool:
@@ -76,9 +175,7 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    text = escape(printable(str(value)))
-    style = STYLES.get(text)
-    return f"[{style}]{text}[/{style}]" if style else text
+    return printable(str(value)).replace("\n", " ")
 
 
 def printable(text: str) -> str:
@@ -86,8 +183,13 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
+def print_line(text: str, style: str = "", end: str = "\n") -> None:
+    """Print text that the terminal wraps, so that no name is broken in a copy of it."""
+    console().print(Text(printable(text), style), soft_wrap=True, end=end)
+
+
 def instant(micros: int | None) -> str | None:
-    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S}"
+    return None if micros is None else f"{to_datetime(micros):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def ago(micros: int | None, now: int | None = None) -> str | None:
@@ -99,14 +201,36 @@ def ago(micros: int | None, now: int | None = None) -> str | None:
 
 
 async def show(render: Callable[[], Awaitable[RenderableType]], watch: bool) -> None:
-    """Print the rendered output once, or refresh it until interrupted."""
+    """Print the rendered output once; or refresh it until interrupted, or print it again in a pipe."""
+    screen = console()
     if not watch:
-        console().print(await render())
+        screen.print(await render())
         return
-    with Live(await render(), console=console(), auto_refresh=False, screen=console().is_terminal) as live:
+    if not screen.is_terminal:
+        while True:
+            screen.print(instant(SYSTEM.now()))
+            screen.print(await render(), "")
+            await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
+    with Live(await render(), console=screen, auto_refresh=False, screen=True) as live:
         while True:
             await SYSTEM.wait(asyncio.Event(), WATCH_INTERVAL)
             live.update(await render(), refresh=True)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask the question, unless ``--yes`` answers it. Abort the command on "no"."""
+    if not yes:
+        click.confirm(question, abort=True)
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal. Yield the function that sets the number done."""
+    screen = console()
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def parse_time(text: str) -> datetime:

@@ -6,21 +6,34 @@ import click
 from rich.table import Table
 
 from dayjob.broker import Broker
-from dayjob.cli.output import json_option, print_json, show, table, watch_option
-from dayjob.cli.store import StoreCommand, on_store
-from dayjob.inspect import Inspector, Overview
+from dayjob.cli.jobs import cancel_filtered
+from dayjob.cli.output import Column, json_option, print_json, show, table, watch_option, yes_option
+from dayjob.cli.store import StoreCommand, StoreGroup, on_store
+from dayjob.inspect import Filter, Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
+from dayjob.inspect.search import WAITING
+
+COUNTED = {"pending": 0, "scheduled": 2, "running": 0, "done": 4, "dead": 0, "cancelled": 6}
+"""The columns of the counters, with their ranks."""
 
 COLUMNS = (
-    "queue", "paused", "pending", "scheduled", "running", "done", "dead", "cancelled", "done/s",
-    "oldest waits",
-)  # fmt: skip
+    Column("queue", 0, 12),
+    Column("paused", 1),
+    *(Column(name, rank) for name, rank in COUNTED.items()),
+    Column("done/s", 5),
+    Column("oldest waits", 3),
+)
 
 
-@click.command(cls=StoreCommand)
+@click.group(cls=StoreGroup, default="list")
+def queues() -> None:
+    """Queues and their jobs by state. Without a subcommand, list them."""
+
+
+@queues.command(name="list")
 @json_option
 @watch_option
-def queues(url: str, as_json: bool, watch: bool) -> None:
+def list_queues(url: str, as_json: bool, watch: bool) -> None:
     """Show every queue: jobs by state, jobs done per second, and the wait of the oldest pending job.
 
     "done" counts all jobs that ever succeeded. The other columns count the jobs stored now.
@@ -50,13 +63,31 @@ def _table(overview: Overview) -> Table:
         (
             view.name,
             view.paused,
-            *(getattr(view.stats, name) for name in COLUMNS[2:8]),
+            *(getattr(view.stats, name) for name in COUNTED),
             view.done_per_second,
             None if view.waiting_seconds is None else span(view.waiting_seconds),
         )
         for view in overview.queues
     ]
-    return table(None, COLUMNS, rows)
+    return table(COLUMNS, rows)
+
+
+@queues.command()
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@yes_option
+def clear(url: str, queues: tuple[str, ...], yes: bool) -> None:
+    """Cancel all waiting jobs of these queues: pending and scheduled ones. Running jobs continue.
+
+    Cancelled jobs are removed, unless the queue retains them. Pause a queue first if jobs arrive faster than
+    they are cancelled.
+    """
+
+    async def work(broker: Broker) -> int:
+        return await cancel_filtered(
+            broker, [Filter(queue=queue) for queue in dict.fromkeys(queues)], WAITING, yes
+        )
+
+    raise SystemExit(on_store(url, work, writes=True))
 
 
 @click.command(cls=StoreCommand)

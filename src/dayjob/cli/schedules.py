@@ -8,12 +8,31 @@ import click
 from rich.table import Table
 
 from dayjob.broker import Broker
-from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
+from dayjob.cli.output import (
+    Column,
+    ago,
+    confirm,
+    json_option,
+    print_json,
+    show,
+    table,
+    watch_option,
+    yes_option,
+)
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
 from dayjob.inspect.json_fields import schedule_fields, when
 from dayjob.model.recurring import Schedule
 
-COLUMNS = ("id", "when", "task", "queue", "last", "next", "declared by", "state")
+COLUMNS = (
+    Column("id", 0, 16),
+    Column("when", 1),
+    Column("task", 5, 12),
+    Column("queue", 6, 8),
+    Column("last", 4),
+    Column("next", 2),
+    Column("declared by", 7, 8),
+    Column("state", 3, 12, is_text=True),
+)
 
 
 @click.group(cls=StoreGroup, default="list")
@@ -33,7 +52,7 @@ def list_schedules(url: str, as_json: bool, watch: bool) -> None:
             return
 
         async def render() -> Table:
-            return table(None, COLUMNS, [_row(schedule) for schedule in await broker.schedules()])
+            return table(COLUMNS, [_row(schedule) for schedule in await broker.schedules()])
 
         await show(render, watch)
 
@@ -65,11 +84,10 @@ def resume(url: str, id: str) -> None:
 
 @schedules.command()
 @click.argument("id")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def remove(url: str, id: str, yes: bool) -> None:
     """Remove a recurring job. A worker adds one that code declares again when it starts."""
-    if not yes:
-        click.confirm(f"Remove the schedule {id}?", abort=True)
+    confirm(f"Remove the schedule {id}?", yes)
     _act(url, id, lambda broker: broker.unschedule(id), "removed")
 
 

@@ -13,6 +13,7 @@ import click
 from dayjob.broker import Broker
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable, InvalidState
+from dayjob.inspect.search import LISTED, ids_with_prefix
 from dayjob.model.config import BrokerConfig
 
 OK, NOTHING, USAGE, UNAVAILABLE = 0, 1, 2, 3
@@ -21,7 +22,10 @@ Answer = TypeVar("Answer")
 
 
 class StoreCommand(click.Command):
-    """A command on a store. The URL is the first argument, ``--url`` or ``DAYJOB_URL``."""
+    """A command on a store.
+
+    The URL is its first argument, ``--url`` before or after the command, or ``DAYJOB_URL``.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,9 +41,9 @@ class StoreCommand(click.Command):
         return ["[URL]", *super().collect_usage_pieces(ctx)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and is_url(args[0]):
-            args = ["--url", *args]
-        return super().parse_args(ctx, args)
+        url, args = take_url(args)
+        before = ctx.find_root().params.get("url")
+        return super().parse_args(ctx, [*(("--url", before) if before else ()), *url, *args])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Report errors of the user or the storage in one line, without a traceback."""
@@ -67,12 +71,20 @@ class StoreGroup(click.Group):
         self._default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and is_url(args[0]):
-            name = args[1:2] if args[1:2] and args[1] in self.commands else [self._default or "--help"]
-            args = [*name, args[0], *(args[2:] if name == args[1:2] else args[1:])]
-        elif self._default is not None and (not args or args[0] not in (*self.commands, "-h", "--help")):
-            args = [self._default, *args]
-        return super().parse_args(ctx, args)
+        url, args = take_url(args)
+        if not args or args[0] not in (*self.commands, "-h", "--help"):
+            args = [self._default or "--help", *args]
+        return super().parse_args(ctx, [args[0], *url, *args[1:]])
+
+
+def take_url(args: list[str]) -> tuple[list[str], list[str]]:
+    """Return the URL at the start of the arguments as an option, and the other arguments."""
+    if args and is_url(args[0]):
+        return ["--url", args[0]], args[1:]
+    number = (
+        2 if args and args[0] in ("-u", "--url") else int(bool(args) and args[0].startswith(("-u", "--url=")))
+    )
+    return args[:number], args[number:]
 
 
 def is_url(text: str) -> bool:
@@ -96,6 +108,15 @@ def on_store(url: str, work: Callable[[Broker], Awaitable[Answer]], *, writes: b
         return asyncio.run(run())
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+async def whole_id(broker: Broker, text: str) -> str:
+    """Return the id of the only job whose id begins with the text; the text itself if there is none."""
+    found = await ids_with_prefix(broker, text)
+    if len(found) > 1:
+        number = f"{LISTED} jobs or more" if len(found) == LISTED else f"{len(found)} jobs"
+        fail("\n  ".join([f"{text} is the beginning of the ids of {number}: give more of it", *found]), USAGE)
+    return found[0] if found else text
 
 
 def opened_url(url: str, writes: bool) -> str:

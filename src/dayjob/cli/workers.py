@@ -6,12 +6,23 @@ import click
 from rich.table import Table
 
 from dayjob.broker import Broker
-from dayjob.cli.output import ago, json_option, print_json, show, table, watch_option
+from dayjob.cli.output import Column, ago, json_option, print_json, show, table, watch_option
 from dayjob.cli.store import StoreCommand, on_store
 from dayjob.inspect.json_fields import worker_fields
 from dayjob.model.worker_info import WorkerInfo
 
-COLUMNS = ("worker", "host", "pid", "app", "version", "queues", "tasks", "running", "started", "seen")
+COLUMNS = (
+    Column("worker", 0, 24),
+    Column("host", 6, 8),
+    Column("pid", 7),
+    Column("app", 5, 8),
+    Column("version", 8),
+    Column("queues", 1, 16, is_text=True),
+    Column("tasks", 4),
+    Column("running"),
+    Column("started", 3),
+    Column("seen", 2),
+)
 
 
 @click.command(cls=StoreCommand)
@@ -26,7 +37,7 @@ def workers(url: str, as_json: bool, watch: bool) -> None:
             return
 
         async def render() -> Table:
-            return table(None, COLUMNS, [_row(worker) for worker in await broker.workers()])
+            return table(COLUMNS, [_row(worker) for worker in await broker.workers()])
 
         await show(render, watch)
 

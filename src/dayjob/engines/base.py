@@ -237,6 +237,8 @@ class SettleOp(Struct, gc=False):
     insert: tuple[Insertion, ...] = ()
     kv: Mapping[bytes, bytes] | None = None
     progress: tuple[float, str] | None = None
+    max_attempts: int | None = None
+    """The limit to store for the job, with a nack. None: as it is."""
 
     @property
     def plain(self) -> bool:

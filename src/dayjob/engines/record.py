@@ -133,6 +133,8 @@ def settle(record: Record, op: SettleOp, now: int) -> bool:
     transition = op.transition
     if op.progress is not None:
         record.progress = op.progress
+    if op.max_attempts is not None:
+        record.max_attempts = op.max_attempts
     if transition is Transition.NACK or transition is Transition.DEAD_LETTER:
         _fail(record, op.error or "", now)
     elif transition is Transition.SNOOZE and op.error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from math import nan
 from pathlib import Path
@@ -40,7 +40,10 @@ ENGINES: dict[str, Entry] = {
     "sqlite": Entry("dayjob.engines.sqlite"),
     "unix": Entry("dayjob.engines.redis", "redis"),
 }
-"""Each module has ``create(location, clock) -> Engine``, and may have ``layout(location) -> Layout``."""
+"""Each module has ``create(location, clock) -> Engine``.
+
+It may have ``layout(location) -> Layout`` and ``copy(source, target) -> jobs``.
+"""
 
 
 class Layout(Protocol):
@@ -128,6 +131,19 @@ def find_layout(url: str) -> Layout | None:
     module = _module(location)
     make: Callable[[Location], Layout] | None = getattr(module, "layout", None)
     return None if make is None else make(location)
+
+
+async def copy_store(source: str, target: str) -> int:
+    """Copy the store to a new one of the same engine. Return the number of jobs."""
+    here, there = parse(source), parse(target)
+    module = _module(here)
+    copy: Callable[[Location, Location], Awaitable[int]] | None = getattr(module, "copy", None)
+    if copy is None or _module(there) is not module:
+        raise ConfigError(
+            f"{here.shown} can't be copied to {there.shown}: only object storage can, to object storage; for "
+            "other stores use the tools of their database"
+        )
+    return await copy(here, there)
 
 
 def _module(location: Location) -> Any:

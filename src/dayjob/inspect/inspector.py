@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from math import inf
 from typing import Any
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 from dayjob.broker import Broker
 from dayjob.errors import DayjobError
 from dayjob.inspect import dead, json_fields, search
+from dayjob.inspect.cancel import Cancelled, cancel_matching
 from dayjob.inspect.overview import OverviewReader
 from dayjob.inspect.redaction import Redaction
 from dayjob.model.explanation import Explanation
@@ -64,6 +66,29 @@ class Inspector(OverviewReader):
         return await search.search(
             self.broker, self.redaction, filter, after, limit, newest_first=newest_first, budget=budget
         )
+
+    def unfinished(
+        self, filter: search.Filter, states: search.States = search.UNFINISHED, most: int | None = None
+    ) -> AsyncIterator[list[Job]]:
+        """Yield all matching jobs in these states, in pages of bounded size."""
+        return search.unfinished(self.broker, self.redaction, filter, states, most)
+
+    async def count(self, filter: search.Filter, states: search.States = search.UNFINISHED) -> int:
+        """Return the number of the jobs that ``unfinished`` yields."""
+        return await search.count(self.broker, self.redaction, filter, states)
+
+    async def cancel(
+        self,
+        filter: search.Filter,
+        states: search.States = search.UNFINISHED,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Cancelled:
+        """Cancel the matching jobs in these states. The read model changes nothing else."""
+        return await cancel_matching(self.broker, self.redaction, filter, states, on_progress)
+
+    async def ids_with_prefix(self, prefix: str) -> list[str]:
+        """Return up to ``search.LISTED`` ids of stored jobs that begin with the prefix."""
+        return await search.ids_with_prefix(self.broker, prefix)
 
     async def job(self, id: str) -> tuple[Job, Explanation] | None:
         """Return the full record of a job and the explanation of its state."""

@@ -37,7 +37,7 @@ def when(schedule: Schedule) -> str:
     """Return the timing of a schedule as text."""
     if schedule.cron is None:
         return f"every {schedule.every:g} s"
-    return schedule.cron if schedule.timezone == "UTC" else f"{schedule.cron} {schedule.timezone}"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
 def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:

@@ -1,18 +1,25 @@
-"""Jobs by filter, page by page, at a bounded cost."""
+"""Jobs by filter, page by page at a bounded cost or all in bounded memory, and by the beginning of an id."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncIterator, Sequence
+from math import inf
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.inspect.redaction import Redaction
-from dayjob.model.job import FINISHED, Job, JobState, known_key
+from dayjob.inspect.redaction import HIDDEN, Redaction
+from dayjob.model.job import FINISHED, Job, JobState, id_text, known_key
 from dayjob.runtime.clock import SYSTEM
 
 EXAMINED = 10_000
 """How many records one page of a search examines at most."""
+
+LISTED = 10
+"""How many ids that begin with a prefix are returned at most."""
 
 EXAMINED_BYTES = 32 * 2**20
 """About how many payload and result bytes one search reads. Few large records cost as much as many small."""
@@ -20,8 +27,16 @@ EXAMINED_BYTES = 32 * 2**20
 FIRST_CHUNK, CHUNK = 100, 1000
 """Records per read. The first read is small, because its records may be large."""
 
+WAITING = (JobState.SCHEDULED, JobState.PENDING)
+UNFINISHED = (*WAITING, JobState.RUNNING)
+"""In the order in which a job passes through them, so that a walk does not miss it between two states."""
+
+States = Sequence[JobState]
+
 _INDEXED = frozenset({*FINISHED, JobState.RUNNING})
 """The states whose jobs every engine finds without reading others."""
+
+_PREFIX = re.compile(r"[0-9a-f-]+", re.IGNORECASE)
 
 
 class ReadBudget:
@@ -67,23 +82,39 @@ class Page(Struct, frozen=True):
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Which jobs to list. ``text`` is searched for in id, task, tenant, dedup key, error and headers."""
+    """Which jobs to list.
+
+    ``text`` is searched for in id, task, tenant, dedup key, error, headers and arguments. ``arguments`` are
+    pairs of a name, with dots for the fields of a value, and the value as JSON or as plain text.
+    """
 
     queue: str | None = None
     state: JobState | None = None
     task: str | None = None
     tenant: str | None = None
     text: str | None = None
+    arguments: tuple[tuple[str, str], ...] = ()
 
     def matches(self, job: Job, redaction: Redaction) -> bool:
         """Return whether the job matches. Redacted values never match."""
-        return (
+        if not (
             self.queue in (None, job.queue)
             and self.state in (None, job.state)
             and self.task in (None, job.task)
             and self.tenant in (None, job.tenant)
-            and (not self.text or _contains(job, redaction.headers(job.headers), self.text.casefold()))
+        ):
+            return False
+        if not self.text and not self.arguments:
+            return True
+        content = redaction.content(job.payload)
+        return all(_has(content, name, value) for name, value in self.arguments) and (
+            not self.text or _contains(job, redaction, content, self.text.casefold())
         )
+
+    @property
+    def counted(self) -> bool:
+        """Whether the counters of the queues have the number of the matching jobs."""
+        return self.task is None and self.tenant is None and not self.text and not self.arguments
 
 
 async def search(
@@ -123,7 +154,81 @@ async def search(
     return Page(found, after, cost.examined)
 
 
-def _contains(job: Job, headers: Mapping[str, str], text: str) -> bool:
+async def unfinished(
+    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED, most: int | None = None
+) -> AsyncIterator[list[Job]]:
+    """Yield all matching jobs in these states, one state after the other, in pages of bounded size.
+
+    A page may be empty. Examines at most ``most`` records in each state. A job that is enqueued meanwhile
+    may be left out.
+    """
+    for state in states if filter.state is None else (filter.state,):
+        cost = ReadBudget(2**62 if most is None else most, inf)
+        after: str | None = None
+        while (size := cost.next_chunk()) > 0:
+            some = await broker.jobs(filter.queue, state, filter.task, after, size)
+            for job in some:
+                cost.count(job)
+            if not some:
+                break
+            yield [job for job in some if job.state is state and filter.matches(job, redaction)]
+            after = some[-1].id
+
+
+async def count(broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED) -> int:
+    """Return the number of the jobs that ``unfinished`` yields: from the counters, if they have it."""
+    if filter.counted:
+        stats = await broker.all_stats()
+        states = states if filter.state is None else (filter.state,)
+        return sum(
+            getattr(each, state.value)
+            for name, each in stats.items()
+            if filter.queue in (None, name)
+            for state in states
+        )
+    return sum([len(page) async for page in unfinished(broker, redaction, filter, states)])
+
+
+async def ids_with_prefix(broker: Broker, prefix: str) -> list[str]:
+    """Return up to ``LISTED`` ids of stored jobs that begin with the prefix. A whole id is not looked up."""
+    if (key := known_key(prefix)) is not None:
+        return [id_text(key)]
+    digits = prefix.replace("-", "").lower()
+    if not _PREFIX.fullmatch(prefix) or not 0 < len(digits) < 32:
+        return []
+    first = int(digits.ljust(32, "0"), 16)
+    before = None if first == 0 else id_text((first - 1).to_bytes(16))
+    jobs = await broker.jobs(after=before, limit=LISTED)
+    return [job.id for job in jobs if job.id.replace("-", "").startswith(digits)]
+
+
+def _has(content: Any, name: str, value: str) -> bool:
+    """Return whether the arguments have the value under this name."""
+    for part in name.split("."):
+        if not isinstance(content, dict) or part not in content:
+            return False
+        content = content[part]
+    return content != HIDDEN and (content == value or msgspec.json.encode(content) == _compact(value))
+
+
+def _compact(value: str) -> bytes:
+    """Return JSON without spaces, or the text as it is if it is no JSON."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(value))
+    except msgspec.MsgspecError:
+        return value.encode()
+
+
+def _contains(job: Job, redaction: Redaction, content: Any, text: str) -> bool:
     texts = [job.id, job.task, job.tenant or "", job.dedup_key or "", job.last_error or ""]
-    texts += [f"{name}: {value}" for name, value in headers.items()]
-    return any(text in each.casefold() for each in texts)
+    texts += [f"{name}: {value}" for name, value in redaction.headers(job.headers).items()]
+    return any(text in each.casefold() for each in texts) or _holds(content, text)
+
+
+def _holds(content: Any, text: str) -> bool:
+    """Return whether a value of the arguments contains the text."""
+    if isinstance(content, dict | list):
+        values = content.values() if isinstance(content, dict) else content
+        return any(_holds(each, text) for each in values)
+    shown = content if isinstance(content, str) else msgspec.json.encode(content).decode()
+    return shown != HIDDEN and text in shown.casefold()

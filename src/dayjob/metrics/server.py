@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import AF_INET, AF_INET6
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -48,7 +49,7 @@ class MetricsServer:
         self._ready = Event()
         self._broker: Broker | None = None
         try:
-            self._http = ThreadingHTTPServer((host, port), _handler(self))
+            self._http = _http_server(host)((host, port), _handler(self))
         except (OSError, OverflowError) as error:
             self._loop.close()
             raise ConfigError(f"metrics can't be served on {host}:{port}: {error}") from error
@@ -113,6 +114,13 @@ class MetricsServer:
         if health.ok and problem is not None:
             health = Health(False, problem, health.round_trip_seconds)
         return 200 if health.ok else 503, "application/json", msgspec.json.encode(health)
+
+
+def _http_server(host: str) -> type[ThreadingHTTPServer]:
+    class HttpServer(ThreadingHTTPServer):
+        address_family = AF_INET6 if ":" in host else AF_INET
+
+    return HttpServer
 
 
 def _handler(server: MetricsServer) -> type[BaseHTTPRequestHandler]:

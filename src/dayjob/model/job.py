@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.errors import InvalidState
 from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none
@@ -206,6 +207,17 @@ class NewJob(Struct, frozen=True, gc=False):
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+
+
+ATTEMPTS_HEADER = "dayjob-attempts"
+"""Marks a job whose attempts are those of its task, in the code of the worker that runs it."""
+
+
+def by_name(job: NewJob) -> NewJob:
+    """Return the job for a caller without its task: unless given, its attempts are those of the task."""
+    if not job.task or job.max_attempts is not None:
+        return job
+    return replace(job, headers={**(job.headers or {}), ATTEMPTS_HEADER: "task"})
 
 
 def new_job_like(job: Job) -> NewJob:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dayjob.errors import ConfigError
 from dayjob.model.cron import Every, Timing, check_cron, cron, find_zone
 from dayjob.model.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
-from dayjob.model.job import DedupUntil, NewJob
+from dayjob.model.job import DedupUntil, NewJob, by_name
 from dayjob.model.names import KEY_BYTES, check_name
 
 if TYPE_CHECKING:
@@ -243,9 +243,11 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
         if due is not None:
             headers[DUE_HEADER] = to_datetime(due).isoformat()
         options = {**job_options(self), "headers": headers}
-        return NewJob(
-            self.queue, self.payload, self.task, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
-            **options,
+        return by_name(
+            NewJob(
+                self.queue, self.payload, self.task, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
+                **options,
+            )
         )  # fmt: skip
 
 

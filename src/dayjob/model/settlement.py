@@ -27,6 +27,8 @@ class Settlement(Struct, frozen=True):
     """The retention of the job, if it differs from that of the queue."""
     progress: tuple[float, str] | None = None
     """The last progress of the run, if it may not be stored yet."""
+    max_attempts: int | None = None
+    """The attempts that the job has from now on, with a nack. None: as they are."""
 
     @classmethod
     def ack(

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -17,7 +16,7 @@ from threading import RLock, Thread, main_thread
 from typing import Any, TypeVar
 
 from dayjob.errors import Closed, InvalidState
-from dayjob.runtime.threads import CallThreads
+from dayjob.runtime.threads import CallThreads, refuse_green_threads
 
 Answer = TypeVar("Answer")
 Work = Callable[[], Coroutine[Any, Any, Answer]]
@@ -108,7 +107,7 @@ class Bridge:
         """Return the loop, started if it is not running in this process."""
         with self._lock:
             if self._loop is None:
-                _refuse_green_threads()
+                need_real_threads()
                 loop = asyncio.new_event_loop()
                 thread = Thread(target=_serve, args=(loop,), name=self._name, daemon=True)
                 try:
@@ -156,18 +155,11 @@ def _end(loop: asyncio.AbstractEventLoop, thread: Thread | None, timeout: float 
         thread.join(timeout)
 
 
-def _refuse_green_threads() -> None:
+def need_real_threads() -> None:
     """Raise if threads are greenlets: the loop would then run in the thread of all its callers."""
-    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    if gevent is not None and gevent.is_module_patched("threading"):
-        library = "gevent"
-    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
-        library = "eventlet"
-    else:
-        return
-    raise InvalidState(
-        f"{library} has replaced the threads of this process, and synchronous calls need a real one, so "
-        "nothing was stored: serve with threads (such as gunicorn -k gthread), or enqueue in another process"
+    refuse_green_threads(
+        "synchronous calls need a real one, so nothing was stored: serve with threads (such as "
+        "gunicorn -k gthread), or enqueue in another process"
     )
 
 

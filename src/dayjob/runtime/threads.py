@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from dayjob.errors import InvalidState
 
 Answer = TypeVar("Answer")
 
@@ -47,3 +50,15 @@ async def joined(thread: Thread) -> None:
     """Wait for the thread's end, also if this is cancelled. Stuck calls may occupy the default executor."""
     with CallThreads() as waiter:
         await asyncio.get_running_loop().run_in_executor(waiter, thread.join)
+
+
+def refuse_green_threads(need: str) -> None:
+    """Raise if threads are greenlets: all event loops would run in one thread. ``need`` has the remedy."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        library = "gevent"
+    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
+        library = "eventlet"
+    else:
+        return
+    raise InvalidState(f"{library} has replaced the threads of this process, and {need}")

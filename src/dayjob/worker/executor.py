@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dayjob.app import App
 from dayjob.context import Context, enter
@@ -24,7 +25,7 @@ from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import UnknownParameter, encode
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
-from dayjob.model.job import Job
+from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, shown
 from dayjob.model.retry import Retry
@@ -34,6 +35,7 @@ from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.thread_pool import ThreadPool
+from dayjob.worker.unknown_tasks import UnknownTasks
 
 
 class Run(Struct, eq=False):
@@ -143,6 +145,7 @@ class Executor:
         self._host_cancels = host_cancels
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
+        self._unknown_tasks = UnknownTasks(app)
         self._pid = process.pid
 
     async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
@@ -152,7 +155,7 @@ class Executor:
             return None
         if task is None:
             missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
-            return unknown(run.job, "UnknownTask", f"no {missing} is registered", self._on_unknown)
+            return self._unknown(run.job, "UnknownTask", f"no {missing} is registered")
         timeout = task.timeout if task.timeout is not None else self._job_timeout
         enter(context)
         tracing = self._app.tracing
@@ -170,8 +173,10 @@ class Executor:
             settlement = succeeded(task, context, result, self._app.config.max_payload)
         except ChildFailed as error:
             settlement = error.settlement
+            if settlement.transition is Transition.SNOOZE and settlement.error is not None:
+                self._unknown_tasks.warn(run.job, str(settlement.error))  # No other snooze has a reason.
         except UnknownParameter as error:
-            settlement = unknown(run.job, "UnknownParameter", str(error), self._on_unknown)
+            settlement = self._unknown(run.job, "UnknownParameter", str(error))
         except BadPayload as error:
             reason = f"BadPayload: {error}"
             settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
@@ -184,7 +189,16 @@ class Executor:
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
+            attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
+            settlement = replace(settlement, max_attempts=attempts)
         return None if run.lost else settlement
+
+    def _unknown(self, job: Job, kind: str, reason: str) -> Settlement:
+        settlement = unknown(job, kind, reason, self._on_unknown)
+        if settlement.transition is Transition.SNOOZE:
+            self._unknown_tasks.warn(job, f"{kind}: {reason}")
+        return settlement
 
     def _call(self, task: AnyTask, run: Run, timeout: float | None) -> Callable[[], Awaitable[Any]]:
         """Return the handler's call, wrapped in tenant scope and middleware. The timeout starts here."""

@@ -1,9 +1,9 @@
 """The heartbeat: renews leases and stores the worker's heartbeats, from its own thread.
 
 A handler that blocks the worker's event loop therefore loses no lease. The thread has its own event loop
-and broker, opened on first use. The replies to renewals report lost leases and cancel requests. The
-heartbeat logs the stack of code that blocks the worker's loop for over a second. C code that holds the
-interpreter's lock stalls the heartbeat too.
+and broker, opened on first use. The replies to renewals report lost leases and cancel requests. If a handler
+blocks the worker's loop for over a second, the heartbeat logs its stack, and releases the jobs that have not
+begun. C code that holds the interpreter's lock stalls the heartbeat too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from functools import partial
 from dayjob.broker import Broker
 from dayjob.errors import DayjobError
 from dayjob.model.durations import Duration
+from dayjob.model.lifecycle import Transition
+from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.threads import joined
 from dayjob.worker.executor import Run
@@ -30,6 +32,10 @@ _log = logging.getLogger("dayjob.worker")
 INTERVAL = 0.25
 SHORTEST_INTERVAL = 0.05
 BLOCKED_AFTER = 1.0
+"""Seconds after which a blocked event loop is logged, and its jobs that have not begun are released."""
+
+BLOCKED_LIMIT = 10.0
+"""Seconds after which a worker whose event loop is blocked is unhealthy."""
 
 
 class Heartbeat:
@@ -39,14 +45,20 @@ class Heartbeat:
         self,
         make_broker: Callable[[], Broker],
         runs: Callable[[], Collection[Run]],
+        take_waiting: Callable[[], list[Run]],
         lease: Duration | None,
         registration: Registration,
         replaced: Callable[[str], None],
+        released: Callable[[list[Run]], None],
     ) -> None:
         self._make_broker = make_broker
         self._runs = runs
+        self._take_waiting = take_waiting
         self._registration = registration
         self._replaced = replaced
+        self._released = released
+        self._taken: list[Run] = []
+        """Runs that have not begun and are not released yet."""
         self._lease = lease
         self._worker_loop = asyncio.get_running_loop()
         self._worker_thread = threading.get_ident()
@@ -72,13 +84,15 @@ class Heartbeat:
         failing = False
         try:
             while not await SYSTEM.wait(self._stopped, INTERVAL if failing else self._until_next()):
-                self._check_loop()
+                if self._is_blocked():
+                    self._take()
                 now = SYSTEM.elapsed()
                 due = [run for run in self._runs() if run.renew_at <= now and not run.lost]
-                if due or self._registration.beat_at <= now:
+                if due or self._taken or self._registration.beat_at <= now:
                     try:
                         if broker is None:
                             broker = await self._make_broker().open()
+                        await self._release(broker)
                         await self._renew(broker, due)
                         if self._registration.beat_at <= now:
                             await self._registration.beat(broker, len(self._runs()), self._on_replaced)
@@ -89,6 +103,9 @@ class Heartbeat:
                         failing = True
         finally:
             if broker is not None:
+                if not failing:
+                    with suppress(DayjobError):
+                        await self._release(broker)
                 with suppress(DayjobError):
                     await broker.close()
 
@@ -119,18 +136,43 @@ class Heartbeat:
         with suppress(RuntimeError):  # The worker's loop is closed, so the worker has stopped.
             self._worker_loop.call_soon_threadsafe(callback)
 
-    # Detection of a blocked event loop.
+    # A blocked event loop.
 
-    def _check_loop(self) -> None:
+    def blocked_for(self) -> float:
+        """Return for how many seconds the worker's event loop has not responded. Callable from any thread."""
+        probed_at = self._probed_at
+        return 0.0 if probed_at is None else SYSTEM.elapsed() - probed_at
+
+    def _is_blocked(self) -> bool:
         if self._probed_at is None:
             self._probed_at = SYSTEM.elapsed()
             self._call_worker(self._loop_responded)
-        elif SYSTEM.elapsed() - self._probed_at > BLOCKED_AFTER and not self._logged:
+            return False
+        if self.blocked_for() <= BLOCKED_AFTER:
+            return False
+        if not self._logged:
             self._logged = True
             frame = sys._current_frames().get(self._worker_thread)
             stack = "".join(traceback.format_stack(frame)) if frame else "(no stack)"
             _log.warning("the event loop has been blocked for over %g s by:\n%s", BLOCKED_AFTER, stack)
+        return True
 
     def _loop_responded(self) -> None:
         self._probed_at = None
         self._logged = False
+
+    def _take(self) -> None:
+        """Take the runs that have not begun. The worker no longer begins them."""
+        for run in self._take_waiting():
+            run.lost = True
+            self._taken.append(run)
+
+    async def _release(self, broker: Broker) -> None:
+        """Release the taken runs: other workers may run their jobs."""
+        if self._taken:
+            await broker.settle_many([Settlement(run.job, Transition.RELEASE) for run in self._taken])
+            _log.warning(
+                "%d jobs had not begun behind the blocked event loop and were released", len(self._taken)
+            )
+            self._call_worker(partial(self._released, self._taken))
+            self._taken = []

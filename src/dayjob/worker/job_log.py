@@ -1,41 +1,50 @@
-"""The log of job outcomes: retries as warnings, dead letters as errors, cancels as info, runs as debug."""
+"""The log of job outcomes: retries as warnings, dead letters as errors, other runs as info or debug."""
 
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from dayjob.app import App
+from dayjob.context import log_fields
 from dayjob.events import Event
 
 _log = logging.getLogger("dayjob.job")
 
+SHORT_ID = 18
+"""Characters of an id in the lines about each job: the time of its creation, and some of its random part."""
 
-def _log_event(level: int, outcome: str, event: Event) -> None:
-    """Log the first line of an error in the message, and its traceback below."""
-    if event.job is None:
-        return  # It ended without a run. The duty that ended it has logged it.
-    fields = {"job_id": event.id, "queue": event.queue, "task": event.task, "attempt": event.job.attempts}
-    first, _, rest = (event.error or "").partition("\n")
-    text = "Job %s %s: %s" if first else "Job %s %s%s"
-    _log.log(level, text, event.id, outcome, first, extra={**fields, "failure": rest.strip("\n")})
-
-
-_dead = partial(_log_event, logging.ERROR, "is dead")
-_retrying = partial(_log_event, logging.WARNING, "failed and will be retried")
-_cancelled = partial(_log_event, logging.INFO, "was cancelled")
-_started = partial(_log_event, logging.DEBUG, "started")
-_succeeded = partial(_log_event, logging.DEBUG, "succeeded")
+_OUTCOMES = {
+    "job.retrying": (logging.WARNING, "failed and will be retried"),
+    "job.dead": (logging.ERROR, "is dead"),
+    "job.cancelled": (logging.INFO, "was cancelled"),
+    "job.started": (logging.DEBUG, "started"),
+}
+_EACH_RUN = {"job.succeeded": "succeeded", "job.snoozed": "was snoozed", "job.released": "was released"}
 
 
-def log_outcomes(app: App) -> None:
+class JobLog:
+    """Logs the events of one app. ``each_run`` is the level of runs that succeed or are put back."""
+
+    def __init__(self, each_run: int) -> None:
+        self._outcomes = _OUTCOMES | {name: (each_run, text) for name, text in _EACH_RUN.items()}
+        self.names = [name for name, (level, _) in self._outcomes.items() if _log.isEnabledFor(level)]
+
+    def __call__(self, event: Event) -> None:
+        """Log the first line of an error in the message, and its traceback below."""
+        if event.job is None:
+            return  # It ended without a run. The duty that ended it has logged it.
+        level, outcome = self._outcomes[event.name]
+        fields = log_fields(event.job)
+        if event.seconds is not None:
+            fields["seconds"] = round(event.seconds, 6)
+        first, _, rest = (event.error or "").partition("\n")
+        id = event.id[:SHORT_ID] if event.name in _EACH_RUN else event.id
+        text = "Job %s %s: %s" if first else "Job %s %s%s"
+        _log.log(level, text, id, outcome, first, extra={**fields, "failure": rest.strip("\n")})
+
+
+def log_outcomes(app: App, each_run: int) -> None:
     """Subscribe to the events that the log level includes, once per app. The others cost nothing."""
-    if app.events.observed_by(_dead):
-        return
-    app.events.add("job.retrying", _retrying)
-    app.events.add("job.dead", _dead)
-    if _log.isEnabledFor(logging.INFO):
-        app.events.add("job.cancelled", _cancelled)
-    if _log.isEnabledFor(logging.DEBUG):
-        app.events.add("job.started", _started)
-        app.events.add("job.succeeded", _succeeded)
+    if not app.events.observed_by(JobLog):
+        log = JobLog(each_run)
+        app.events.add(log.names, log)

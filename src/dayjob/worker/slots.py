@@ -15,6 +15,7 @@ import logging
 from asyncio import Task
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from typing import Any
@@ -81,6 +82,7 @@ class Slots:
         self._starting = False
         self._closed = False
         self.waiting: deque[Run] = deque()
+        """The runs that have not begun. The heartbeat's thread may take them at any time."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.average_seconds = 1.0
         """The moving average of the duration of runs."""
@@ -116,9 +118,12 @@ class Slots:
 
         self._loop.call_soon(end_first_step)
         for _ in range(_MAX_RUNS_PER_TASK):
-            if not self.waiting or self._stopping.is_set():
+            if self._stopping.is_set():
                 break
-            run = self.waiting.popleft()
+            try:
+                run = self.waiting.popleft()
+            except IndexError:
+                break
             if not self.waiting:
                 self._on_free()  # The worker may have put off a claim, and this run may take long.
             self._on_start(run)
@@ -139,6 +144,14 @@ class Slots:
         self.tasks.discard(task)
         self._start_more()
         self._on_free()
+
+    def take_waiting(self) -> list[Run]:
+        """Remove and return the runs that have not begun. Callable from any thread."""
+        taken: list[Run] = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self.waiting.popleft())
+        return taken
 
     def close(self) -> None:
         """Raise exceptions in abandoned tasks from now on: their runs are no longer settled."""

@@ -20,7 +20,7 @@ from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
-from dayjob.events import OUTCOMES, Event
+from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import EndedJob, Job, JobState
 from dayjob.model.lifecycle import Transition
@@ -28,10 +28,11 @@ from dayjob.model.names import KEY_BYTES, check_name, check_queue
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
+from dayjob.runtime.threads import refuse_green_threads
 from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
-from dayjob.worker.heartbeat import Heartbeat
+from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.process_pool import ProcessPool
@@ -75,7 +76,9 @@ class Worker:
         *,
         unknown_task: OnUnknown = "release",
         max_jobs: int | None = None,
+        log_jobs: bool = False,
     ) -> None:
+        """``log_jobs`` logs a line at the level info for each run, also for those that succeed."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
         for queue in queues or ():
@@ -103,6 +106,7 @@ class Worker:
         self._lease = lease
         self._unknown_task: OnUnknown = unknown_task
         self._max_jobs = max_jobs
+        self._log_jobs = log_jobs
         self._clock = app.clock or SYSTEM
         self._loop: asyncio.AbstractEventLoop | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -120,6 +124,7 @@ class Worker:
         """The number of runs that have ended and whose outcomes are not stored yet."""
         self._accepted = 0
         self._registration: Registration | None = None
+        self._heartbeat: Heartbeat | None = None
         self._failure: Exception | None = None
 
     # The public interface.
@@ -187,10 +192,14 @@ class Worker:
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
-        """Return why a health check should fail: the worker is not running, or its heartbeats are late."""
-        if self._loop is None or self._registration is None:
+        """Return why a health check should fail: the worker is not running, blocked, or silent."""
+        registration, heartbeat = self._registration, self._heartbeat
+        if self._loop is None or registration is None:
             return "the worker is not running"
-        late = self._registration.silent_for()
+        blocked = 0.0 if heartbeat is None else heartbeat.blocked_for()
+        if blocked > BLOCKED_LIMIT:
+            return f"the event loop has been blocked for {blocked:.0f} s"
+        late = registration.silent_for()
         return None if late is None else f"no heartbeat was stored for {late:.0f} s"
 
     def _set_from_any_thread(self, event: asyncio.Event) -> None:
@@ -206,6 +215,7 @@ class Worker:
         """Start the worker in a task of its own, so that a cancelled caller does not cancel its drain."""
         if self._loop is not None:
             raise InvalidState(f"worker {self.name!r} is already running: create another one")
+        refuse_green_threads("a worker needs real ones, so it was not started: run it in another process")
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(until_idle, signals))
         return self._serving
@@ -252,7 +262,7 @@ class Worker:
         self, stack: AsyncExitStack, broker: Broker, state: Any, until_idle: bool, signals: bool
     ) -> None:
         queues = self._served_queues()
-        log_outcomes(self.app)
+        log_outcomes(self.app, logging.INFO if self._log_jobs else logging.DEBUG)
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
@@ -275,9 +285,9 @@ class Worker:
         self.id = registration.id
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
-        heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), self._lease, registration,
-            self._replaced,
+        heartbeat = self._heartbeat = Heartbeat(
+            self._heartbeat_broker, lambda: list(self._runs.values()), self._slots.take_waiting, self._lease,
+            registration, self._replaced, self._forget,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -305,9 +315,16 @@ class Worker:
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
     def _served_queues(self) -> tuple[str, ...]:
-        if self.queues is not None:
-            return self.queues
         queues = self.app.queues()
+        if self.queues is not None:
+            unused = [queue for queue in self.queues if queue not in queues]
+            if unused:
+                _log.warning(
+                    "no task or handler of app %s uses the queue%s %s: it has %s", self.app.name,
+                    "s" if len(unused) > 1 else "", ", ".join(map(repr, unused)),
+                    ", ".join(map(repr, queues)) or "no tasks: import the modules that define them",
+                )  # fmt: skip
+            return self.queues
         if not queues:
             _log.warning(
                 "app %s has no tasks, so the worker serves the queue 'default': import the modules that "
@@ -452,7 +469,9 @@ class Worker:
     def _run_started(self, run: Run) -> None:
         job = run.job
         if "job.started" in self.app.events.wanted:
-            self.app.events.emit(Event("job.started", job.id, job.queue, job.task, job))
+            self.app.events.emit(
+                Event("job.started", job.id, job.queue, job.task, job, JobState.PENDING, JobState.RUNNING)
+            )
         meter = self.app.meter
         if meter is not None:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
@@ -487,15 +506,19 @@ class Worker:
                 run.meter.ended("lost" if result.state is None else result.state, run.seconds)
             if not result.applied:
                 self._claim_lost(run.job)
-            elif observed:
-                self._emit_outcome(run.job, settlement, result.state)
+            elif observed and result.state is not None:
+                self._emit_outcome(run, settlement, result.state)
 
-    def _emit_outcome(self, job: Job, settlement: Settlement, state: JobState | None) -> None:
-        events = self.app.events
-        for name in _outcome_events(settlement, state):
+    def _emit_outcome(self, run: Run, settlement: Settlement, state: JobState) -> None:
+        events, job = self.app.events, run.job
+        for name in outcome_events(settlement.transition, state):
             if name in events.wanted:
                 error = None if settlement.error is None else error_text(settlement.error)
-                events.emit(Event(name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error))
+                events.emit(
+                    Event(
+                        name, job.id, job.queue, job.task, job, JobState.RUNNING, state, error, run.seconds
+                    )
+                )  # fmt: skip
 
     def _forget(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -508,7 +531,7 @@ class Worker:
     def _claim_lost(self, job: Job) -> None:
         _log.warning("Job %s lost its claim (epoch %d): the outcome is dropped", job.id, job.epoch)
         if "job.lost" in self.app.events.wanted:
-            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job))
+            self.app.events.emit(Event("job.lost", job.id, job.queue, job.task, job, JobState.RUNNING))
 
     # Drain.
 
@@ -517,9 +540,8 @@ class Worker:
         self._stopping.set()
         self._shutting_down.set("shutdown")
         slots = self._slots
-        for run in slots.waiting:
+        for run in slots.take_waiting():
             self._settle(run, Settlement(run.job, Transition.RELEASE))
-        slots.waiting.clear()
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
             _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))
@@ -559,10 +581,3 @@ class Worker:
                 )
         except (DayjobError, TimeoutError) as error:
             _log.warning("%d outcomes could not be stored, so their leases expire: %s", len(left), error)
-
-
-def _outcome_events(settlement: Settlement, state: JobState | None) -> tuple[str, ...]:
-    again = state is JobState.PENDING or state is JobState.SCHEDULED
-    if state is None or (again and settlement.transition is not Transition.NACK):
-        return ()
-    return OUTCOMES[state]

@@ -21,16 +21,13 @@ from tests.engines.postgres.roles import open_new
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.processes import Spawn, receive_from_all, start_together
-from tests.support.servers.postgres import schema_of, schema_url, server_url, with_options
+from tests.support.servers.postgres import schema_of, server_url, with_options
 from tests.support.servers.private_postgres import PrivateServer, private_server
 from tests.support.workers import pause, until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
 NEWEST = read_migrations()[-1].number
-
-BUILD = 90.0
-"""Seconds for a migration: an index build waits for the snapshots of all tests on the shared server."""
 
 Console = psycopg.Connection[tuple[object, ...]]
 
@@ -46,6 +43,28 @@ def stored_layout(console: Console, schema: str) -> dict[object, object]:
     return {row[0]: row[1] for row in found}
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a database of these tests: an index build waits for all snapshots of its database."""
+    name = schema_of(tmp_path_factory.mktemp("database"))
+    with psycopg.connect(server_url(), autocommit=True) as console:
+        console.execute(f"CREATE DATABASE {name}")
+        yield urlsplit(server_url())._replace(path=f"/{name}").geturl()
+        console.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def url(database: str, schema: str) -> str:
+    return with_options(database, schema=schema)
+
+
+@pytest.fixture
+def console(database: str) -> Iterator[Console]:
+    """A session of another client of the database."""
+    with psycopg.connect(database, autocommit=True) as console:
+        yield console
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[PrivateServer]:
     """Roles belong to a whole server."""
@@ -57,8 +76,10 @@ async def server() -> AsyncIterator[PrivateServer]:
 
 
 @pytest.mark.slow
-async def test_twenty_processes_open_a_new_schema_at_once(tmp_path: Path, spawn: Spawn) -> None:
-    urls = [schema_url(tmp_path / str(number)) for number in range(2)]
+async def test_twenty_processes_open_a_new_schema_at_once(
+    tmp_path: Path, spawn: Spawn, database: str
+) -> None:
+    urls = [with_options(database, schema=schema_of(tmp_path / str(number))) for number in range(2)]
     children = await spawn.many(20, open_new, urls)
     for url in urls:
         await start_together(children)
@@ -206,11 +227,12 @@ async def test_brokers_that_open_an_older_layout_at_once_migrate_it_once(
 
 @pytest.mark.slow
 async def test_twenty_processes_open_an_older_layout_at_once(
-    tmp_path: Path, spawn: Spawn, console: Console
+    tmp_path: Path, spawn: Spawn, database: str, console: Console
 ) -> None:
-    urls = [schema_url(tmp_path / str(number)) for number in range(2)]
-    for number in range(2):
-        console.execute(create_layout(schema_of(tmp_path / str(number)), 1))
+    schemas = [schema_of(tmp_path / str(number)) for number in range(2)]
+    urls = [with_options(database, schema=schema) for schema in schemas]
+    for schema in schemas:
+        console.execute(create_layout(schema, 1))
     children = await spawn.many(20, open_new, urls)
     for url in urls:
         await start_together(children)
@@ -250,9 +272,9 @@ def test_a_script_is_split_at_its_concurrent_statements() -> None:
 
 
 @contextmanager
-def open_transaction(*statements: str) -> Iterator[Console]:
+def open_transaction(database: str, *statements: str) -> Iterator[Console]:
     """A transaction of another client that has run the statements."""
-    with psycopg.connect(server_url()) as other:
+    with psycopg.connect(database) as other:
         for statement in statements:
             other.execute(statement)
         yield other
@@ -276,12 +298,12 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
 
 
 async def test_jobs_are_written_while_an_index_is_built(
-    url: str, schema: str, console: Console, lines: Lines
+    database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     """The build waits for an open transaction, for longer than the timeout of an operation."""
     console.execute(create_layout(schema, 1))
     url = with_options(url, timeout="2")
-    with open_transaction(insert_job(schema)):
+    with open_transaction(database, insert_job(schema)):
         migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
         await lines.wait_for(
             "index jobs_dead: waiting for writers before build, which waits for the transaction"
@@ -290,15 +312,30 @@ async def test_jobs_are_written_while_an_index_is_built(
         console.execute("SET lock_timeout = '100ms'")
         console.execute(insert_job(schema))
         assert not migrating.done()
-    assert await with_timeout(migrating, BUILD) == (1, NEWEST)
+    assert await with_timeout(migrating) == (1, NEWEST)
+
+
+async def test_the_progress_of_an_index_build_names_the_transaction_that_it_waits_for_now(
+    database: str, url: str, schema: str, console: Console, lines: Lines
+) -> None:
+    console.execute(create_layout(schema, 1))
+    job = insert_job(schema)
+    with open_transaction(database, job) as first, open_transaction(database, job) as second:
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for("waits for the transaction of process")
+        if not lines[-1].endswith(f" {first.info.backend_pid}"):
+            first, second = second, first
+        first.rollback()
+        await lines.wait_for(f"waits for the transaction of process {second.info.backend_pid}")
+    assert await with_timeout(migrating) == (1, NEWEST)
 
 
 async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
-    url: str, schema: str, console: Console, lines: Lines
+    database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     console.execute(create_layout(schema, 2))
     read = f"SELECT count(*) FROM {schema}.notes"
-    with open_transaction(read):
+    with open_transaction(database, read):
         migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
         await lines.wait_for("waits: a transaction of another client holds a lock on a table")
         console.execute("SET lock_timeout = '5s'")
@@ -306,15 +343,15 @@ async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
             await asyncio.to_thread(console.execute, read)
             await pause(0.03)
         assert not migrating.done()
-    assert await with_timeout(migrating, BUILD) == (2, NEWEST)
+    assert await with_timeout(migrating) == (2, NEWEST)
 
 
 async def test_a_migration_that_was_cut_off_is_continued(
-    url: str, schema: str, console: Console, lines: Lines
+    database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     console.execute(create_layout(schema, 1) + old_job(schema, 1))
     short = with_options(url, migration_timeout="4")
-    with open_transaction(insert_job(schema)):
+    with open_transaction(database, insert_job(schema)):
         with pytest.raises(
             EngineUnavailable, match=r"did not end within 4 s \(index jobs_dead: .* waits for"
         ):
@@ -338,17 +375,17 @@ async def test_a_migration_that_was_cut_off_is_continued(
 
 
 async def test_a_broker_waits_while_another_process_migrates(
-    url: str, schema: str, console: Console, lines: Lines
+    database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     console.execute(create_layout(schema, 1))
-    with open_transaction(insert_job(schema)):
+    with open_transaction(database, insert_job(schema)):
         migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
         await lines.wait_for("waiting for writers")
         others = Lines()
         waiting = asyncio.ensure_future(layout_of(url).apply(others.append))
         await others.wait_for("another process migrates it")
-    assert await with_timeout(migrating, BUILD) == (1, NEWEST)
-    assert await with_timeout(waiting, BUILD) == (1, NEWEST)
+    assert await with_timeout(migrating) == (1, NEWEST)
+    assert await with_timeout(waiting) == (1, NEWEST)
 
 
 # Names.
@@ -358,8 +395,8 @@ async def test_a_broker_waits_while_another_process_migrates(
     "name",
     ['quo"te', "apo'stro''phe", "two  words ", "dayjob.x", "dayjob.jobs", "ünïcødé 🐘", "$1 %s {}", "A;--"],
 )
-async def test_the_schema_may_have_any_name(name: str, console: Console) -> None:
-    url = with_options(server_url(), schema=quote(name, safe=""))
+async def test_the_schema_may_have_any_name(name: str, database: str, console: Console) -> None:
+    url = with_options(database, schema=quote(name, safe=""))
     try:
         async with Broker(url, config=QUIET) as broker, Broker(url, config=QUIET) as other:
             await use_every_verb(broker)

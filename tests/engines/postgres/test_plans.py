@@ -180,7 +180,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "stats": lambda _: "",
     "store_reply": lambda _: f"{ID}, '{{reply}}'",
     "stored_reply": lambda _: ID,
-    "sweep": lambda n: f"{ID}, NULL, {n}",
+    "sweep": lambda n: f"{ID}, NULL, {n}, 0",
     "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1, 'cursor'",
     "unreserve_ids": some,
     "all_up": lambda n: f"'big', {FIRST}, {n}",

@@ -198,6 +198,20 @@ async def fork_while_waiting(url: str) -> None:
         await broker.ack(job)
 
 
+async def fork_while_locked_out(url: str) -> None:
+    """Fork while an enqueue waits for the write lock, which the test holds; report the fork, then the job."""
+    async with Broker(url, config=QUIET) as broker:
+        send_to_test("ready")
+        await wait_for_test()
+        waiting = asyncio.create_task(broker.enqueue("q"))
+        await pause(0.2)
+        fork = _fork(_nothing)
+        assert await asyncio.to_thread(os.waitpid, fork, 0) == (fork, 0)
+        assert not waiting.done()
+        send_to_test("forked")
+        send_to_test((await waiting).id)
+
+
 async def _nothing() -> None:
     """The work of a child that is forked only for the fork."""
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 
 import pytest
 
 from dayjob import Broker, BrokerConfig, Closed
-from tests.engines.sqlite.roles import fork_while_waiting, open_after_fork, use_after_fork
+from tests.engines.sqlite.roles import (
+    fork_while_locked_out,
+    fork_while_waiting,
+    open_after_fork,
+    use_after_fork,
+)
 from tests.support.processes import Spawn
 
 QUIET = BrokerConfig(duties=False)
@@ -43,6 +50,22 @@ async def test_a_change_by_another_process_during_a_fork_is_detected(url: str, s
     child = await spawn(fork_while_waiting, url)
     assert await child.receive() < 2
     assert await child.wait() == 0
+
+
+@pytest.mark.slow
+async def test_a_fork_does_not_wait_for_the_write_lock_of_another_process(url: str, spawn: Spawn) -> None:
+    async with Broker(url, config=QUIET):
+        pass
+    child = await spawn(fork_while_locked_out, f"{url}?timeout=100")
+    assert await child.receive() == "ready"
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        child.proceed()
+        assert await child.receive() == "forked"
+    id = await child.receive()
+    assert await child.wait() == 0
+    async with Broker(url, config=QUIET) as broker:
+        assert [job.id for job in await broker.jobs("q")] == [id]
 
 
 CALLS: list[Callable[[Broker], Awaitable[object]]] = [

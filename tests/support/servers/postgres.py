@@ -2,7 +2,7 @@
 
 The server comes from a wheel. The first process that needs it starts it, and it ends with the last of these
 processes. ``DAYJOB_TEST_POSTGRES`` names another server to use instead; its user must be allowed to create
-schemas.
+schemas and databases.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dayjob.cli.logging_setup import LEVELS, configure
-from dayjob.cli.worker.options import WorkerOptions
+from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.process import run_child, run_worker
 from dayjob.cli.worker.supervisor import supervise
 
@@ -43,6 +43,18 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     if "*" in names and len(names) > 1:
         raise click.BadParameter("'*' means all queues, and can't be combined with others", context, option)
     return () if names == ("*",) else names
+
+
+def _address(context: click.Context, option: click.Parameter, given: str | None) -> Address | None:
+    """Return the host and the port."""
+    if given is None:
+        return None
+    host, _, port = given.rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or given.startswith(":"):
+        raise click.BadParameter(
+            f"{given!r}: write PORT or HOST:PORT, with a port up to 65535", context, option
+        )
+    return Address(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
 
 
 @click.command(epilog=EXAMPLES)
@@ -100,9 +112,9 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
     "For s3://, gs://, az:// and file://, which allow one writer.",
 )  # fmt: skip
 @click.option(
-    "--metrics", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface. With several "
-    "processes, each uses the next port. Needs dayjob[metrics].",
+    "--metrics", metavar="[HOST:]PORT", callback=_address,
+    help="Serve /metrics (Prometheus) and /healthz on this port of the loopback interface, or of HOST: "
+    "0.0.0.0:9100 for all interfaces. Of several processes, each uses the next port. Needs dayjob[metrics].",
 )  # fmt: skip
 @click.option(
     "--dashboard", type=click.IntRange(0, 65535), metavar="PORT",
@@ -112,11 +124,15 @@ def _split(context: click.Context, option: click.Parameter, given: tuple[str, ..
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True,
-    help="The lowest level to log; debug includes a line for each job.",
+    help="The lowest level to log.",
 )  # fmt: skip
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="Log to standard error as text, or as one JSON object a line.",
+)  # fmt: skip
+@click.option(
+    "--log-jobs/--no-log-jobs", default=None,
+    help="Log a line for each run at the level info, or at debug. Default: at info on a terminal.",
 )  # fmt: skip
 @click.option("--child", type=int, hidden=True, help="The file descriptor of the link to the supervisor.")
 def worker(child: int | None, **given: Any) -> None:

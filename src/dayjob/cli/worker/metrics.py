@@ -1,4 +1,4 @@
-"""``dayjob worker --metrics PORT``: the metrics and health of this process over HTTP."""
+"""``dayjob worker --metrics``: the metrics and health of this process over HTTP."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from importlib import import_module
 import click
 
 from dayjob.broker import Broker
+from dayjob.cli.worker.options import Address
 from dayjob.errors import ConfigError
 from dayjob.worker import Worker
 
 
 @contextmanager
-def serving_metrics(worker: Worker, port: int | None) -> Iterator[None]:
-    """Measure the worker's jobs and serve the metrics on the loopback interface, if a port is given."""
-    if port is None:
+def serving_metrics(worker: Worker, address: Address | None) -> Iterator[None]:
+    """Measure the worker's jobs and serve the metrics, if an address is given."""
+    if address is None:
         yield
         return
     try:
@@ -29,7 +30,7 @@ def serving_metrics(worker: Worker, port: int | None) -> Iterator[None]:
     meter = app.meter or metrics.measure(app)
     try:
         server = metrics.MetricsServer(
-            lambda: Broker(app.url, config=app.broker_config), port,
+            lambda: Broker(app.url, config=app.broker_config), address.port, host=address.host,
             registry=getattr(meter, "registry", None), alive=worker.problem,
         )  # fmt: skip
     except ConfigError as error:

@@ -8,6 +8,20 @@ from dayjob.cli.logging_setup import Format
 from dayjob.worker.executor import OnUnknown
 
 
+class Address(Struct, frozen=True):
+    """An address to listen on. Other machines can reach it unless the host is a loopback address."""
+
+    host: str
+    port: int
+
+    def next(self, number: int) -> Address:
+        """Return the address that many ports further."""
+        return Address(self.host, self.port + number)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     """Names and meanings are those of the command's options."""
 
@@ -26,11 +40,13 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     max_rss: int | None
     reload: bool
     take_over: bool
-    metrics: int | None
+    metrics: Address | None
     dashboard: int | None
     uvloop: bool
     log_level: str
     log_format: Format
+    log_jobs: bool | None
+    """None: on a terminal only."""
 
     @property
     def supervised(self) -> bool:
@@ -56,7 +72,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--unknown-task": self.unknown_task,
             "--max-jobs": self.max_jobs,
             "--max-rss": self.max_rss,
-            "--metrics": None if self.metrics is None else self.metrics + number - 1,
+            "--metrics": None if self.metrics is None else self.metrics.next(number - 1),
             "--dashboard": self.dashboard if number == 1 else None,
             "--log-level": self.log_level,
             "--log-format": self.log_format,
@@ -69,6 +85,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--reload": self.reload,
             "--no-uvloop": not self.uvloop,
             "--take-over": self.take_over and not restarted,
+            "--log-jobs": self.log_jobs is True,
+            "--no-log-jobs": self.log_jobs is False,
         }
         arguments += [flag for flag, given in flags.items() if given]
         for queue in ("*",) if self.queues == () else self.queues or ():

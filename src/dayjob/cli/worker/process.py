@@ -95,6 +95,7 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
         return Worker(
             app, options.queues, options.concurrency, options.job_timeout, options.shutdown_timeout,
             options.lease, options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
+            log_jobs=sys.stderr.isatty() if options.log_jobs is None else options.log_jobs,
         )  # fmt: skip
     except ValueError as error:
         raise click.UsageError(str(error)) from error

@@ -33,7 +33,7 @@ from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier, has_due_time
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
-from dayjob.engines.postgres.statements import Statements
+from dayjob.engines.postgres.statements import LAST_TIME, Statements
 from dayjob.engines.postgres.writes import Transaction, compare_and_set, insert, insert_all, settle
 from dayjob.errors import Closed, ConfigError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
@@ -42,6 +42,8 @@ from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
+
+_FIRST_TIME = -LAST_TIME
 
 
 class PostgresEngine:
@@ -59,6 +61,10 @@ class PostgresEngine:
         self._now = time_of(clock)
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
+        self._dead_after: dict[str | None, bytes] = {}
+        """The last ids that a purge or a requeue of dead jobs has read, by queue, if there may be more."""
+        self._swept_until = _FIRST_TIME
+        """The time that the sweep has reached, if there may be more to remove."""
         self._opened: Database | None = None
         self._installation = ""
 
@@ -216,14 +222,27 @@ class PostgresEngine:
         return [queues.pop(key, None) is not None for key in keys]
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
-        keys = await listing.finished_keys(self._database, JobState.DEAD, queue, None, limit)
+        keys = await self._dead_keys(queue, limit)
         reply = await self._database.execute("requeue", token, self._now(), keys)
         self._returned([], reply)
         return len(reply)
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
-        keys = await listing.finished_keys(self._database, JobState.DEAD, queue, None, limit)
-        return await self.purge(keys, token)
+        return await self.purge(await self._dead_keys(queue, limit), token)
+
+    async def _dead_keys(self, queue: str | None, limit: int) -> list[bytes]:
+        """Return ids of dead jobs, first those after the last ones of the call before.
+
+        Under an old snapshot the index keeps the entries of purged jobs. A call that started with the first
+        id would read all of them again.
+        """
+        after = self._dead_after.pop(queue, None)
+        keys = await listing.finished_keys(self._database, JobState.DEAD, queue, after, limit)
+        if after is not None and len(keys) < limit:
+            keys = await listing.finished_keys(self._database, JobState.DEAD, queue, None, limit)
+        if len(keys) == limit:
+            self._dead_after[queue] = keys[-1]
+        return keys
 
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return int((await self._database.execute("purge_dead", token, list(keys)))[0])
@@ -334,7 +353,9 @@ class PostgresEngine:
         await self._database.fold_and_prune()
         time = self._now() if over_by is None else over_by
         [[ids]] = await self._database.fetch("free_ids", time, limit)
-        return int((await self._database.execute("sweep", token, time, limit))[0]), ids
+        removed, last = await self._database.execute("sweep", token, time, limit, self._swept_until)
+        self._swept_until = int(last) if int(removed) == limit else _FIRST_TIME
+        return int(removed), ids
 
     async def sweep_finished(
         self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None

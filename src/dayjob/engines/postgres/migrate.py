@@ -42,8 +42,10 @@ _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = 0;
 _BEGIN_LOCK = f"{_BEGIN} idle_in_transaction_session_timeout = 0"
 _BEGIN_STEP = f"{_BEGIN} lock_timeout = '{LOCK_TIMEOUT}'"
 
-_DROP_SNAPSHOT = "SELECT 1"
-"""Replaces the portal of the last statement, and with it its snapshot: an index build would wait for it."""
+_DROP_SNAPSHOT = "SELECT pg_stat_clear_snapshot()"
+"""Replaces the portal of the last statement, and with it its snapshot: an index build would wait for it.
+Also forgets the progress of a build that the transaction has read: the next look reads it again.
+"""
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('dayjob migrations of ' || $1, 0))"
 

@@ -103,6 +103,7 @@ def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list
         [_retention(op.retention.done) for op in ops],
         [_retention(op.retention.dead) for op in ops],
         [_retention(op.retention.cancelled) for op in ops],
+        [op.max_attempts for op in ops],
         [number for number, _ in numbered],
     ]
 

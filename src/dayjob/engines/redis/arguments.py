@@ -16,7 +16,7 @@ TRANSITION_CODES = {
     Transition.ACK: 1, Transition.NACK: 2, Transition.DEAD_LETTER: 3, Transition.RELEASE: 4,
     Transition.SNOOZE: 5, Transition.MARK_CANCELLED: 6,
 }  # fmt: skip
-_ERROR, _RESULT, _PROGRESS, _JOBS = 1, 2, 4, 8
+_ERROR, _RESULT, _PROGRESS, _JOBS, _MAX_ATTEMPTS = 1, 2, 4, 8, 16
 _EXPECTED, _VALUE = 1, 2
 
 
@@ -61,6 +61,9 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
         if op.progress is not None:
             flags |= _PROGRESS
             given.append(record.progress(*op.progress))
+        if op.max_attempts is not None:
+            flags |= _MAX_ATTEMPTS
+            given.append(op.max_attempts)
         if op.insert:
             flags |= _JOBS
             given += jobs(op.insert)

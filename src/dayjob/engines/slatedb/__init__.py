@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from dayjob.engines.base import Engine
 from dayjob.engines.registry import Location
+from dayjob.engines.slatedb.copy_database import copy_database
 from dayjob.engines.slatedb.engine import SlateEngine
 from dayjob.engines.slatedb.reader import SlateReader
 from dayjob.engines.slatedb.settings import SlateSettings
@@ -24,6 +25,16 @@ _ENDPOINTS = {
 
 def create(location: Location, clock: Clock | None) -> Engine:
     """``s3://bucket/prefix``, ``gs://``, ``az://``, or ``file:///absolute/folder``."""
+    settings, clock = _settings(location), clock or SYSTEM
+    return SlateReader(settings, clock) if settings.read_only else SlateEngine(settings, clock)
+
+
+async def copy(source: Location, target: Location) -> int:
+    """Copy a database to a new one. Return the number of jobs."""
+    return await copy_database(_settings(source), _settings(target))
+
+
+def _settings(location: Location) -> SlateSettings:
     scheme, url = location.parts.scheme, location.url
     path = unquote(location.parts.path)
     if "\0" in path:
@@ -51,8 +62,7 @@ def create(location: Location, clock: Clock | None) -> Engine:
         variables=variables,
     )  # fmt: skip
     location.done(f"{scheme}:// takes {_KNOWN}")
-    clock = clock or SYSTEM
-    return SlateReader(settings, clock) if settings.read_only else SlateEngine(settings, clock)
+    return settings
 
 
 def _folder(location: Location, path: str) -> str:

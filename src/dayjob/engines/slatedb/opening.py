@@ -76,6 +76,16 @@ def is_alive(owner: Owner, here: Process) -> bool:
     return SYSTEM.now() - owner.beat_us < BEATS_MISSED * owner.interval_us
 
 
+def refuse_live_owner(settings: SlateSettings, owner: Owner | None) -> None:
+    """Raise if another process is alive and owns the database, unless it is taken over."""
+    if owner is not None and not settings.take_over and is_alive(owner, this_process()):
+        seen = (SYSTEM.now() - owner.beat_us) / SECOND
+        raise EngineUnavailable(
+            f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
+            "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
+        )
+
+
 async def check_owner(settings: SlateSettings) -> Owner | None:
     """Return the last owner. Raise while another one is alive, unless it is taken over.
 
@@ -91,12 +101,7 @@ async def check_owner(settings: SlateSettings) -> Owner | None:
         written_ms = await source.written_ms(keys.OWNER)
     finally:
         await source.close()
-    if owner is not None and not settings.take_over and is_alive(owner, this_process()):
-        seen = (SYSTEM.now() - owner.beat_us) / SECOND
-        raise EngineUnavailable(
-            f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
-            "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
-        )
+    refuse_live_owner(settings, owner)
     await _wait_for_clock(settings, written_ms or 0)
     return owner
 

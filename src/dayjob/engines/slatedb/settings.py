@@ -204,7 +204,7 @@ class SlateSettings(Struct, frozen=True):
     def clock_behind(self, reason: str) -> EngineUnavailable:
         return EngineUnavailable(
             f"{self.url}: {reason}, and SlateDB refuses earlier writes: correct the clock; if it was wrong "
-            "at the last write, read the database with ?readonly=1, and open it when that time has come"
+            "at the last write, copy the database with dayjob copy, and use the copy"
         )
 
     def fenced(self) -> EngineFenced:

@@ -78,6 +78,8 @@ class Changed(Struct, array_like=True, frozen=True, gc=False):
     result: bytes | None = None
     progress: tuple[float, str] | None = None
     claim: bytes = NO_CLAIM
+    max_attempts: int | None = None
+    """None: as in the head."""
 
 
 class Claimed(Struct, array_like=True, frozen=True, gc=False):
@@ -262,11 +264,12 @@ def _changed(record: Record, session: int) -> bytes:
             remove_us=record.remove_us, last_error=record.last_error, errors=record.errors,
             held_key=record.held_key, cancel_requested=record.cancel_requested, worker=record.worker,
             result=record.result, progress=record.progress, claim=record.claim,
+            max_attempts=record.max_attempts,
         )
     )  # fmt: skip
 
 
-_COPIED = [name for name in Changed.__struct_fields__ if name not in ("state", "session")]
+_COPIED = [name for name in Changed.__struct_fields__ if name not in ("state", "session", "max_attempts")]
 
 
 def apply(record: Record, change: Changed) -> None:
@@ -274,6 +277,8 @@ def apply(record: Record, change: Changed) -> None:
     record.state = _STATES.get(change.state, JobState.DEAD)
     for name in _COPIED:
         setattr(record, name, getattr(change, name))
+    if change.max_attempts is not None:
+        record.max_attempts = change.max_attempts
 
 
 # A finished job.

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from msgspec import Struct
@@ -61,8 +62,11 @@ class SqliteSettings(Struct, frozen=True):
             raise
         return connection
 
-    def when_unlocked(self, attempt: Callable[[], Reply]) -> Reply:
+    def when_unlocked(self, attempt: Callable[[], Reply], lock: Lock | None = None) -> Reply:
         """Repeat the attempt until no other process holds the lock, up to the timeout.
+
+        ``lock``, which the caller holds, is released between the attempts, so that a fork need not wait. The
+        fork closes the connection: each attempt must open its own.
 
         The pauses are short and random, so that each of several processes gets its share. With SQLite's
         own busy handler, the process that has just committed wins again and again.
@@ -79,7 +83,14 @@ class SqliteSettings(Struct, frozen=True):
                         f"{self.url}: the database stayed locked for {self.timeout:g} s: find the process "
                         "that keeps a transaction open, or raise ?timeout="
                     ) from error
-            block(_SHORTEST_PAUSE + (_LONGEST_PAUSE - _SHORTEST_PAUSE) * entropy.fraction())
+            pause = _SHORTEST_PAUSE + (_LONGEST_PAUSE - _SHORTEST_PAUSE) * entropy.fraction()
+            if lock is not None:
+                lock.release()
+            try:
+                block(pause)
+            finally:
+                if lock is not None:
+                    lock.acquire()
 
     def begin(self, connection: sqlite3.Connection) -> None:
         """Take the write lock."""

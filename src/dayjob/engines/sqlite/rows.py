@@ -146,10 +146,11 @@ def record(row: Row, queue: str) -> Record:
 def record_row(record: Record) -> Row:
     """Return the parameters of ``save.sql``."""
     return (
-        record.state._value_, record.priority, record.attempts, record.run_us, record.claimed_us,
-        record.lease_us, record.finished_us, record.expires_us, record.remove_us, record.last_error,
-        _encode(record.errors) if record.errors else None, record.held_key, record.cancel_requested,
-        record.worker, record.claim, record.result, progress_value(record.progress), record.key,
+        record.state._value_, record.priority, record.attempts, record.max_attempts, record.run_us,
+        record.claimed_us, record.lease_us, record.finished_us, record.expires_us, record.remove_us,
+        record.last_error, _encode(record.errors) if record.errors else None, record.held_key,
+        record.cancel_requested, record.worker, record.claim, record.result,
+        progress_value(record.progress), record.key,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -39,7 +40,7 @@ _REPLACED = -1
 """In place of the ``data_version`` of a file that was deleted or replaced."""
 
 
-class StoreThread:
+class StoreThread(ABC):
     """Runs verbs on its own store and replies on the event loop. ``file`` is the file that was opened."""
 
     def __init__(
@@ -135,8 +136,9 @@ class StoreThread:
     def _wait(self) -> Call | None:
         return self._queue.get()
 
+    @abstractmethod
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
-        raise NotImplementedError
+        """Run the calls. Return their outcomes and the topics that they changed."""
 
     def _call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # The event loop is closed, and with it the callers.
@@ -162,8 +164,9 @@ class StoreThread:
         except Exception as error:
             return future, None, error
 
+    @abstractmethod
     def _execute(self, verb: Verb) -> Any:
-        raise NotImplementedError
+        """Run one verb on the store. Return its reply."""
 
     def _fail(self, calls: list[Call], error: Exception) -> tuple[list[Outcome], set[Topic]]:
         """Roll back the transaction and return the error for each call. The thread continues."""
@@ -194,7 +197,7 @@ class Reader(StoreThread):
             finally:
                 self._connection.execute("COMMIT")
 
-        return self._settings.when_unlocked(read)
+        return self._settings.when_unlocked(read, self.lock)
 
 
 class Writer(StoreThread):
@@ -234,7 +237,7 @@ class Writer(StoreThread):
             raise self._settings.replaced()
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
-        self._settings.begin(self._connection)
+        self._settings.when_unlocked(lambda: self._connection.execute("BEGIN IMMEDIATE"), self.lock)
         self._poll()
         store = self._store
         outcomes = []

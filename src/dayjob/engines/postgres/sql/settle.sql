@@ -8,6 +8,7 @@ WITH clock AS MATERIALIZED (
 current AS MATERIALIZED (
     SELECT op.number, jobs.id, jobs.queue, op.transition, op.error, op.delay, op.result, op.progress,
         op.retain_done, op.retain_dead, op.retain_cancelled,
+        coalesce(op.max_attempts, jobs.max_attempts) AS max_attempts,
         CASE
             WHEN op.transition = 'ack' THEN 'done'
             WHEN op.transition = 'dead_letter' THEN 'dead'
@@ -15,15 +16,16 @@ current AS MATERIALIZED (
             WHEN op.transition = 'release' THEN 'pending'
             WHEN jobs.cancel_requested THEN 'cancelled'
             WHEN op.transition = 'snooze' THEN 'scheduled'
-            WHEN jobs.attempts >= jobs.max_attempts THEN 'dead'
+            WHEN jobs.attempts >= coalesce(op.max_attempts, jobs.max_attempts) THEN 'dead'
             WHEN op.delay > 0 THEN 'scheduled'
             ELSE 'pending'
         END AS state
     FROM unnest(
         $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::text[],
-        $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[]
+        $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[], $14::integer[]
     ) AS op (
-        id, claim, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled, number
+        id, claim, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled, max_attempts,
+        number
     )
     JOIN dayjob.jobs ON jobs.id = op.id
     WHERE jobs.claim = op.claim AND jobs.state || '' = 'running'
@@ -43,6 +45,7 @@ saved AS (
     SET state = settled.state,
         attempts = CASE WHEN settled.state IN ('pending', 'scheduled') AND settled.transition IN ('release', 'snooze')
             THEN greatest(jobs.attempts - 1, 0) ELSE jobs.attempts END,
+        max_attempts = settled.max_attempts,
         run_at = CASE WHEN settled.finished OR settled.transition = 'release' THEN jobs.run_at
             ELSE clock.now + settled.delay END,
         finished_at = CASE WHEN settled.finished THEN clock.now END,

@@ -1,16 +1,16 @@
 -- Remove finished jobs whose retention is over.
--- $1 token  $2 now  $3 limit
--- Replies with their number. Stores no reply if there are none.
+-- $1 token  $2 now  $3 limit  $4 the time to start at: index entries before it may be those of removed jobs
+-- Replies with their number and the last time. Stores no reply if there are none.
 WITH expired AS MATERIALIZED (
     SELECT id FROM dayjob.jobs
-    WHERE remove_at <= (SELECT dayjob.now_us($2))
+    WHERE remove_at >= $4::bigint AND remove_at <= (SELECT dayjob.now_us($2))
     ORDER BY remove_at
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 ),
 removed AS (
     DELETE FROM dayjob.jobs WHERE id = ANY (ARRAY(SELECT id FROM expired))
-    RETURNING queue, state
+    RETURNING queue, state, remove_at
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, dead, cancelled)
@@ -19,9 +19,9 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT ARRAY[count(*)::text] AS reply FROM removed
+    SELECT count(*) AS removed, ARRAY[count(*)::text, max(remove_at)::text] AS reply FROM removed
 ),
 stored AS (
-    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{0}'
+    INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE removed > 0
 )
 SELECT reply FROM result

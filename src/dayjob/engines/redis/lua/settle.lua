@@ -1,8 +1,8 @@
 -- End claims by the rules of the lifecycle, with their follow-up jobs and kv writes. A lost claim changes nothing.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; their numbers, joined (claim;
--- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs; number of kv writes; delay; retention if done,
--- dead, cancelled); for each the values that its flags announce (follow-up jobs as in shared/5_insert.lua), and the
--- kv writes.
+-- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs, 16 max_attempts; number of kv writes; delay;
+-- retention if done, dead, cancelled); for each the values that its flags announce (max_attempts before follow-up jobs,
+-- which are as in shared/5_insert.lua), and the kv writes.
 -- Returns a string with one byte for each: the new state, or 0 if the claim was lost.
 local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
@@ -48,16 +48,18 @@ for index, id in ipairs(ids) do
   local error = given % 2 > 0 and take() or nil
   local result = given % 4 > 1 and take() or nil
   local progress = given % 8 > 3 and take() or nil
+  local max_attempts = given % 32 > 15 and take_number() or nil
   local state = 0
   if transition == ACK and given == 0 and kv_writes == 0 and done == NOT_KEPT and ack_plain(id, claim) then
     state = DONE
   else
     local r = load(id)
     if is_current(r, claim) then
+      r.max_attempts = max_attempts or r.max_attempts
       settle(r, transition, to_number(delay), done .. dead .. cancelled, error, result, progress)
       state = r.state
     end
-    if given >= 8 then
+    if given % 16 > 7 then
       if state > 0 then
         insert()
       else
