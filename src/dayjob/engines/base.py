@@ -33,7 +33,6 @@ from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
-from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
@@ -82,11 +81,6 @@ class Token(Struct, frozen=True, gc=False):
 def claim_key(token: Token | None) -> bytes:
     """Return the key of the claims that a call makes. One call never claims a job twice."""
     return new_key() if token is None else token.key
-
-
-def time_of(clock: Clock | None) -> Callable[[], int | None]:
-    """Return a function that returns the time of the clock, or None for the time of the server."""
-    return (lambda: None) if clock is None else clock.now
 
 
 class Capabilities(Struct, frozen=True):

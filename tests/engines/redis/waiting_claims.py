@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from dayjob import Broker, Job
-from dayjob.engines.base import time_of
 from dayjob.engines.redis.engine import RedisEngine
+from dayjob.model.durations import to_datetime
+from dayjob.testing import ManualClock
 from tests.support.servers.redis import Server, client
 from tests.support.workers import pause
 
@@ -56,9 +57,9 @@ async def promote(broker: Broker, after: int = LATER) -> int:
     """Run the duty as if that much time had passed."""
     engine = engine_of(broker)
     now, _ = await engine.documents("none")
-    engine._now = lambda: now + after
+    engine._clock = ManualClock(to_datetime(now + after))
     promoted, _ = await engine.promote(10, broker._policies.retention)
-    engine._now = time_of(None)
+    engine._clock = None
     return promoted
 
 

@@ -49,10 +49,7 @@ def _asyncpg(connection: Any, raw: Any) -> Fetch:
     if not raw.is_in_transaction():
         raise _no_transaction(connection)
 
-    async def fetch(sql: str, *parameters: Any) -> Rows:
-        found: Rows = await raw.fetch(sql, *parameters)
-        return found
-
+    fetch: Fetch = raw.fetch
     return fetch
 
 

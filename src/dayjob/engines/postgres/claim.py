@@ -17,6 +17,7 @@ from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transie
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
+from dayjob.engines.record import corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
@@ -193,7 +194,7 @@ class Claimer:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
             except rows.Corrupt as error:
-                text = rows.corrupt_text(error)
+                text = corrupt_text(str(error))
                 corrupt.append(row[rows.KEY])
                 errors.append(text)
                 ended.append(rows.quarantined_job(row, text))

@@ -22,7 +22,7 @@ from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.runtime import ids
 from dayjob.runtime.backoff import Backoff
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, Clock
 
 
 class Connection(Protocol):
@@ -246,15 +246,19 @@ class Database:
     the background when this process has written or read many.
     """
 
-    def __init__(self, pool: Pool, statements: Statements, now: Callable[[], int | None]) -> None:
+    def __init__(self, pool: Pool, statements: Statements, clock: Clock | None) -> None:
         self.pool = pool
         self.statements = statements
-        self.now = now
+        self._clock = clock
         self.listening = asyncio.Event()
         """Cleared while the listener starts. A read before it listens might miss a change right after it."""
         self.listening.set()
         self._rows_written = 0
         self._folding: asyncio.Task[None] | None = None
+
+    def now(self) -> int | None:
+        """Return the time of an injected clock, or None for that of the server."""
+        return None if self._clock is None else self._clock.now()
 
     async def close(self) -> None:
         if self._folding is not None:

@@ -12,7 +12,6 @@ from dayjob.engines.base import (
     ClaimRequest,
     Diagnostic,
     Document,
-    DocumentWrite,
     Insertion,
     JobQuery,
     Progress,
@@ -20,10 +19,8 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     RetentionByQueue,
-    SettleOp,
     Token,
     Transient,
-    time_of,
 )
 from dayjob.engines.postgres import diagnosis, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
@@ -34,19 +31,19 @@ from dayjob.engines.postgres.notifier import Notifier, has_due_time
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
-from dayjob.engines.postgres.writes import Transaction, compare_and_set, insert, insert_all, settle
+from dayjob.engines.postgres.writes import Transaction, Writes, insert_all
 from dayjob.errors import Closed, ConfigError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
 from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
 from dayjob.runtime.clock import Clock
-from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
 _FIRST_TIME = -LAST_TIME
 
 
-class PostgresEngine:
+class PostgresEngine(Writes):
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
@@ -58,7 +55,7 @@ class PostgresEngine:
         self.timeout = settings.timeout
         self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
-        self._now = time_of(clock)
+        self._clock = clock
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
         self._dead_after: dict[str | None, bytes] = {}
@@ -80,7 +77,7 @@ class PostgresEngine:
         except BaseException:
             await pool.close()
             raise
-        self._opened = Database(pool, statements, self._now)
+        self._opened = Database(pool, statements, self._clock)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
         self._claimer = Claimer(self._opened, self._hints, self.signals, self.quarantined)
 
@@ -97,12 +94,10 @@ class PostgresEngine:
             raise Closed(f"{self._settings.url}: the engine is not open")
         return self._opened
 
-    # Insert.
+    def _now(self) -> int | None:
+        return self._database.now()
 
-    async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
-        enqueued = await insert(self._database, self._notifier, jobs, token)
-        self._notifier.jobs_inserted(jobs)
-        return enqueued
+    # Insert and claim.
 
     async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         statements = self._database.statements
@@ -125,8 +120,6 @@ class PostgresEngine:
         transaction = Transaction(fetch, statements, self._now(), self._notifier.channel, message)
         return await insert_all(transaction, jobs)
 
-    # Claim and settle.
-
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         """Claim for each request, in a commit each. A repetition looks for the jobs of all of them."""
         return await self._claimer.claim(requests, token)
@@ -135,15 +128,12 @@ class PostgresEngine:
         self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
-        enqueued = await insert(self._database, self._notifier, jobs, token)
+        enqueued = await self._insert(jobs, token)
         self._notifier.track(jobs)
         try:
             return enqueued, await self._claimer.claim(requests, token, part=1)
         finally:
             self._notifier.jobs_inserted(jobs)
-
-    async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
-        return await settle(self._database, self._notifier, ops, token)
 
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         ordered = rows.in_lock_order(renewals)
@@ -373,21 +363,6 @@ class PostgresEngine:
         found = await self._database.fetch("documents", self._now(), kind)
         present = [Document(name, value, written) for _, name, value, written in found if name is not None]
         return found[0][0], present
-
-    async def compare_and_set(
-        self,
-        writes: Sequence[DocumentWrite],
-        jobs: Sequence[Insertion] = (),
-        announce: bool = False,
-        token: Token | None = None,
-    ) -> bool:
-        database, notifier = self._database, self._notifier
-        written = await compare_and_set(database, notifier, writes, jobs, announce, token)
-        if written:
-            notifier.jobs_inserted(jobs)
-            if announce:
-                self.signals.publish({documents_topic(write.kind) for write in writes})
-        return written
 
     async def diagnose(self) -> list[Diagnostic]:
         return await self._database.read(lambda connection: diagnosis.diagnose(connection, self._settings))

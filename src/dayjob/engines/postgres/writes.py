@@ -14,6 +14,7 @@ its own first try, still under way when it began, then finds the token of that t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import ack_columns, in_lock_order, insertion_columns, settle_columns
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import FINISHED, Enqueued, JobState, id_text
-from dayjob.runtime.signals import DUE, documents_topic
+from dayjob.runtime.signals import DUE, Signals, documents_topic
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement with its parameters on a connection of any driver, and returns its rows."""
@@ -56,47 +57,164 @@ class Transaction(Struct, frozen=True):
         return await self.fetch(self.statements[name], *parameters)
 
 
-def _begun(
-    connection: Connection, database: Database, notifier: Notifier, message: str | None
-) -> Transaction:
-    return Transaction(connection.fetch, database.statements, database.now(), notifier.channel, message)
+class _Unexpected(Exception):
+    """A document is not as expected: the transaction is rolled back."""
 
 
-async def insert(
-    database: Database, notifier: Notifier, jobs: Sequence[Insertion], token: Token | None
-) -> list[Enqueued]:
-    """Store jobs, with their kv writes, in one commit."""
-    if is_plain(jobs):
-        columns = insertion_columns(jobs)
-        with notifier.with_commit(jobs) as message:
-            name, channel = _statement(jobs), notifier.channel
-            reply = await database.write_statement(
-                name, token, database.now(), channel, message, *columns, wait_for_locks=False
-            )
-        enqueued = _plain_replies(jobs, reply)
-    else:
-        several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
+class Writes(ABC):
+    """The verbs of the engine that write jobs, settlements and documents."""
+
+    signals: Signals
+    _notifier: Notifier
+
+    @property
+    @abstractmethod
+    def _database(self) -> Database: ...
+
+    def _begun(self, connection: Connection, message: str | None) -> Transaction:
+        database, channel = self._database, self._notifier.channel
+        return Transaction(connection.fetch, database.statements, database.now(), channel, message)
+
+    async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
+        enqueued = await self._insert(jobs, token)
+        self._notifier.jobs_inserted(jobs)
+        return enqueued
+
+    async def _insert(self, jobs: Sequence[Insertion], token: Token | None) -> list[Enqueued]:
+        """Store jobs, with their kv writes, in one commit."""
+        database, notifier = self._database, self._notifier
+        if is_plain(jobs):
+            columns = insertion_columns(jobs)
+            with notifier.with_commit(jobs) as message:
+                name, channel = _statement(jobs), notifier.channel
+                reply = await database.write_statement(
+                    name, token, database.now(), channel, message, *columns, wait_for_locks=False
+                )
+            enqueued = _plain_replies(jobs, reply)
+        else:
+            several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
+            key = token_key(token)
+
+            async def store(connection: Connection) -> list[str]:
+                transaction = self._begun(connection, message)
+                if not several:
+                    return _to_texts((await _store(transaction, [(0, jobs[0])], key)).values())
+                async with connection.transaction():
+                    reply = _to_texts(await insert_all(transaction, jobs))
+                    await transaction.run("store_reply", key, reply)
+                return reply
+
+            with notifier.with_commit(jobs) as message:
+                reply = await database.write(token, key, store, keyed=True)
+            enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
+            if several:
+                return enqueued
+        if token is not None and token.repeated and not any(each.created for each in enqueued):
+            # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
+            stored = await database.fetch("stored_reply", token.key)
+            return _plain_replies(jobs, stored[0][0]) if stored else enqueued
+        return enqueued
+
+    async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
+        """A second settlement of a claim is lost."""
+        database, notifier = self._database, self._notifier
+        sent = ops
+        if len({op.key for op in ops}) < len(ops):
+            first: dict[Claim, SettleOp] = {}
+            for op in ops:
+                first.setdefault((op.key, op.claim), op)
+            sent = list(first.values())
+        if all(op.plain for op in sent):
+            sent = in_lock_order(sent)
+            reply = await database.write_statement("ack", token, *ack_columns(sent))
+            if reply is None and len(sent) == len(ops):
+                notifier.jobs_finished([op.key for op in ops])
+                return [JobState.DONE] * len(ops)
+        elif not any(op.insert or op.kv for op in sent):
+            reply = await database.write_statement("settle", token, database.now(), *settle_columns(sent))
+        else:
+            reply = await self._settle_with_effects(sent, token)
+        settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _settled(reply, sent)
+        notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
+        if any(state not in FINISHED for state, _ in settled.values()):
+            notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
+            if any(state is JobState.SCHEDULED for state, _ in settled.values()):
+                notifier.publish([DUE])
+        for op in ops:
+            if op.insert:
+                notifier.jobs_inserted(op.insert)
+        return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
+
+    async def _settle_with_effects(self, ops: Sequence[SettleOp], token: Token | None) -> StoredReply:
+        """Apply settlements and their effects in one transaction."""
         key = token_key(token)
 
-        async def store(connection: Connection) -> list[str]:
-            transaction = _begun(connection, database, notifier, message)
-            if not several:
-                return _to_texts((await _store(transaction, [(0, jobs[0])], key)).values())
+        async def run(connection: Connection) -> StoredReply:
+            reply: list[str] = []
+            first = 1
             async with connection.transaction():
-                reply = _to_texts(await insert_all(transaction, jobs))
+                transaction = self._begun(connection, message)
+                for step in _in_steps(ops):
+                    found = await transaction.run(
+                        "settle", None, transaction.now, *settle_columns(step, first)
+                    )
+                    first += len(step)
+                    reply += found[0][0]
+                    settled = _settled(found[0][0], ops)
+                    await _write_effects(transaction, [op for op in step if (op.key, op.claim) in settled])
                 await transaction.run("store_reply", key, reply)
             return reply
 
-        with notifier.with_commit(jobs) as message:
-            reply = await database.write(token, key, store, keyed=True)
-        enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
-        if several:
-            return enqueued
-    if token is not None and token.repeated and not any(each.created for each in enqueued):
-        # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
-        stored = await database.fetch("stored_reply", token.key)
-        return _plain_replies(jobs, stored[0][0]) if stored else enqueued
-    return enqueued
+        keyed = any(op.kv or not is_plain(op.insert) for op in ops)
+        with self._notifier.with_commit([job for op in ops for job in op.insert]) as message:
+            return await self._database.write(token, key, run, keyed=keyed)
+
+    async def compare_and_set(
+        self,
+        writes: Sequence[DocumentWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        token: Token | None = None,
+    ) -> bool:
+        database, notifier = self._database, self._notifier
+        now, channel, key = database.now(), notifier.channel, token_key(token)
+        topics = {documents_topic(write.kind): None for write in writes} if announce else {}
+        announcement = notifier.message(list(topics)) if topics else None
+        new = [write for write in writes if write.expected is None]
+        temporary = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
+
+        async def in_transaction(connection: Connection) -> StoredReply:
+            sql = database.statements["compare_and_set"]
+            try:
+                async with connection.transaction():
+                    reply = await connection.fetchval(
+                        sql, key, now, channel, announcement, *_document_columns(writes)
+                    )
+                    if reply != _WRITTEN:
+                        raise _Unexpected
+                    if temporary:
+                        await connection.fetchval(
+                            sql, None, now, channel, None, *_document_columns(temporary)
+                        )
+                    if jobs:
+                        transaction = self._begun(connection, message)
+                        await insert_all(transaction, jobs)
+            except _Unexpected:
+                await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
+                return _NOT_WRITTEN
+            return _WRITTEN
+
+        if jobs or temporary or len(new) > 1:
+            with notifier.with_commit(jobs) as message:
+                reply = await database.write(token, key, in_transaction, keyed=not is_plain(jobs))
+        else:
+            reply = await database.write_statement(
+                "compare_and_set", token, now, channel, announcement, *_document_columns(writes)
+            )
+        if reply == _WRITTEN:
+            notifier.jobs_inserted(jobs)
+            self.signals.publish(topics)
+        return reply == _WRITTEN
 
 
 def is_plain(jobs: Sequence[Insertion]) -> bool:
@@ -191,41 +309,6 @@ async def _store(
     )
 
 
-# Settlements.
-
-
-async def settle(
-    database: Database, notifier: Notifier, ops: Sequence[SettleOp], token: Token | None
-) -> list[JobState | None]:
-    """Apply the settlements whose claims are current, in one commit. A second one of a claim is lost."""
-    sent = ops
-    if len({op.key for op in ops}) < len(ops):
-        first: dict[Claim, SettleOp] = {}
-        for op in ops:
-            first.setdefault((op.key, op.claim), op)
-        sent = list(first.values())
-    if all(op.plain for op in sent):
-        sent = in_lock_order(sent)
-        reply = await database.write_statement("ack", token, *ack_columns(sent))
-        if reply is None and len(sent) == len(ops):
-            notifier.jobs_finished([op.key for op in ops])
-            return [JobState.DONE] * len(ops)
-    elif not any(op.insert or op.kv for op in sent):
-        reply = await database.write_statement("settle", token, database.now(), *settle_columns(sent))
-    else:
-        reply = await _settle_with_effects(database, notifier, sent, token)
-    settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _settled(reply, sent)
-    notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
-    if any(state not in FINISHED for state, _ in settled.values()):
-        notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
-        if any(state is JobState.SCHEDULED for state, _ in settled.values()):
-            notifier.publish([DUE])
-    for op in ops:
-        if op.insert:
-            notifier.jobs_inserted(op.insert)
-    return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
-
-
 def _settled(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:
     """Decode the reply of ``settle.sql`` or ``ack.sql`` to these settlements."""
     settled = {}
@@ -234,31 +317,6 @@ def _settled(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:
         op = sent[int(number) - 1]
         settled[op.key, op.claim] = (_STATES[state], queue)
     return settled
-
-
-async def _settle_with_effects(
-    database: Database, notifier: Notifier, ops: Sequence[SettleOp], token: Token | None
-) -> StoredReply:
-    """Apply settlements and their effects in one transaction."""
-    key = token_key(token)
-
-    async def run(connection: Connection) -> StoredReply:
-        reply: list[str] = []
-        first = 1
-        async with connection.transaction():
-            transaction = _begun(connection, database, notifier, message)
-            for step in _in_steps(ops):
-                found = await transaction.run("settle", None, transaction.now, *settle_columns(step, first))
-                first += len(step)
-                reply += found[0][0]
-                settled = _settled(found[0][0], ops)
-                await _write_effects(transaction, [op for op in step if (op.key, op.claim) in settled])
-            await transaction.run("store_reply", key, reply)
-        return reply
-
-    keyed = any(op.kv or not is_plain(op.insert) for op in ops)
-    with notifier.with_commit([job for op in ops for job in op.insert]) as message:
-        return await database.write(token, key, run, keyed=keyed)
 
 
 async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:
@@ -288,57 +346,6 @@ def _in_steps(ops: Sequence[SettleOp]) -> list[list[SettleOp]]:
         if any(job.dedup_key is not None or job.key in later for job in op.insert):
             steps.append([])
     return [step for step in steps if step]
-
-
-# Documents.
-
-
-class _Unexpected(Exception):
-    """A document is not as expected: the transaction is rolled back."""
-
-
-async def compare_and_set(
-    database: Database,
-    notifier: Notifier,
-    writes: Sequence[DocumentWrite],
-    jobs: Sequence[Insertion],
-    announce: bool,
-    token: Token | None,
-) -> bool:
-    """Write documents and jobs in one commit, if all documents are as expected. Return whether they were."""
-    now, channel, key = database.now(), notifier.channel, token_key(token)
-    topics = {documents_topic(write.kind): None for write in writes} if announce else {}
-    announcement = notifier.message(list(topics)) if topics else None
-    new = [write for write in writes if write.expected is None]
-    temporary = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
-
-    async def in_transaction(connection: Connection) -> StoredReply:
-        sql = database.statements["compare_and_set"]
-        try:
-            async with connection.transaction():
-                reply = await connection.fetchval(
-                    sql, key, now, channel, announcement, *_document_columns(writes)
-                )
-                if reply != _WRITTEN:
-                    raise _Unexpected
-                if temporary:
-                    await connection.fetchval(sql, None, now, channel, None, *_document_columns(temporary))
-                if jobs:
-                    transaction = _begun(connection, database, notifier, message)
-                    await insert_all(transaction, jobs)
-        except _Unexpected:
-            await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
-            return _NOT_WRITTEN
-        return _WRITTEN
-
-    if jobs or temporary or len(new) > 1:
-        with notifier.with_commit(jobs) as message:
-            reply = await database.write(token, key, in_transaction, keyed=not is_plain(jobs))
-    else:
-        reply = await database.write_statement(
-            "compare_and_set", token, now, channel, announcement, *_document_columns(writes)
-        )
-    return reply == _WRITTEN
 
 
 def _document_columns(writes: Sequence[DocumentWrite]) -> list[list[Any]]:

@@ -26,7 +26,6 @@ from dayjob.engines.base import (
     SettleOp,
     Token,
     WaitingClaim,
-    time_of,
 )
 from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
@@ -71,7 +70,7 @@ class RedisEngine:
         self.timeout = settings.timeout
         self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
-        self._now = time_of(clock)
+        self._clock = clock
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
         self._waiting_claims = WaitingClaims(self._acknowledge)
@@ -109,6 +108,10 @@ class RedisEngine:
         if self._opened is None:
             raise Closed(f"{self._settings.shown}: the engine is not open")
         return self._opened[0]
+
+    def _now(self) -> int | None:
+        """Return the time of an injected clock, or None for that of the server."""
+        return None if self._clock is None else self._clock.now()
 
     async def _listen(self, *, for_claims: bool = False) -> None:
         """Start to listen, before a read after which the caller may wait for a change."""
