@@ -93,6 +93,7 @@ class Broker:
         self._engine = create_engine(self.url, clock)
         self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
+        self._engine.retention = self._policies.retention
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
         self._opening = asyncio.Lock()

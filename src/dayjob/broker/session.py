@@ -89,7 +89,6 @@ class Session:
         self.clock = clock or SYSTEM
         self.storage = RetryingStorage(engine, clock)
         self._validator = validator
-        self._retention = validator.policies.retention
         self.claims = claims
         self._ended = EndedJobs(on_ended)
         self.waiting_claims = WaitingClaims()
@@ -131,14 +130,12 @@ class Session:
         def seconds(interval: Duration, name: str = "interval") -> float:
             return to_micros(interval, name) / SECOND
 
-        storage, retention, ended = self.storage, self._retention, self._ended
+        storage, ended = self.storage, self._ended
         self.lead = Lead(self.election, self.engine.signals)
-        self.promote = Promote(storage, retention, ended, seconds(config.promote_interval))
+        self.promote = Promote(storage, ended, seconds(config.promote_interval))
         longest_lease = max(seconds(queue.lease) for queue in (config.default, *config.queues.values()))
-        self.reap = Reap(storage, retention, ended, seconds(config.reap_interval), self.clock, longest_lease)
-        self.reclaim = Reclaim(
-            storage, self.worker_registry, retention, ended, seconds(config.dead_after, "dead_after")
-        )
+        self.reap = Reap(storage, ended, seconds(config.reap_interval), self.clock, longest_lease)
+        self.reclaim = Reclaim(storage, self.worker_registry, ended, seconds(config.dead_after, "dead_after"))
         self.sweep = Sweep(storage, seconds(config.sweep_interval))
         self.watch_cancels = WatchCancels(storage, self.claims)
         self._watch = self._service(self.watch_cancels)
@@ -353,7 +350,7 @@ class Session:
 
     async def cancel_all(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
-        outcomes = await self.storage.write(partial(self.engine.cancel, keys, self._retention))
+        outcomes = await self.storage.write(partial(self.engine.cancel, keys))
         requested: list[bytes] = []
         for key, outcome in zip(keys, outcomes, strict=True):
             if outcome is CancelOutcome.REQUESTED:
@@ -377,7 +374,8 @@ class Session:
 
     async def _release(self, jobs: list[Job]) -> None:
         ops = tuple(
-            SettleOp(job.key, job.claim, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+            SettleOp(job.key, job.claim, Transition.RELEASE, self.engine.retention.of(job.queue))
+            for job in jobs
         )
         try:
             await self.settle(ops)

@@ -118,7 +118,7 @@ class RetentionTimes(Struct, frozen=True):
 class RetentionByQueue(Struct, frozen=True):
     """``RetentionTimes`` by queue, for verbs that change jobs of any queue."""
 
-    default: RetentionTimes
+    default: RetentionTimes = RetentionTimes()
     queues: Mapping[str, RetentionTimes] = {}
 
     def of(self, queue: str) -> RetentionTimes:
@@ -322,6 +322,8 @@ class Engine(Protocol):
     signals: Signals
     timeout: float
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
+    retention: RetentionByQueue
+    """How long finished jobs are kept, unless a settlement has its own times. The broker sets it."""
     quarantined: deque[EndedJob]
     """Jobs that claims of this engine have quarantined. The broker takes them out and reports them."""
 
@@ -386,9 +388,7 @@ class Engine(Protocol):
         """Store the progress of the claims that are current. A new claim starts with none."""
         ...
 
-    async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, token: Token | None = None
-    ) -> list[CancelOutcome]:
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
@@ -457,9 +457,7 @@ class Engine(Protocol):
 
     async def paused(self) -> set[str]: ...
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         """Make due jobs pending, and cancel those that expired before they started.
 
         Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
@@ -471,11 +469,7 @@ class Engine(Protocol):
         ...
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
 
@@ -484,9 +478,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 

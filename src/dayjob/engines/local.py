@@ -93,6 +93,7 @@ class LocalEngine(ABC, Generic[StoreType]):
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
         self.signals = Signals()
         self.timeout = timeout
+        self.retention = RetentionByQueue()
         self.quarantined: deque[EndedJob] = deque()
         self._clock = clock
 
@@ -171,10 +172,8 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         await self._write(lambda store: verbs.record_progress(store, reports), token)
 
-    async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, token: Token | None = None
-    ) -> list[CancelOutcome]:
-        return await self._write_at(lambda store, now: verbs.cancel(store, now, keys, retention), token)
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
+        return await self._write_at(lambda store, now: verbs.cancel(store, now, keys, self.retention), token)
 
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
         return await self._write_at(lambda store, now: verbs.requeue(store, now, keys), token)
@@ -202,27 +201,21 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._write(lambda store: verbs.pause(store, queue, paused), token)
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
-        return await self._write_at(lambda store, now: verbs.promote(store, now, limit, retention), token)
-
-    async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         return await self._write_at(
-            lambda store, now: verbs.reap(store, now, limit, retention, expired_by), token
+            lambda store, now: verbs.promote(store, now, limit, self.retention), token
         )
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
+    async def reap(
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         return await self._write_at(
-            lambda store, now: verbs.reclaim(store, now, workers, limit, retention), token
+            lambda store, now: verbs.reap(store, now, limit, self.retention, expired_by), token
+        )
+
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        return await self._write_at(
+            lambda store, now: verbs.reclaim(store, now, workers, limit, self.retention), token
         )
 
     async def sweep(

@@ -58,7 +58,7 @@ async def promote(broker: Broker, after: int = LATER) -> int:
     engine = engine_of(broker)
     now, _ = await engine.documents("none")
     engine._clock = ManualClock(to_datetime(now + after))
-    promoted, _ = await engine.promote(10, broker._policies.retention)
+    promoted, _ = await engine.promote(10)
     engine._clock = None
     return promoted
 

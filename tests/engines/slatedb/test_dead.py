@@ -67,7 +67,7 @@ async def test_the_index_has_exactly_the_dead_jobs(url: str) -> None:
         await broker.nack(await running(broker, "b", max_attempts=1), "boom")
         await broker.enqueue("c", max_attempts=1)
         await broker.claim("c", worker="gone")
-        assert len(await broker._engine.reclaim(["gone"], 10, broker._policies.retention)) == 1
+        assert len(await broker._engine.reclaim(["gone"], 10)) == 1
         damaged = await broker.enqueue("d", b"data")
         damage_job(url, id_key(damaged.id), "no body")
         assert await broker.claim("d") == []

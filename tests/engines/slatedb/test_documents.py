@@ -146,7 +146,7 @@ async def test_a_reader_writes_no_documents_and_reclaims_nothing(url: str, broke
     async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
         with pytest.raises(InvalidState, match="readonly=1"):
             await reader._engine.compare_and_set([WRITE])
-        assert len(await reader._engine.reclaim(["w"], 10, broker._policies.retention)) == 0
+        assert len(await reader._engine.reclaim(["w"], 10)) == 0
     assert (await broker.stats("q")).running == 1
 
 
@@ -161,9 +161,8 @@ async def test_claims_of_an_earlier_opening_are_reclaimed(url: str) -> None:
         await broker.claim("q", worker="here")
         await broker.renew(renewed, 3600)
     async with Broker(url, config=QUIET) as broker:
-        retention = broker._policies.retention
-        assert len(await broker._engine.reclaim(["gone"], 10, retention)) == 2
-        assert len(await broker._engine.reclaim(["gone"], 10, retention)) == 0
+        assert len(await broker._engine.reclaim(["gone"], 10)) == 2
+        assert len(await broker._engine.reclaim(["gone"], 10)) == 0
     async with Broker(url, config=QUIET) as broker:
         assert await broker.stats("q") == QueueStats(pending=2, running=1)
         assert {job.last_error for job in await broker.claim("q", limit=2)} == {"worker gone"}

@@ -53,6 +53,7 @@ class PostgresEngine(Writes):
     def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.retention = RetentionByQueue()
         self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._clock = clock
@@ -158,13 +159,11 @@ class PostgresEngine(Writes):
 
     # Operations on single jobs.
 
-    async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, token: Token | None = None
-    ) -> list[CancelOutcome]:
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         database, notifier = self._database, self._notifier
         reply = await database.execute(
             "cancel", token, self._now(), notifier.channel, notifier.message([CANCEL]),
-            list(dict.fromkeys(keys)), *rows.retention_columns(retention, JobState.CANCELLED),
+            list(dict.fromkeys(keys)), *rows.retention_columns(self.retention, JobState.CANCELLED),
         )  # fmt: skip
         before = {id_key(text[:36]): JobState(text[37:]) for text in reply}
         outcomes: list[CancelOutcome] = []
@@ -285,12 +284,10 @@ class PostgresEngine(Writes):
 
     # Duties.
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         """Expire jobs, then make due jobs pending: two commits."""
         database, notifier = self._database, self._notifier
-        columns = rows.retention_columns(retention, JobState.CANCELLED)
+        columns = rows.retention_columns(self.retention, JobState.CANCELLED)
         expired = rows.ended_jobs(
             await database.execute("expire", token, self._now(), limit, *columns, EXPIRED), EXPIRED
         )
@@ -307,29 +304,22 @@ class PostgresEngine(Writes):
         return None if found is None else max(found, 0)
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        return await self._end_claims(token, limit, retention, LEASE_EXPIRED, None, expired_by)
+        return await self._end_claims(token, limit, LEASE_EXPIRED, None, expired_by)
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> list[EndedJob]:
-        return await self._end_claims(token, limit, retention, WORKER_GONE, list(workers), None)
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        return await self._end_claims(token, limit, WORKER_GONE, list(workers), None)
 
     async def _end_claims(
         self,
         token: Token | None,
         limit: int,
-        retention: RetentionByQueue,
         error: str,
         workers: list[str] | None,
         expired_by: int | None,
     ) -> list[EndedJob]:
-        columns = rows.retention_columns(retention, JobState.DEAD)
+        columns = rows.retention_columns(self.retention, JobState.DEAD)
         given = (self._now(), limit, *columns, error, workers, expired_by)
         ended = rows.ended_jobs(await self._database.execute("end_claims", token, *given), error)
         self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])

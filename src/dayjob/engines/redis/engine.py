@@ -68,6 +68,7 @@ class RedisEngine:
     def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.retention = RetentionByQueue()
         self.quarantined: deque[EndedJob] = deque()
         self._settings = settings
         self._clock = clock
@@ -243,10 +244,8 @@ class RedisEngine:
 
     # Jobs by id.
 
-    async def cancel(
-        self, keys: Sequence[bytes], retention: RetentionByQueue, token: Token | None = None
-    ) -> list[CancelOutcome]:
-        given = (arguments.ids(keys), *arguments.retention(retention))
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
+        given = (arguments.ids(keys), *arguments.retention(self.retention))
         return [_OUTCOMES[code] for code in await self._run(token, "cancel", *given)]
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
@@ -339,10 +338,8 @@ class RedisEngine:
 
     # Duties.
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
-        promoted, expired = await self._run(token, "promote", limit, *arguments.retention(retention))
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
+        promoted, expired = await self._run(token, "promote", limit, *arguments.retention(self.retention))
         return promoted, record.ended_jobs(expired)
 
     async def next_due(self) -> int | None:
@@ -363,19 +360,13 @@ class RedisEngine:
         return max(min(times) - at, 0) if times else None
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(retention))
+        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(self.retention))
         return record.ended_jobs(await self._run(token, "reap", *given))
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> list[EndedJob]:
-        given = (limit, len(workers), *workers, *arguments.retention(retention))
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        given = (limit, len(workers), *workers, *arguments.retention(self.retention))
         token = token or _new_token()
         step, cursor = 0, b"0"
         ended: list[Any] = []

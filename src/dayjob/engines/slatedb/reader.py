@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from heapq import nlargest
 from typing import TypeVar
 
-from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue, Token
+from dayjob.engines.base import Diagnostic, Document, JobQuery, Token
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.slatedb import keys
 from dayjob.engines.slatedb.database import Source
@@ -163,26 +163,18 @@ class SlateReader(LocalEngine[SlateStore]):
     async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self.settings)
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         return 0, []
 
     async def next_due(self) -> int | None:
         return None
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         return []
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         return []
 
     async def sweep(

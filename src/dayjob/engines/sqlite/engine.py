@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from dayjob.engines import verbs
-from dayjob.engines.base import Capabilities, Diagnostic, Insertion, RetentionByQueue, Token
+from dayjob.engines.base import Capabilities, Diagnostic, Insertion, Token
 from dayjob.engines.caller_connection import started
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
@@ -124,32 +124,24 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 f"pass a connection to the queue's own file, {str(self.settings.path)!r}"
             )
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         if await self.next_due() != 0:
             return 0, []
-        return await super().promote(limit, retention)
+        return await super().promote(limit)
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         if not expired_by:  # With a time, the call has to take the write lock.
             time = self._clock.now() if expired_by is None else expired_by
             if not await self._read(lambda store: store.must_reap(time)):
                 return []
-        return await super().reap(limit, retention, expired_by)
+        return await super().reap(limit, expired_by)
 
-    async def reclaim(
-        self, workers: Sequence[str], limit: int, retention: RetentionByQueue, token: Token | None = None
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         if not await self._read(lambda store: store.must_reclaim(workers)):
             return []
-        return await super().reclaim(workers, limit, retention)
+        return await super().reclaim(workers, limit)
 
     async def sweep(
         self, limit: int, over_by: int | None = None, token: Token | None = None
