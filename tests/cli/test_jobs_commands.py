@@ -16,7 +16,8 @@ from tests.cli.store import Store
 JOB_FIELDS = {
     "id", "queue", "task", "state", "priority", "attempts", "max_attempts", "epoch", "tenant", "worker",
     "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
-    "cancel_requested", "dedup_key", "progress", "last_error", "errors", "headers", "payload", "result",
+    "cancel_requested", "suspect", "dedup_key", "progress", "last_error", "errors", "headers", "payload",
+    "result",
 }  # fmt: skip
 """The fields of the JSON contract."""
 

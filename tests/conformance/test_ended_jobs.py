@@ -11,7 +11,8 @@ import pytest
 from dayjob import Broker, BrokerConfig, EndedJob, JobState, NewJob
 from dayjob.duties.ended import MAX_LOGGED
 from dayjob.engines.base import Engine
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.lifecycle import EXPIRED
 from tests.support.arrange import KEEP_ALL, claim_one, quiet, record, running
 from tests.support.engines import EngineUnderTest
 from tests.support.observe import ids
@@ -167,7 +168,8 @@ async def test_a_mass_of_ended_jobs_is_summed_up_in_the_log(
     assert {job.id for job in reporting.ended} == {*ids(claimed)}
     lines = [entry.message for entry in caplog.records if entry.name == "dayjob.duties"]
     assert len(lines) == MAX_LOGGED + 1
-    assert lines[-1] == f"{number - MAX_LOGGED} further jobs: is dead: lease expired"
+    meaning = "the worker process died or was cut off while it ran the job"
+    assert lines[-1] == f"{number - MAX_LOGGED} further jobs: is dead: lease expired: {meaning}"
 
 
 async def test_a_report_that_fails_does_not_stop_the_duty(

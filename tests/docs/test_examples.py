@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("quickstart", "tasks", "worker", "recurring", "broker", "engines", "object-storage", "testing")
+PAGES = (
+    "quickstart", "tasks", "patterns", "worker", "recurring", "broker", "broker-quickstart", "engines",
+    "object-storage", "observability", "testing",
+)  # fmt: skip
 """The pages whose examples need no server and no further file."""
 
 

@@ -21,8 +21,8 @@ from dayjob.engines.base import (
     SettleOp,
     Token,
 )
-from dayjob.model.job import EndedJob, id_key
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE, Transition
+from dayjob.model.job import LEASE_EXPIRED, WORKER_GONE, EndedJob, id_key
+from dayjob.model.lifecycle import EXPIRED, Transition
 from dayjob.runtime.ids import new_key
 from tests.support.arrange import claim_one, dead, quiet
 from tests.support.observe import everything

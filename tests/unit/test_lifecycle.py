@@ -18,20 +18,22 @@ class Situation(NamedTuple):
     max_attempts: int
     cancel_requested: bool
     delay: int
+    suspect: bool
 
 
 SITUATIONS = [
-    Situation(attempts, max_attempts, cancel_requested, delay)
-    for (attempts, max_attempts), cancel_requested, delay in product(
+    Situation(attempts, max_attempts, cancel_requested, delay, suspect)
+    for (attempts, max_attempts), cancel_requested, delay, suspect in product(
         [(0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (1, 1), (2**31 - 2, 2**31 - 1), (2**31 - 1, 2**31 - 1)],
         [False, True],
         [0, 1, 10**15],
+        [False, True],
     )
 ]
 
 
 def by_the_design(state: JobState, event: Transition, situation: Situation) -> Change | None:
-    attempts, max_attempts, cancel_requested, delay = situation
+    attempts, max_attempts, cancel_requested, delay, suspect = situation
     attempts_left = attempts < max_attempts
     uncounted = max(attempts - 1, 0)
     match state, event:
@@ -55,8 +57,12 @@ def by_the_design(state: JobState, event: Transition, situation: Situation) -> C
             return Change(S.SCHEDULED, uncounted)
         case S.RUNNING, E.MARK_CANCELLED:
             return Change(S.CANCELLED, attempts)
+        case S.RUNNING, E.LEASE_EXPIRED if attempts_left:
+            return Change(S.PENDING, attempts)
+        case S.RUNNING, E.LEASE_EXPIRED if not suspect and max_attempts > 1:
+            return Change(S.PENDING, uncounted)
         case S.RUNNING, E.LEASE_EXPIRED:
-            return Change(S.PENDING if attempts_left else S.DEAD, attempts)
+            return Change(S.DEAD, attempts)
         case S.PENDING | S.SCHEDULED, E.CANCEL | E.EXPIRE:
             return Change(S.CANCELLED, attempts)
         case S.DEAD, E.REQUEUE:
@@ -104,7 +110,7 @@ def test_a_job_that_keeps_losing_its_lease_ends_dead() -> None:
     state, attempts, runs = S.PENDING, 0, 0
     while state is S.PENDING:
         for event in (E.CLAIM, E.LEASE_EXPIRED):
-            change = next_state(state, event, attempts=attempts, max_attempts=3)
+            change = next_state(state, event, attempts=attempts, max_attempts=3, suspect=runs > 0)
             assert change is not None
             state, attempts = change.state, change.attempts
         runs += 1

@@ -197,6 +197,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
         ("state", job.state.value),
         ("priority", str(job.priority)),
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("suspect", "yes" if job.suspect else None),
         ("tenant", job.tenant),
         ("dedup key", job.dedup_key),
         ("worker", job.worker),

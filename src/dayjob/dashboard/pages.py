@@ -215,6 +215,7 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Worker", job.worker),
         ("Dedup key", job.dedup_key),
         ("Cancel requested", "yes" if job.cancel_requested else None),
+        ("Suspect", "yes" if job.suspect else None),
         ("Error", error_pattern(job.last_error) if job.last_error else None),
     ]
     return [(name, value) for name, value in details if value is not None]

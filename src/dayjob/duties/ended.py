@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dayjob.model.job import EndedJob, JobState
+from dayjob.model.job import EndedJob, JobState, explained
 
 _log = logging.getLogger("dayjob.duties")
 
@@ -56,7 +56,7 @@ class EndedJobs:
             yield report
         finally:
             for (state, error), count in further.items():
-                _log.log(_level(state), "%d further jobs: %s: %s", count, _outcome(state), error)
+                _log.log(_level(state), "%d further jobs: %s: %s", count, _outcome(state), explained(error))
 
     def report(self, ended: Sequence[EndedJob]) -> None:
         """Report the jobs of a single commit."""
@@ -68,7 +68,7 @@ def _log_job(job: EndedJob) -> None:
     fields = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
     _log.log(
         _level(job.state), "Job %s of task %r on queue %r %s: %s",
-        job.id, job.task, job.queue, _outcome(job.state), job.error, extra=fields,
+        job.id, job.task, job.queue, _outcome(job.state), explained(job.error), extra=fields,
     )  # fmt: skip
 
 

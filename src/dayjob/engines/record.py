@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from dayjob.engines.base import Insertion, Reschedule, RetentionTimes, SettleOp
 from dayjob.model.job import (
+    CRASHES,
     ERRORS_KEPT,
     FINISHED,
+    LEASE_EXPIRED,
     NO_CLAIM,
     CancelOutcome,
     DedupUntil,
@@ -19,7 +21,7 @@ from dayjob.model.job import (
     Job,
     JobState,
 )
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, Transition, next_state
+from dayjob.model.lifecycle import EXPIRED, Transition, next_state
 
 
 class Record(Struct, gc=False):
@@ -160,9 +162,13 @@ def current(state: str, claim: bytes, claimed: bytes) -> bool:
 
 
 def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
-    """End the claim without its worker: the job gets another run, or is dead if no attempt is left."""
+    """End the claim without its worker: the job gets another run, or is dead if no attempt is left.
+
+    The last attempt of a job that was not suspect does not count: another job may have ended the worker.
+    """
+    suspect = record.last_error in CRASHES
     _fail(record, reason, now)
-    _change(record, Transition.LEASE_EXPIRED)
+    _change(record, Transition.LEASE_EXPIRED, suspect=suspect)
     if record.state is JobState.DEAD:
         _finish(record, retention, now)
     else:
@@ -228,10 +234,10 @@ def waiting_state(run_at: int, now: int) -> JobState:
     return JobState.SCHEDULED if run_at > now else JobState.PENDING
 
 
-def _change(record: Record, transition: Transition, delay: int = 0) -> None:
+def _change(record: Record, transition: Transition, delay: int = 0, *, suspect: bool = False) -> None:
     change = next_state(
         record.state, transition, attempts=record.attempts, max_attempts=record.max_attempts,
-        cancel_requested=record.cancel_requested, delay=delay,
+        cancel_requested=record.cancel_requested, delay=delay, suspect=suspect,
     )  # fmt: skip
     assert change is not None, f"{transition} of a {record.state} job"
     record.state = change.state

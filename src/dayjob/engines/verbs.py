@@ -26,8 +26,17 @@ from dayjob.engines.base import (
 )
 from dayjob.engines.record import Record
 from dayjob.engines.store import Store
-from dayjob.model.job import FINISHED, CancelOutcome, EndedJob, Enqueued, Job, JobState, id_text
-from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import (
+    FINISHED,
+    LEASE_EXPIRED,
+    WORKER_GONE,
+    CancelOutcome,
+    EndedJob,
+    Enqueued,
+    Job,
+    JobState,
+    id_text,
+)
 from dayjob.runtime.signals import CANCEL, DUE, documents_topic, job_topic, queue_topic
 
 

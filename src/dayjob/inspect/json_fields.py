@@ -51,6 +51,7 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
             {"attempt": each.attempt, "at": iso(each.at_us), "worker": each.worker, "message": each.message}
             for each in job.errors
         ],
+        "suspect": job.suspect,
         "headers": redaction.headers(job.headers),
         "payload": redaction.content(job.payload),
         "result": None if job.result is None else redaction.content(job.result),

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from dayjob.model.durations import SECOND, to_datetime
-from dayjob.model.job import Job, JobState
+from dayjob.model.job import Job, JobState, explained
 from dayjob.model.worker_info import WorkerInfo
 
 COUNTED_AHEAD = 10_000
@@ -58,6 +58,8 @@ def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
         reasons = [_finished(job)]
     else:
         reasons = _waiting(job, situation)
+    if job.suspect:
+        reasons.append(_suspect(job))
     return Explanation(job.id, job.state, tuple(reasons))
 
 
@@ -103,6 +105,11 @@ def _scheduled(job: Job, situation: Situation) -> Reason:
     data |= {"retry": job.attempts, "retries": job.max_attempts - 1, "error": job.last_error}
     which = f"retry {job.attempts} of {job.max_attempts - 1}"
     return Reason("retry", f"It waits for {which}, due {when}, after: {_short(job.last_error)}", data)
+
+
+def _suspect(job: Job) -> Reason:
+    text = f"It is suspect, so no other job starts beside it. Its last run: {_short(job.last_error)}."
+    return Reason("suspect", text, {"error": job.last_error})
 
 
 def _no_worker(job: Job, situation: Situation) -> list[Reason]:
@@ -161,7 +168,7 @@ def _short(error: str | None) -> str:
     """Return the line of an error with its message."""
     lines = (error or "").strip().splitlines() or ["no reason given"]
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return line if len(line) <= 300 else f"{line[:297]}..."
+    return explained(line) if len(line) <= 300 else f"{line[:297]}..."
 
 
 def _distance(micros: int) -> str:

@@ -32,6 +32,12 @@ ERRORS_KEPT = 10
 NO_CLAIM = bytes(16)
 """Stands for no claim. No claim has this key."""
 
+LEASE_EXPIRED = "lease expired"
+WORKER_GONE = "worker gone"
+
+CRASHES = frozenset({LEASE_EXPIRED, WORKER_GONE})
+"""The errors of runs that ended with their worker."""
+
 DedupUntil = Literal["claimed", "settled"]
 
 
@@ -156,6 +162,11 @@ class Job(Struct, weakref=True):
     @property
     def expires_at(self) -> datetime | None:
         return to_datetime_or_none(self.expires_us)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether its last run ended with the worker. The job may have caused the crash, so it runs alone."""
+        return self.last_error in CRASHES and self.state not in FINISHED
 
     @property
     def cancel_token(self) -> CancelToken:
@@ -288,6 +299,12 @@ def id_key(id: str | UUID) -> bytes:
     if match is None:
         raise ValueError(f"id={id!r} is not a UUID: pass one, or leave out id to get a new one")
     return bytes.fromhex(match[1].replace("-", ""))
+
+
+def explained(error: str) -> str:
+    """Return the error. Add the meaning if it is one of ``CRASHES``."""
+    meaning = ": the worker process died or was cut off while it ran the job"
+    return error + meaning if error in CRASHES else error
 
 
 def known_key(id: object) -> bytes | None:

@@ -49,6 +49,7 @@ class When(Enum):
 
     ALWAYS = "always"
     CANCEL_REQUESTED = "a cancel is requested"
+    REPRIEVED = "no attempts are left, but it was not suspect and may run more than once"
     EXHAUSTED = "no attempts are left"
     DELAYED = "the delay is above zero"
 
@@ -85,6 +86,7 @@ RULES: tuple[Rule, ...] = (
     Rule(_S.RUNNING, _T.SNOOZE, _W.CANCEL_REQUESTED, _S.CANCELLED),
     Rule(_S.RUNNING, _T.SNOOZE, _W.ALWAYS, _S.SCHEDULED, _A.UNCOUNT),
     Rule(_S.RUNNING, _T.MARK_CANCELLED, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.REPRIEVED, _S.PENDING, _A.UNCOUNT),
     Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.EXHAUSTED, _S.DEAD),
     Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.ALWAYS, _S.PENDING),
     Rule(_S.PENDING, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
@@ -118,6 +120,7 @@ def next_state(
     max_attempts: int,
     cancel_requested: bool = False,
     delay: int = 0,
+    suspect: bool = False,
 ) -> Change | None:
     """Return the result of the transition, or None if it is not possible in that state."""
     for rule in _BY_TRANSITION[state, transition]:
@@ -125,6 +128,7 @@ def next_state(
         if (
             when is When.ALWAYS
             or (when is When.CANCEL_REQUESTED and cancel_requested)
+            or (when is When.REPRIEVED and attempts >= max_attempts > 1 and not suspect)
             or (when is When.EXHAUSTED and attempts >= max_attempts)
             or (when is When.DELAYED and delay > 0)
         ):
@@ -141,6 +145,4 @@ def _count(effect: Attempts, attempts: int) -> int:
     return 0
 
 
-LEASE_EXPIRED = "lease expired"
-WORKER_GONE = "worker gone"
 EXPIRED = "expired: not started in time"

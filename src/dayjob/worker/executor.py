@@ -284,6 +284,9 @@ def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], An
     return partial(task.function, *args, **kwargs)
 
 
+SURVIVED = "snoozed: the run after a crash has ended"
+"""The error of a suspect that snoozed: it is suspect no longer. On its last attempt a crash must count."""
+
 UNENCODABLE = b""
 """Marks a result that could not be stored. No JSON text is empty."""
 
@@ -329,7 +332,8 @@ def failed(task: AnyTask, job: Job, error: BaseException, policy: Retry) -> Sett
             job, Transition.NACK, error=str(error.reason), delay=error.delay, retention=retention
         )
     if isinstance(error, Snooze):
-        return Settlement(job, Transition.SNOOZE, delay=error.delay, retention=retention)
+        cleared = SURVIVED if job.suspect and job.attempts < job.max_attempts else None
+        return Settlement(job, Transition.SNOOZE, error=cleared, delay=error.delay, retention=retention)
     if isinstance(error, JobCancelled) and job.cancel_requested:
         return Settlement(job, Transition.MARK_CANCELLED, retention=retention)
     text = describe(error)

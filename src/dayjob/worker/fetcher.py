@@ -69,10 +69,15 @@ class Fetcher:
         return self._claimed_as != self.worker
 
     async def give_back(self, jobs: Sequence[Job]) -> None:
-        """Release jobs that this worker will not run."""
-        try:
-            await self._broker.settle_many([Settlement(job, Transition.RELEASE) for job in jobs])
-        except EngineUnavailable as error:
-            _log.warning(
-                "%d jobs could not be released and wait until their leases expire: %s", len(jobs), error
-            )
+        """Release jobs that this worker will not run, through outages: their runs must not count."""
+        backoff: Backoff | None = None
+        while True:
+            try:
+                await self._broker.settle_many([Settlement(job, Transition.RELEASE) for job in jobs])
+                return
+            except EngineUnavailable as error:
+                backoff = backoff or Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+                _log.warning(
+                    "%d jobs can't be released; next try in %.1f s: %s", len(jobs), backoff.pause, error
+                )
+                await backoff.wait(self._clock)

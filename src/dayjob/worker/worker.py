@@ -51,6 +51,12 @@ SHORT_RUN = 0.05
 MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the slots."""
 
+ALONE = 0.1
+"""Seconds for which no other job starts beside a suspect."""
+
+LAST_ALONE = 60.0
+"""The same for its last attempt: a crash would be the end of the job."""
+
 _IDLE_INTERVAL = 0.1
 """Seconds between the checks of ``run_until_idle`` for jobs that running jobs enqueued."""
 
@@ -70,7 +76,7 @@ class Worker:
         queues: Sequence[str] | None = None,
         concurrency: int = 100,
         job_timeout: Duration | None = None,
-        shutdown_timeout: Duration = 30,
+        shutdown_timeout: Duration = 20,
         lease: Duration | None = None,
         name: str | None = None,
         *,
@@ -123,6 +129,9 @@ class Worker:
         self._unsettled = 0
         """The number of runs that have ended and whose outcomes are not stored yet."""
         self._accepted = 0
+        self._apart = False
+        """Whether the last job was a suspect, so that the next claim takes one job only."""
+        self._last_start = float("-inf")
         self._registration: Registration | None = None
         self._heartbeat: Heartbeat | None = None
         self._failure: Exception | None = None
@@ -408,10 +417,15 @@ class Worker:
                 await self._wait_for_change()
                 continue
             idle = not self._runs
-            jobs = await fetcher.fetch(limit, 0 if until_idle else LONG)
+            jobs = await fetcher.fetch(1 if self._apart else limit, 0 if until_idle else LONG)
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
+            suspect = next((job for job in jobs if job.last_error is not None and job.suspect), None)
+            if suspect is not None:
+                await self._run_apart(suspect, jobs, fetcher)
+                continue
+            self._apart = False
             self._accept_all(jobs)
             if len(jobs) == 1:
                 await yield_to_loop()  # The job starts before the next claim is sent.
@@ -421,6 +435,27 @@ class Worker:
                 await self._wait_for_change(_IDLE_INTERVAL)
             elif idle:
                 return
+
+    async def _run_apart(self, suspect: Job, jobs: Sequence[Job], fetcher: Fetcher) -> None:
+        """Run a suspect alone, so that another crash ends no other run. Claim no job meanwhile.
+
+        It starts if no other job runs, or none has started lately. Otherwise the jobs are given back, and
+        the next claim waits for the runs. Each wait has a limit, as a run may take hours: after the death of
+        a worker for another reason, all of its jobs soon run again.
+        """
+        alone = LAST_ALONE if suspect.attempts >= suspect.max_attempts else ALONE
+        last_start = self._last_start
+        starts = len(jobs) == 1 and (not self._runs or SYSTEM.elapsed() - last_start >= alone)
+        self._apart = True
+        if starts:
+            self._accept_all(jobs)
+        else:
+            await fetcher.give_back(jobs)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._last_start + alone - SYSTEM.elapsed()):
+                while (suspect.key in self._runs) if starts else self._runs:
+                    await self._wait_for_change()
+                self._last_start = last_start
 
     def _claim_limit(self) -> int:
         """Return how many jobs to claim now. 0: no slot is free, or waiting for a larger batch is better."""
@@ -451,6 +486,8 @@ class Worker:
         }
         for job in jobs:
             self._accept(job, renew_at[job.queue])
+        if jobs:
+            self._last_start = now
         self._slots.start()
 
     def _accept(self, job: Job, renew_at: float) -> None:

@@ -54,6 +54,19 @@ def build(url: str, event_log: EventLog | None = None, *, dead_after: float = 15
     async def tick() -> None:
         pass
 
+    @app.task(name="brief")
+    async def brief() -> None:
+        await pause(0.4)
+
+    @app.task(name="crash")
+    async def crash() -> None:
+        os._exit(9)
+
+    @app.task(name="crash_late")
+    async def crash_late() -> None:
+        await pause(0.3)
+        os._exit(9)
+
     @app.task(name="hang")
     async def hang() -> None:
         """Never end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -64,6 +65,21 @@ class WorkerFleet:
             each = {"name": name, **({"machine": f"machine of {name}"} if foreign else {}), **options}
             children.append(await self._spawn(work, self.url, str(self.event_log), each))
         return [WorkerProcess(child, await child.receive()) for child in children]
+
+    async def run_supervised(self, **options: Any) -> int:
+        """Run one worker, and restart it when it dies, until all jobs are finished. Return its deaths."""
+        idle = asyncio.ensure_future(self.until_idle())
+        deaths = 0
+        while True:
+            child = await self._spawn(work, self.url, str(self.event_log), options)
+            ended = asyncio.ensure_future(child.wait())
+            await asyncio.wait({idle, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if idle.done():
+                await child.kill()
+                idle.result()
+                return deaths
+            assert ended.result() == 9
+            deaths += 1
 
     async def leader(self, members: Sequence[WorkerProcess]) -> WorkerProcess:
         """Wait until one of the workers leads, and return it."""

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from dayjob.cli.demo.plan import PlannedJob
-from dayjob.model.job import Job, JobState, QueueStats
-from dayjob.model.lifecycle import LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import CRASHES, Job, JobState, QueueStats
 
 
 class Accepted(Struct, frozen=True):
@@ -116,10 +115,7 @@ def was_held_by(worker: str, job: Job) -> bool:
     """Return whether the worker died while it held a claim on the job, reaped by now or not."""
     if job.state is JobState.RUNNING and name_of(job.worker) == worker:
         return True
-    return any(
-        name_of(failure.worker) == worker and failure.message in (LEASE_EXPIRED, WORKER_GONE)
-        for failure in job.errors
-    )
+    return any(name_of(failure.worker) == worker and failure.message in CRASHES for failure in job.errors)
 
 
 def name_of(worker: str | None) -> str:

@@ -78,7 +78,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     help="How long a run may take, for tasks without their own timeout. Default: no limit.",
 )  # fmt: skip
 @click.option(
-    "--shutdown-timeout", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="SECONDS",
+    "--shutdown-timeout", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long running jobs may continue after the first signal.",
 )  # fmt: skip
 @click.option(

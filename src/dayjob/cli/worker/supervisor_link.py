@@ -20,7 +20,7 @@ _log = logging.getLogger("dayjob.worker")
 
 READY, STOP, STOP_NOW = b"r", b"s", b"n"
 
-KILL_AFTER = 10.0
+KILL_AFTER = 5.0
 """Seconds after the shutdown timeout until a worker process that has not ended is killed."""
 
 

@@ -33,8 +33,18 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
 from dayjob.engines.postgres.writes import Transaction, Writes, insert_all
 from dayjob.errors import Closed, ConfigError
-from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_key
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import (
+    LEASE_EXPIRED,
+    WORKER_GONE,
+    CancelOutcome,
+    EndedJob,
+    Enqueued,
+    Job,
+    JobState,
+    QueueStats,
+    id_key,
+)
+from dayjob.model.lifecycle import EXPIRED
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from dayjob.engines import sql
 from dayjob.engines.base import ID_RESERVATION
 from dayjob.engines.postgres import rows, scan_hints
-from dayjob.model.job import ERRORS_KEPT
+from dayjob.model.job import CRASHES, ERRORS_KEPT
 
 _HERE = files("dayjob.engines.postgres")
 
@@ -28,6 +28,7 @@ listeners have read.
 """
 
 _CONSTANTS = {
+    "CRASHES": ", ".join(f"'{error}'" for error in sorted(CRASHES)),
     "ERRORS_KEPT": ERRORS_KEPT,
     "FOREVER": rows.FOREVER,
     "ID_RESERVATION": ID_RESERVATION,

@@ -15,8 +15,8 @@ from msgspec import Struct
 from dayjob.engines.base import BATCH_BYTES, ID_RESERVATION
 from dayjob.engines.redis.arguments import TRANSITION_CODES
 from dayjob.engines.redis.record import REPORTED, STATE_CODES
-from dayjob.model.job import ERRORS_KEPT, JobState
-from dayjob.model.lifecycle import EXPIRED, LEASE_EXPIRED, WORKER_GONE
+from dayjob.model.job import ERRORS_KEPT, LEASE_EXPIRED, WORKER_GONE, JobState
+from dayjob.model.lifecycle import EXPIRED
 
 _LUA = files("dayjob.engines.redis") / "lua"
 

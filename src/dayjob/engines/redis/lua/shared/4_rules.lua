@@ -136,19 +136,22 @@ local function report(reply, r, old_state, error)
 end
 
 -- End a claim whose lease expired or whose worker is gone: another run, or dead when no attempts are left. A handed-off
--- job that was not acknowledged is reported without an error: it did not run.
+-- job that was not acknowledged is reported without an error: it did not run. The last attempt of a job that was not
+-- suspect does not count: another job may have ended the worker.
 local function expire_claim(r, times, reason, reply)
   if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then
     revoke_handoff(r, times)
     return report(reply, r, RUNNING, '')
   end
   remove_from_indexes(r)
+  local last = r.attempts >= r.max_attempts
+  local suspect = r.error == LEASE_EXPIRED_TEXT or r.error == WORKER_GONE_TEXT
   fail(r, reason)
-  if r.attempts >= r.max_attempts then
+  if last and (suspect or r.max_attempts == 1) then
     r.state = DEAD
     finish(r, times)
   else
-    r.state = PENDING_STATE
+    r.state, r.attempts = PENDING_STATE, last and r.attempts - 1 or r.attempts
     clear_claim(r)
   end
   add_to_indexes(r)
