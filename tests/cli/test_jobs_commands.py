@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_job_is_shown_with_its_failures_and_without_its_secrets(store: Store) 
     )
     store.kill(id)
     shown = store.run("show", id).output
-    assert "ValueError: bad number 7" in shown
+    assert "ValueError: bad number 7" in shown.rpartition("failures")[2]
     assert "hunter2" not in shown
     fields = store.json("show", id)
     assert fields["payload"] == {"password": "[redacted]", "list": [{"api_key": "[redacted]"}]}
@@ -293,3 +294,17 @@ def test_a_queue_is_cleared_of_its_waiting_jobs_only(store: Store) -> None:
     assert states(store) == {kept[0]: "pending", kept[1]: "running"}
     assert store.json("show", kept[1])["cancel_requested"] is False
     assert store.run("queues clear", "email", "--yes").exit_code == 1
+
+
+def test_a_job_whose_worker_died_is_shown_as_suspect(store: Store) -> None:
+    id = store.enqueue("t")
+
+    async def crash(broker: Broker) -> None:
+        await broker.claim("default", worker="w")
+        await broker._engine.reclaim(["w"], 1)
+
+    store.with_broker(crash)
+    shown = store.json("show", id)
+    assert shown["suspect"] is True
+    assert shown["explanation"]["reasons"][-1]["code"] == "suspect"
+    assert re.search(r"^suspect +yes$", store.run("show", id).output, re.M)

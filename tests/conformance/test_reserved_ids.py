@@ -265,3 +265,12 @@ async def test_a_rollback_frees_the_id(broker: Broker, transaction: AbstractCont
         connection.execute("ROLLBACK")
     assert await everything(broker) == before
     assert (await broker.enqueue("q", id=ID)).created
+
+
+@pytest.mark.parametrize("name", sorted(INSERTS.keys() - {"a batch with it twice"}))
+async def test_an_id_that_is_new_needs_no_reservation(broker: Broker, name: str) -> None:
+    """The follow-ups of ``ctx.then`` have such ids, so that the handler gets them before the commit."""
+    await INSERTS[name](broker, NewJob("q", id=ID, reserve_id=False))
+    await broker.ack(await claim_one(broker))
+    assert (await broker.enqueue("q", id=ID)).created
+    assert (await claim_one(broker)).id == ID

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
+from signal import SIGSTOP
+from subprocess import Popen
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from msgspec.structs import replace
 from dayjob import Broker, BrokerConfig, Closed, InvalidState, JobState, LeaseLost, NewJob
 from dayjob.broker.worker_registry import KIND, Member
 from dayjob.engines.base import DocumentWrite
+from dayjob.runtime.process import started
 from tests.support.arrange import OpenBroker, claim_one, record
 from tests.support.observe import ids
 from tests.support.registered_workers import MEMBER, elsewhere
@@ -217,6 +222,48 @@ async def test_a_process_that_died_on_this_machine_is_declared_dead_at_once(brok
     assert await broker.reclaim(trust_silence=False) == 1
     assert (await record(broker, job.id)).state is JobState.PENDING
     assert await names(broker) == ["w-1"]
+
+
+@pytest.fixture
+def child(broker: Broker) -> Iterator[Popen[bytes]]:
+    """Another process of this machine."""
+    if not broker.capabilities.multi_process:
+        pytest.skip("only one process can open the storage")
+    with Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def worker_in(child: Popen[bytes]) -> Member:
+    return replace(MEMBER, id="busy", pid=child.pid, process_started=started(child.pid))
+
+
+async def test_a_silent_worker_whose_process_lives_on_this_machine_has_more_time(
+    broker: Broker, clock: WatchedClock, child: Popen[bytes]
+) -> None:
+    """Its handlers may use all of the CPU."""
+    await broker.register(worker_in(child))
+    await broker.enqueue("q")
+    job = await claim_one(broker, worker="busy", lease=3600)
+    for trust_silence in (False, True):
+        clock.advance(20)
+        assert await broker.reclaim(trust_silence=trust_silence) == 0
+        assert await names(broker) == ["busy"]
+    clock.advance(100)
+    assert await names(broker) == []
+    assert await broker.reclaim() == 1, "it hangs"
+    assert (await record(broker, job.id)).state is JobState.PENDING
+
+
+async def test_a_silent_worker_whose_process_is_stopped_is_declared_dead(
+    broker: Broker, clock: WatchedClock, child: Popen[bytes]
+) -> None:
+    await broker.register(worker_in(child))
+    child.send_signal(SIGSTOP)
+    await asyncio.to_thread(os.waitpid, child.pid, os.WUNTRACED)
+    clock.advance(16)
+    await broker.reclaim()
+    assert await documents(broker) == []
 
 
 async def test_a_worker_on_another_machine_is_declared_dead_only_by_its_silence(

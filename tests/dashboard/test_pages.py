@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from html import unescape
 from urllib.parse import urlencode
 
 import pytest
@@ -182,6 +183,15 @@ async def test_a_job_page_explains_why_the_job_is_pending(browser: Browser, brok
     assert str(escape(why.text)) in text
 
 
+async def test_a_job_page_names_a_suspect(browser: Browser, broker: Broker) -> None:
+    job = await make_running(broker)
+    assert "<dt>Suspect</dt>" not in await browser.text(f"/jobs/{job.id}")
+    await broker._engine.reclaim(["worker-1"], 1)
+    text = await browser.text(f"/jobs/{job.id}")
+    assert "<dt>Suspect</dt><dd>yes</dd>" in text
+    assert "It is suspect, so no other job starts beside it." in text
+
+
 @pytest.mark.parametrize("id", ["0197f0f0-0000-7000-8000-000000000000", "nonsense", "%2e%2e"])
 async def test_an_unknown_job_is_a_404(browser: Browser, id: str) -> None:
     answer = await browser.get(f"/jobs/{id}")
@@ -218,6 +228,13 @@ async def test_dead_letters_are_grouped_by_error(browser: Browser, broker: Broke
     listed = rows(await browser.text("/dead?by=error"))
     assert listed[0].startswith("TimeoutError: after … s 3 shop.load a, b")
     assert listed[1].startswith("KeyError: … 1 shop.load a")
+
+
+async def test_a_dead_job_is_shown_with_its_own_error(browser: Browser, broker: Broker) -> None:
+    [id] = await make_dead(broker, "a", "TimeoutError: 'x' after 30.5 s")
+    for page in ("/dead", "/jobs?state=dead", f"/jobs/{id}"):
+        assert "TimeoutError: 'x' after 30.5 s" in unescape(await browser.text(page))
+        assert "TimeoutError: …" not in await browser.text(page)
 
 
 async def test_schedules_show_their_next_due_times(browser: Browser, broker: Broker) -> None:

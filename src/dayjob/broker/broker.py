@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import Sample
-from dayjob.broker.session import Session, Unit, not_open
+from dayjob.broker.session import OnEnqueued, Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Member
 from dayjob.duties import OnEnded
@@ -72,8 +72,10 @@ class Broker:
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process
     and the event loop that opened it.
 
-    ``on_ended`` is called with the jobs that this broker ended without a worker: their lease expired, their
-    worker is gone, they expired, or their record is corrupt. The log has a line for each, too.
+    ``on_ended`` is called with the jobs whose state this broker changed without a worker: the lease expired,
+    the worker is gone, the job expired, its record is corrupt, it was cancelled before it started, or it was
+    requeued. The log has a line for each, too. ``on_enqueued`` is called with the jobs that it stored: for a
+    caller, for a schedule or as follow-ups, but not in a transaction of the caller, which may roll back.
     """
 
     def __init__(
@@ -83,12 +85,14 @@ class Broker:
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         on_ended: OnEnded | None = None,
+        on_enqueued: OnEnqueued | None = None,
     ) -> None:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
         self.url = absolute(url)
         self._on_ended = on_ended
+        self._on_enqueued = on_enqueued
         self._clock = clock
         self._engine = create_engine(self.url, clock)
         self._shown_url = without_password(self.url)
@@ -110,7 +114,7 @@ class Broker:
             await self._engine.open()
             self._opened = Session(
                 self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock,
-                self._on_ended,
+                self._on_ended, self._on_enqueued,
             )  # fmt: skip
             if self.config.duties:
                 self._opened.start_duties()
@@ -471,10 +475,12 @@ class Broker:
 
     async def requeue_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
         """``requeue`` of many. Return how many were dead jobs."""
-        storage = self._session.storage
+        session = self._session
 
         async def requeue(keys: Sequence[bytes]) -> int:
-            return sum(await storage.write(partial(self._engine.requeue, keys)))
+            requeued = await session.storage.write(partial(self._engine.requeue, keys))
+            session.report_ended()
+            return sum(requeued)
 
         return await _in_chunks(_keys(ids), requeue, on_progress)
 
@@ -491,12 +497,14 @@ class Broker:
 
     async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
         """Requeue the jobs of the queue that are dead now. Return their number."""
-        storage = self._session.storage
-        return await _up_to(
-            (await self.stats(queue)).dead,
-            lambda limit: storage.write(partial(self._engine.requeue_dead, queue, limit)),
-            on_progress,
-        )
+        session = self._session
+
+        async def requeue(limit: int) -> int:
+            number = await session.storage.write(partial(self._engine.requeue_dead, queue, limit))
+            session.report_ended()
+            return number
+
+        return await _up_to((await self.stats(queue)).dead, requeue, on_progress)
 
     async def purge_dead(self, queue: str | None = None, *, on_progress: OnProgress | None = None) -> int:
         """Remove the jobs that are dead now, of one queue or of all. Return their number."""

@@ -13,7 +13,7 @@ from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
 from dayjob.errors import ConfigError
-from dayjob.inspect import Filter, Inspector, error_pattern, sum_stats
+from dayjob.inspect import Filter, Inspector, error_line, sum_stats
 from dayjob.inspect.json_fields import span, when
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
@@ -116,7 +116,7 @@ def listed_detail(job: Job) -> str | None:
         return f"{job.progress[0]:.0%} {job.progress[1]}"
     if job.state is JobState.RUNNING:
         return f"by {job.worker}" if job.worker else None
-    return error_pattern(job.last_error) if job.last_error else None
+    return error_line(job.last_error) if job.last_error else None
 
 
 async def dead(request: Request) -> Response:
@@ -139,7 +139,7 @@ async def dead(request: Request) -> Response:
         return page(request, "dead_groups.html", found=found, groups=shown, **common)
     after = query_value(request, "after")
     latest = await inspector.dead_page(queue, after, JOBS_SHOWN)
-    listed = [(job, error_pattern(job.last_error)) for job in latest.jobs]
+    listed = [(job, error_line(job.last_error)) for job in latest.jobs]
     return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)
 
 
@@ -216,7 +216,7 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Dedup key", job.dedup_key),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Suspect", "yes" if job.suspect else None),
-        ("Error", error_pattern(job.last_error) if job.last_error else None),
+        ("Error", error_line(job.last_error) if job.last_error else None),
     ]
     return [(name, value) for name, value in details if value is not None]
 

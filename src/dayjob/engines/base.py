@@ -146,6 +146,10 @@ class Insertion(Struct, gc=False):
     reserve_id: bool = False
     """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
 
+    def state(self, now: int) -> JobState:
+        """Return the state of the new job."""
+        return JobState.SCHEDULED if self.times(now)[0] > now else JobState.PENDING
+
     def times(self, now: int) -> tuple[int, int | None]:
         """Return the due time and the expiry as instants."""
         run_at = now + (self.delay or 0) if self.run_at is None else self.run_at
@@ -324,8 +328,12 @@ class Engine(Protocol):
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
     retention: RetentionByQueue
     """How long finished jobs are kept, unless a settlement has its own times. The broker sets it."""
-    quarantined: deque[EndedJob]
-    """Jobs that claims of this engine have quarantined. The broker takes them out and reports them."""
+    ended: deque[EndedJob]
+    """Jobs that calls of this engine have quarantined, cancelled before they started, or requeued. The broker
+    takes them out and reports them."""
+    skipped: set[bytes]
+    """Keys of the jobs of ``settle`` and ``compare_and_set`` that were not stored: the id existed, or the
+    dedup key was held. The broker takes them out."""
 
     async def open(self) -> None:
         """Connect; create the layout or migrate an older one; refuse a newer one with ``ConfigError``."""

@@ -94,7 +94,8 @@ class LocalEngine(ABC, Generic[StoreType]):
         self.signals = Signals()
         self.timeout = timeout
         self.retention = RetentionByQueue()
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._clock = clock
 
     @abstractmethod
@@ -147,7 +148,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         self, requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
         return self._write_at(
-            lambda store, now: verbs.claim(store, now, requests, claim_key(token), self.quarantined),
+            lambda store, now: verbs.claim(store, now, requests, claim_key(token), self.ended),
             token,
             lambda reply: reply,
         )
@@ -157,14 +158,14 @@ class LocalEngine(ABC, Generic[StoreType]):
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         async def insert_then_claim(store: StoreType, now: int) -> tuple[list[Enqueued], list[list[Job]]]:
             enqueued = await verbs.insert(store, now, jobs)
-            return enqueued, await verbs.claim(store, now, requests, claim_key(token), self.quarantined)
+            return enqueued, await verbs.claim(store, now, requests, claim_key(token), self.ended)
 
         return await self._write_at(insert_then_claim, token, lambda reply: reply[1])
 
     def settle(
         self, ops: Sequence[SettleOp], token: Token | None = None
     ) -> Coroutine[Any, Any, list[JobState | None]]:
-        return self._write_at(lambda store, now: verbs.settle(store, now, ops), token)
+        return self._write_at(lambda store, now: verbs.settle(store, now, ops, self.skipped), token)
 
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         return await self._write_at(lambda store, now: verbs.renew(store, now, renewals), token)
@@ -173,13 +174,23 @@ class LocalEngine(ABC, Generic[StoreType]):
         await self._write(lambda store: verbs.record_progress(store, reports), token)
 
     async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
-        return await self._write_at(lambda store, now: verbs.cancel(store, now, keys, self.retention), token)
+        outcomes, ended = await self._write_at(
+            lambda store, now: verbs.cancel(store, now, keys, self.retention), token
+        )
+        self.ended.extend(ended)
+        return outcomes
 
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
-        return await self._write_at(lambda store, now: verbs.requeue(store, now, keys), token)
+        replies, ended = await self._write_at(lambda store, now: verbs.requeue(store, now, keys), token)
+        self.ended.extend(ended)
+        return replies
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
-        return await self._write_at(lambda store, now: verbs.requeue_dead(store, now, queue, limit), token)
+        _, ended = await self._write_at(
+            lambda store, now: verbs.requeue_dead(store, now, queue, limit), token
+        )
+        self.ended.extend(ended)
+        return len(ended)
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self._write(lambda store: verbs.purge_dead(store, queue, limit), token)
@@ -240,7 +251,7 @@ class LocalEngine(ABC, Generic[StoreType]):
         token: Token | None = None,
     ) -> bool:
         return await self._write_at(
-            lambda store, now: verbs.compare_and_set(store, now, writes, jobs, announce), token
+            lambda store, now: verbs.compare_and_set(store, now, writes, jobs, announce, self.skipped), token
         )
 
     # Reads.

@@ -160,6 +160,12 @@ def _module(location: Location) -> Any:
         ) from error
 
 
+def _without_driver(scheme: str) -> str:
+    """Return the scheme of a URL of SQLAlchemy, such as ``postgresql+asyncpg``, without the driver."""
+    engine, _, driver = scheme.partition("+")
+    return engine if driver and engine in ("postgres", "postgresql", "sqlite") else scheme
+
+
 def parse(url: str) -> Location:
     if not isinstance(url, str):
         raise ConfigError(f"the URL {url!r} is a {type(url).__name__}: pass text such as 'sqlite:///jobs.db'")
@@ -169,12 +175,14 @@ def parse(url: str) -> Location:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigError(f"the URL {shown!r} can't be read ({error}): pass one of {known}") from None
-    if parts.scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
+    scheme = _without_driver(parts.scheme)
+    if scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
         raise ConfigError(f"the URL {shown!r} names no known engine: it should start with one of {known}")
     if parts.fragment or any(character in url for character in "\n\r\t"):
         raise ConfigError(
             f"the URL {shown!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A"
         )
+    parts = parts._replace(scheme=scheme)
     options = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in options]
     for name in names:

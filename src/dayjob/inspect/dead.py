@@ -89,8 +89,16 @@ def _decode_cursor(cursor: str | None) -> Job | None:
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27,}|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"", re.I)
 
 
+def error_line(error: str | None) -> str:
+    """Return the line of an error that names it, as lists show it."""
+    return _line(error)[:300]
+
+
 def error_pattern(error: str | None) -> str:
     """Return the error's line with numbers, ids and quoted values replaced, so that like errors are equal."""
+    return _VARYING.sub("…", _line(error))[:300]
+
+
+def _line(error: str | None) -> str:
     lines = (error or "no reason given").strip().splitlines() or [""]
-    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return _VARYING.sub("…", line)[:300]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

@@ -44,7 +44,7 @@ from dayjob.model.job import (
     QueueStats,
     id_key,
 )
-from dayjob.model.lifecycle import EXPIRED
+from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
@@ -64,7 +64,8 @@ class PostgresEngine(Writes):
         self.signals = Signals()
         self.timeout = settings.timeout
         self.retention = RetentionByQueue()
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._settings = settings
         self._clock = clock
         self._statements = Statements(settings.schema)
@@ -90,7 +91,7 @@ class PostgresEngine(Writes):
             raise
         self._opened = Database(pool, statements, self._clock)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints, self.signals, self.quarantined)
+        self._claimer = Claimer(self._opened, self._hints, self.signals, self.ended)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
@@ -175,21 +176,22 @@ class PostgresEngine(Writes):
             "cancel", token, self._now(), notifier.channel, notifier.message([CANCEL]),
             list(dict.fromkeys(keys)), *rows.retention_columns(self.retention, JobState.CANCELLED),
         )  # fmt: skip
-        before = {id_key(text[:36]): JobState(text[37:]) for text in reply}
+        before = {job.key: job for job in rows.ended_jobs(reply, CANCELLED)}
         outcomes: list[CancelOutcome] = []
-        ended: set[bytes] = set()
+        ended: list[EndedJob] = []
         for key in keys:
-            state = before.get(key)
-            if state is JobState.RUNNING:
-                outcomes.append(CancelOutcome.REQUESTED)
-            elif state is None or key in ended:
+            job = before.get(key)
+            if job is None:
                 outcomes.append(CancelOutcome.NOT_FOUND)
+            elif job.old_state is JobState.RUNNING:
+                outcomes.append(CancelOutcome.REQUESTED)
             else:
                 outcomes.append(CancelOutcome.REMOVED)
-                ended.add(key)
+                ended.append(before.pop(key))
         if CancelOutcome.REQUESTED in outcomes:
             self.signals.publish([CANCEL])
-        notifier.jobs_finished(list(ended))
+        notifier.jobs_finished([job.key for job in ended])
+        self.ended.extend(ended)
         return outcomes
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
@@ -211,8 +213,15 @@ class PostgresEngine(Writes):
         return [job for job in await self.get(keys) if job is not None]
 
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
-        reply = await self._database.execute("requeue", token, self._now(), list(dict.fromkeys(keys)))
-        return self._returned(keys, reply)
+        requeued = await self._requeue(list(dict.fromkeys(keys)), token)
+        return [requeued.pop(key, None) is not None for key in keys]
+
+    async def _requeue(self, keys: Sequence[bytes], token: Token | None) -> dict[bytes, EndedJob]:
+        reply = await self._database.execute("requeue", token, self._now(), keys)
+        ended = rows.ended_jobs(reply, REQUEUED)
+        self._notifier.jobs_returned({job.queue for job in ended})
+        self.ended.extend(ended)
+        return {job.key: job for job in ended}
 
     def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
         """Return for each job whether it returned to its queue, from a reply of "id queue"."""
@@ -221,10 +230,7 @@ class PostgresEngine(Writes):
         return [queues.pop(key, None) is not None for key in keys]
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
-        keys = await self._dead_keys(queue, limit)
-        reply = await self._database.execute("requeue", token, self._now(), keys)
-        self._returned([], reply)
-        return len(reply)
+        return len(await self._requeue(await self._dead_keys(queue, limit), token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self.purge(await self._dead_keys(queue, limit), token)

@@ -171,7 +171,7 @@ def full_job(row: Row) -> Job:
 
 
 def ended_jobs(reply: Sequence[str], error: str) -> list[EndedJob]:
-    """Return the jobs in a reply of ``end_claims.sql`` or ``expire.sql``."""
+    """Return the jobs in a reply of ``end_claims``, ``expire``, ``cancel`` or ``requeue``."""
     return [
         EndedJob(id_key(id), queue, task, old_state, state, attempts, error)
         for id, queue, task, old_state, state, attempts in map(_decode_ended, reply)

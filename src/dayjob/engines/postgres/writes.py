@@ -25,7 +25,7 @@ from dayjob.engines.postgres.database import Connection, Database, StoredReply, 
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import ack_columns, in_lock_order, insertion_columns, settle_columns
 from dayjob.engines.postgres.statements import Statements
-from dayjob.model.job import FINISHED, Enqueued, JobState, id_text
+from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text
 from dayjob.runtime.signals import DUE, Signals, documents_topic
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
@@ -40,6 +40,8 @@ Settled = dict[Claim, tuple[JobState, str]]
 _STATES = {state.value: state for state in JobState}
 _LOST: tuple[JobState | None, str] = (None, "")
 _DONE = (JobState.DONE, "")
+_SKIPPED = "-"
+"""Marks the id of a follow-up job that was not stored, in a reply."""
 
 _WRITTEN, _NOT_WRITTEN = ["true"], ["false"]
 
@@ -65,6 +67,7 @@ class Writes(ABC):
     """The verbs of the engine that write jobs, settlements and documents."""
 
     signals: Signals
+    skipped: set[bytes]
     _notifier: Notifier
 
     @property
@@ -133,7 +136,9 @@ class Writes(ABC):
         elif not any(op.insert or op.kv for op in sent):
             reply = await database.write_statement("settle", token, database.now(), *settle_columns(sent))
         else:
-            reply = await self._settle_with_effects(sent, token)
+            stored = await self._settle_with_effects(sent, token)
+            reply = None if stored is None else [text for text in stored if text[0] != _SKIPPED]
+            self.skipped.update(id_key(text[1:]) for text in stored or () if text[0] == _SKIPPED)
         settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _settled(reply, sent)
         notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
         if any(state not in FINISHED for state, _ in settled.values()):
@@ -161,7 +166,8 @@ class Writes(ABC):
                     first += len(step)
                     reply += found[0][0]
                     settled = _settled(found[0][0], ops)
-                    await _write_effects(transaction, [op for op in step if (op.key, op.claim) in settled])
+                    applied = [op for op in step if (op.key, op.claim) in settled]
+                    reply += [_SKIPPED + id for id in await _write_effects(transaction, applied)]
                 await transaction.run("store_reply", key, reply)
             return reply
 
@@ -176,6 +182,7 @@ class Writes(ABC):
         announce: bool = False,
         token: Token | None = None,
     ) -> bool:
+        """The reply to a write with jobs also has the ids of those that were not stored, for ``skipped``."""
         database, notifier = self._database, self._notifier
         now, channel, key = database.now(), notifier.channel, token_key(token)
         topics = {documents_topic(write.kind): None for write in writes} if announce else {}
@@ -187,8 +194,9 @@ class Writes(ABC):
             sql = database.statements["compare_and_set"]
             try:
                 async with connection.transaction():
-                    reply = await connection.fetchval(
-                        sql, key, now, channel, announcement, *_document_columns(writes)
+                    stored = None if jobs else key
+                    reply: list[str] = await connection.fetchval(
+                        sql, stored, now, channel, announcement, *_document_columns(writes)
                     )
                     if reply != _WRITTEN:
                         raise _Unexpected
@@ -198,11 +206,13 @@ class Writes(ABC):
                         )
                     if jobs:
                         transaction = self._begun(connection, message)
-                        await insert_all(transaction, jobs)
+                        enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+                        reply += [id_text(job.key) for job, each in enqueued if not each.created]
+                        await transaction.run("store_reply", key, reply)
             except _Unexpected:
                 await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
                 return _NOT_WRITTEN
-            return _WRITTEN
+            return reply
 
         if jobs or temporary or len(new) > 1:
             with notifier.with_commit(jobs) as message:
@@ -211,10 +221,13 @@ class Writes(ABC):
             reply = await database.write_statement(
                 "compare_and_set", token, now, channel, announcement, *_document_columns(writes)
             )
-        if reply == _WRITTEN:
+        assert reply is not None
+        self.skipped.update(map(id_key, reply[1:]))
+        written = reply[0] == _WRITTEN[0]
+        if written:
             notifier.jobs_inserted(jobs)
             self.signals.publish(topics)
-        return reply == _WRITTEN
+        return written
 
 
 def is_plain(jobs: Sequence[Insertion]) -> bool:
@@ -319,18 +332,24 @@ def _settled(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:
     return settled
 
 
-async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> None:
-    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own."""
+async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> list[str]:
+    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own.
+
+    Return the ids of follow-up jobs that were not stored.
+    """
+    skipped: list[str] = []
     one_by_one = any(job.kv for op in ops for job in op.insert)
     for group in [[op] for op in ops] if one_by_one else [ops]:
         jobs = [job for op in group for job in op.insert]
         if jobs:
-            await insert_all(transaction, jobs)
+            enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+            skipped += [id_text(job.key) for job, reply in enqueued if not reply.created]
         values: dict[bytes, bytes] = {}
         for op in group:
             values |= op.kv or {}
         if values:
             await transaction.run("kv_write", None, list(values), list(values.values()))
+    return skipped
 
 
 def _in_steps(ops: Sequence[SettleOp]) -> list[list[SettleOp]]:

@@ -38,6 +38,7 @@ from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
+from dayjob.model.lifecycle import CANCELLED, REQUEUED
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -69,7 +70,8 @@ class RedisEngine:
         self.signals = Signals()
         self.timeout = settings.timeout
         self.retention = RetentionByQueue()
-        self.quarantined: deque[EndedJob] = deque()
+        self.ended: deque[EndedJob] = deque()
+        self.skipped: set[bytes] = set()
         self._settings = settings
         self._clock = clock
         self._keys = settings.keys
@@ -187,7 +189,7 @@ class RedisEngine:
             claimed.append(jobs)
             if keys:
                 await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=self._now())
-                self.quarantined.extend(ended)
+                self.ended.extend(ended)
                 others = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([others]))[0]
         return claimed
@@ -223,7 +225,16 @@ class RedisEngine:
                 waiting.give_back([job])  # Without effect, unless the reply to the first try was lost.
 
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
-        return [STATES.get(code) for code in await self._run(token, "settle", *arguments.ops(ops))]
+        reply = await self._run(token, "settle", *arguments.ops(ops))
+        if len(reply) > len(ops):
+            applied = zip(ops, reply, strict=False)
+            self._skip([job for op, code in applied if code for job in op.insert], reply[len(ops) :])
+        return [STATES.get(code) for code in reply[: len(ops)]]
+
+    def _skip(self, jobs: Sequence[Insertion], reply: bytes) -> None:
+        """Add the jobs that were not stored to ``skipped``."""
+        enqueued = zip(jobs, _enqueued(jobs, reply), strict=True)
+        self.skipped.update(job.key for job, each in enqueued if not each.created)
 
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
@@ -246,7 +257,9 @@ class RedisEngine:
 
     async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         given = (arguments.ids(keys), *arguments.retention(self.retention))
-        return [_OUTCOMES[code] for code in await self._run(token, "cancel", *given)]
+        outcomes, ended = await self._run(token, "cancel", *given)
+        self.ended.extend(record.ended_jobs(ended, CANCELLED))
+        return [_OUTCOMES[code] for code in outcomes]
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         await self._listen()
@@ -267,7 +280,9 @@ class RedisEngine:
         return await queries.find_dead(self._client, queue, before, limit)
 
     async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
-        return [code == 1 for code in await self._run(token, "requeue", arguments.ids(keys))]
+        replies, requeued = await self._run(token, "requeue", arguments.ids(keys))
+        self.ended.extend(record.ended_jobs(requeued, REQUEUED))
+        return [code == 1 for code in replies]
 
     async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
         keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
@@ -408,8 +423,10 @@ class RedisEngine:
         token: Token | None = None,
     ) -> bool:
         given = (int(announce), *arguments.documents(writes), *arguments.jobs(jobs))
-        written: int = await self._run(token, "compare_and_set", *given)
-        return written == 1
+        reply: bytes = await self._run(token, "compare_and_set", *given)
+        if reply[0]:
+            self._skip(jobs, reply[1:])
+        return reply[0] == 1
 
 
 def _new_token() -> Token:

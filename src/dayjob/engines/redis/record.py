@@ -184,14 +184,17 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     return job
 
 
-def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
-    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply."""
+def ended_jobs(reply: Sequence[Any], reason: str | None = None) -> list[EndedJob]:
+    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply.
+
+    Without a reason, it is the one in the reply.
+    """
     ended: list[EndedJob] = []
     for start in range(0, len(reply), REPORTED):
         key, queue, task, old_state, state, attempts, error = reply[start : start + REPORTED]
         queue, task, error = (text.decode("utf-8", "replace") for text in (queue, task, error))
         old_state, state = STATES[int(old_state)], STATES[int(state)]
-        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), error))
+        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), reason or error))
     return ended
 
 

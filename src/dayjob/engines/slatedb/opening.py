@@ -46,11 +46,16 @@ async def check_layout(source: Source) -> int | None:
     found = values.layout(value)
     if not isinstance(found, int):
         raise ConfigError(f"{url}: the layout's version can't be decoded: restore the database from a copy")
-    if found > keys.VERSION:
-        raise ConfigError(
-            f"{url}: layout {found} is from a newer dayjob, this one supports {keys.VERSION}: upgrade dayjob"
-        )
+    _refuse_newer(source.settings, found)
     return found
+
+
+def _refuse_newer(settings: SlateSettings, layout: int) -> None:
+    if layout > keys.VERSION:
+        raise ConfigError(
+            f"{settings.url}: layout {layout} is from a newer dayjob, this one supports {keys.VERSION}: "
+            "upgrade dayjob"
+        )
 
 
 async def read_owner(source: Source) -> Owner | None:
@@ -91,19 +96,43 @@ async def check_owner(settings: SlateSettings) -> Owner | None:
 
     It uses a reader, since opening a writer would fence that owner.
     """
+    owner, written_ms = await _logged_owner(settings) or await _stored_owner(settings)
+    refuse_live_owner(settings, owner)
+    await _wait_for_clock(settings, written_ms)
+    return owner
+
+
+async def _logged_owner(settings: SlateSettings) -> tuple[Owner, int] | None:
+    """Return the owner and the time of its last commit to a bucket, from the last object of the log.
+
+    A reader would replay the whole log, as the writer does afterwards: some requests for each object.
+    Return None if the log is empty, or not written by this version of dayjob.
+    """
+    if settings.local:
+        return None
+    rows = [row for row in await settings.last_log_rows() if row.key == keys.OWNER]
+    last = max(rows, key=lambda row: row.seq, default=None)
+    if last is None or last.value is None or last.create_ts is None:
+        return None
+    try:
+        owner = values.decode(Owner, last.value)
+    except Corrupt:
+        return None
+    _refuse_newer(settings, owner.layout)
+    return (owner, last.create_ts) if owner.layout else None
+
+
+async def _stored_owner(settings: SlateSettings) -> tuple[Owner | None, int]:
+    """Return the owner and the time at which it was written, by a reader."""
     reader = await settings.open_reader()
     if reader is None:
-        return None
+        return None, 0
     source = Source(settings, reader)
     try:
         await check_layout(source)
-        owner = await read_owner(source)
-        written_ms = await source.written_ms(keys.OWNER)
+        return await read_owner(source), await source.written_ms(keys.OWNER) or 0
     finally:
         await source.close()
-    refuse_live_owner(settings, owner)
-    await _wait_for_clock(settings, written_ms or 0)
-    return owner
 
 
 async def _wait_for_clock(settings: SlateSettings, written_ms: int) -> None:
@@ -121,7 +150,8 @@ def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:
     """Return this process as the owner. If it was the last owner, it keeps its session and its claims."""
     here = this_process()
     session = 1 if owner is None else owner.session + (owner.process != here)
-    return Owner(session, here, SYSTEM.now(), int(settings.beat * SECOND), tried_store=settings.store_id)
+    interval = int(settings.beat * SECOND)
+    return Owner(session, here, SYSTEM.now(), interval, tried_store=settings.store_id, layout=keys.VERSION)
 
 
 # Older layouts.

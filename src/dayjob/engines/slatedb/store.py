@@ -81,7 +81,7 @@ class SlateStore(ActiveStore):
         """Release claims before the next verb. Their reply was lost, so no caller has them."""
         ops = [SettleOp(job.key, job.claim, Transition.RELEASE, RetentionTimes()) for job in jobs]
         if ops:
-            self._later.append(lambda: verbs.settle(self, SYSTEM.now(), ops))
+            self._later.append(lambda: verbs.settle(self, SYSTEM.now(), ops, set()))
 
     # New jobs.
 
@@ -156,8 +156,13 @@ class SlateStore(ActiveStore):
         return [copy(found.record) for found in self._finished.values()]
 
     def tasks(self, records: Sequence[Record]) -> list[str]:
-        """Their payloads have been read."""
-        return [values.task(self.payloads[record.key]) for record in records]
+        """The payloads of active jobs have been read, and finished jobs were loaded for this verb."""
+        return [
+            self._finished[record.key].task
+            if record.state in FINISHED
+            else values.task(self.payloads[record.key])
+            for record in records
+        ]
 
     async def prepare_finish(self, keys: Sequence[bytes]) -> None:
         await self.payloads.need([key for key in keys if key in self.active.jobs])

@@ -319,6 +319,9 @@ class StoreThread:
         await self._durable
 
     async def _heartbeat(self, _: SlateStore | None = None) -> None:
+        self._stage_owner()
+
+    def _stage_owner(self) -> None:
         self._owner = replace(self._owner, beat_us=SYSTEM.now())
         self._write_batch.put(keys.OWNER, values.encode(self._owner))
 
@@ -395,6 +398,8 @@ class StoreThread:
 
     def _write(self) -> None:
         """Start to write the staged rows. ``_applied`` is done when reads see them, then ``_durable``."""
+        if not self.settings.local:
+            self._stage_owner()  # So that the last log object has it, and opening reads the log once.
         before, self._applied = self._applied, asyncio.get_running_loop().create_future()
         self._durable = asyncio.ensure_future(
             self._write_rows(self._write_batch.take(), before, self._applied)

@@ -100,7 +100,8 @@ class Queue(Struct, array_like=True, frozen=True, gc=False):
 class Owner(Struct, array_like=True, frozen=True):
     """The process that writes. ``beat_us`` is its last heartbeat, repeated every ``interval_us``.
 
-    ``tried_store`` names the store that was found to honour conditional writes.
+    ``tried_store`` names the store that was found to honour conditional writes. ``layout`` is the version of
+    the layout that it writes. On a bucket, each commit has this record.
     """
 
     session: int
@@ -109,6 +110,7 @@ class Owner(Struct, array_like=True, frozen=True):
     interval_us: int
     closed: bool = False
     tried_store: str = ""
+    layout: int = 0
 
 
 class Removal(Struct, array_like=True, frozen=True, gc=False):
