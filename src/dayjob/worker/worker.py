@@ -314,7 +314,7 @@ class Worker:
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = self._heartbeat = Heartbeat(
             self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
-            self._slots.take_waiting, self._lease, registration, self._replaced, self._forget,
+            self._slots.take_waiting, self._lease, registration, self._replaced, self._released,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -635,6 +635,11 @@ class Worker:
             if self._runs.get(job.key) is run:
                 del self._runs[job.key]
         self._changed.set()
+
+    def _released(self, runs: Sequence[Run]) -> None:
+        """Forget runs that the heartbeat has released before they began."""
+        self._accepted -= len(runs)
+        self._forget(runs)
 
     def _claim_lost(self, job: Job) -> None:
         _log.warning("Job %s lost its claim (epoch %d): the outcome is dropped", job.id, job.epoch)
