@@ -51,7 +51,7 @@ SHORT_RUN = 0.05
 MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the slots."""
 
-ALONE = 0.1
+ALONE = 0.05
 """Seconds for which no other job starts beside a suspect."""
 
 LAST_ALONE = 60.0
