@@ -10,38 +10,44 @@ import asyncio
 import inspect
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from uuid import UUID
 
 from msgspec.structs import replace
 
 from dayjob.broker import Broker
 from dayjob.context import Context
+from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
+from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
-from dayjob.model.job import EndedJob, Enqueued, Job, NewJob
+from dayjob.model.job import EndedJob, Job, JobState, id_text
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
 from dayjob.runtime.bridge import Bridge, need_real_threads
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
 from dayjob.task import (
     C,
     Dedup,
+    NamedTask,
     OnCancel,
+    Options,
     P,
     Pool,
     R,
     Task,
     TaskConfig,
+    Using,
     check_config,
     check_function,
     default_name,
@@ -55,7 +61,6 @@ Middleware = (
 )
 """A coroutine function, called on the worker's event loop; or a plain one, called where the handler runs."""
 TenantScope = Callable[[str], AbstractAsyncContextManager[Any]]
-Runner = Callable[[NewJob], Awaitable[Enqueued]]
 Lifespan = Callable[["App"], AbstractAsyncContextManager[Any]]
 
 DONE_RETENTION = timedelta(hours=1)
@@ -63,6 +68,14 @@ DONE_RETENTION = timedelta(hours=1)
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
 _memory_refused = False
+
+
+class Runner(Protocol):
+    """Runs the waiting jobs after each enqueue. ``run`` is called in the thread of a synchronous caller."""
+
+    def run(self) -> None: ...
+
+    async def arun(self) -> None: ...
 
 
 class Anything:
@@ -98,7 +111,9 @@ class App:
         self.handlers: dict[str, Task[Any, Any, Any]] = {}
         self.events = Events()
         self.runner: Runner | None = None
-        """Runs jobs instead of storing them. Set by ``dayjob.testing.eager``."""
+        """Runs jobs after each enqueue. Set by ``dayjob.testing.eager``."""
+        self.before_use: Callable[[Broker], Awaitable[None]] | None = None
+        """Called with an open broker before each use. Set by ``dayjob.testing.sandbox``."""
         self.meter: Meter | None = None
         """Measures the jobs of this process. Set by ``dayjob.metrics.measure``."""
         self.tracing: Tracing | None = None
@@ -244,6 +259,32 @@ class App:
                 call = partial(middleware, context, call)
         return call
 
+    # Jobs.
+
+    def send(
+        self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[Options]
+    ) -> JobHandle[Any]:
+        """Enqueue a call of a task by its name, for a producer without its code.
+
+        ``args`` are the arguments by parameter name, and ``options`` those of ``task.using``. The queue is
+        ``"default"`` unless it is an option. The worker checks the arguments, and its task has the retry
+        policy. A task of this app is enqueued as by itself: with its own options, and checked here.
+        """
+        return self._by_name(task, options).enqueue_many([args or {}])[0]
+
+    async def asend(
+        self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[Options]
+    ) -> JobHandle[Any]:
+        """``send`` on an event loop."""
+        return (await self._by_name(task, options).aenqueue_many([args or {}]))[0]
+
+    def _by_name(self, task: str, options: Options) -> Using[..., Any]:
+        return Using(self.tasks.get(task) or NamedTask(self, task), options)
+
+    def job(self, id: str | UUID) -> JobHandle[Any]:
+        """Return the handle of a job by its id. Nothing is read. ``task.job(id)`` types the result."""
+        return JobHandle(self, checked_id(id), False, None)
+
     # Opening and closing.
 
     @property
@@ -263,6 +304,8 @@ class App:
         if not broker.is_open:
             await self._close_orphaned()
             await broker.open()
+        if self.before_use is not None:
+            await self.before_use(broker)
         return broker
 
     def _broker_of(self, loop: asyncio.AbstractEventLoop) -> Broker:
@@ -271,7 +314,10 @@ class App:
             self._pid = os.getpid()
         broker = self._brokers.get(loop)
         if broker is None:
-            made = Broker(self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended)
+            made = Broker(
+                self.url, config=self.broker_config, clock=self.clock, on_ended=self.on_ended,
+                on_enqueued=self.on_enqueued,
+            )  # fmt: skip
             if _memory_refused and not made.capabilities.persistent:
                 raise InvalidState(
                     f"{self.url}: its jobs are in the memory of the worker, and this is a child process: "
@@ -322,31 +368,30 @@ class App:
         ``with app:`` in another thread does not close the app before the end of the call, unless
         ``keep_open`` is false: then the call raises ``Closed``.
         """
-        if _running_loop() is not None:
-            need_real_threads()  # All greenlets run in the thread of the loop.
-            raise InvalidState(
-                "an event loop runs in this thread, and a synchronous call would block it: "
-                "use aenqueue, aresult and the other async methods here, or call in asyncio.to_thread"
-            )
+        refuse_event_loop()
         return self._bridge.run(work, keep_open)
 
     # For tasks.
 
-    def on_enqueued(self, job: NewJob, enqueued: Enqueued) -> None:
-        """Count a new job and emit its event."""
-        if not enqueued.created:
-            return
+    def on_enqueued(self, jobs: Sequence[Insertion]) -> None:
+        """Count the jobs that this process stored, and emit their events."""
         if self.meter is not None:
-            self.meter.enqueued(job)
+            for job in jobs:
+                self.meter.enqueued(job.queue, job.task)
         if "job.enqueued" in self.events.wanted:
-            self.events.emit(Event("job.enqueued", enqueued.id, job.queue, job.task))
+            now = (self.clock or SYSTEM).now()
+            for job in jobs:
+                self.events.emit(
+                    Event("job.enqueued", id_text(job.key), job.queue, job.task, new_state=job.state(now))
+                )
 
     def on_ended(self, ended: Sequence[EndedJob]) -> None:
-        """Count the jobs that this process ended without a worker, and emit their events."""
+        """Count the jobs that this process changed without a worker, and emit their events."""
         for job in ended:
-            if self.meter is not None:
+            requeued = job.old_state is JobState.DEAD
+            if self.meter is not None and not requeued:
                 self.meter.ended(job)
-            for name in OUTCOMES[job.state]:
+            for name in ("job.requeued",) if requeued else OUTCOMES[job.state]:
                 if name in self.events.wanted:
                     self.events.emit(
                         Event(name, job.id, job.queue, job.task, None, job.old_state, job.state, job.error)
@@ -430,6 +475,16 @@ def _shown(function: Any) -> str:
     code = getattr(function, "__code__", None)
     source = "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}{source}"
+
+
+def refuse_event_loop() -> None:
+    """Raise ``InvalidState`` in a thread whose event loop a synchronous call would block."""
+    if _running_loop() is not None:
+        need_real_threads()  # All greenlets run in the thread of the loop.
+        raise InvalidState(
+            "an event loop runs in this thread, and a synchronous call would block it: "
+            "use aenqueue, aresult and the other async methods here, or call in asyncio.to_thread"
+        )
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

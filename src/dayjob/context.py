@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from msgspec.structs import replace
+
 from dayjob.errors import InvalidState
-from dayjob.model.job import NORMAL, Job, JobState, NewJob
+from dayjob.model.job import NORMAL, Job, JobState, NewJob, id_key, id_text
 from dayjob.model.names import check_kv
+from dayjob.runtime.ids import new_key
 from dayjob.runtime.stop_signal import StopSignal
 
 _log = logging.getLogger("dayjob.job")
@@ -68,13 +71,17 @@ class Context:
         if self._report is not None:
             self._report(self, float(fraction), str(message))
 
-    def then(self, *calls: Any, kv: Mapping[bytes, bytes] | None = None) -> None:
-        """Enqueue ``task.bind(...)`` calls and write kv values in the commit of this run's success."""
-        new = [_as_new_job(call) for call in calls]
+    def then(self, *calls: Any, kv: Mapping[bytes, bytes] | None = None) -> list[str]:
+        """Enqueue ``task.bind(...)`` calls and write kv values in the commit of this run's success.
+
+        Return the ids that the jobs will have. A job whose dedup key is held at the commit is not stored.
+        """
+        new = [_with_id(_as_new_job(call)) for call in calls]
         if kv is not None:
             self.kv = {**(self.kv or {}), **check_kv(kv)}
         if new:
             self.follow_ups = [*self.follow_ups, *new]
+        return [str(job.id) for job in new]
 
     def __repr__(self) -> str:
         return f"Context(job={self.job.id!r}, task={self.job.task!r}, attempt={self.attempt})"
@@ -103,6 +110,13 @@ def _as_new_job(call: Any) -> NewJob:
         raise TypeError(f"{call!r} is a {type(call).__name__}: pass task.bind(...)")
     job: NewJob = make()
     return job
+
+
+def _with_id(job: NewJob) -> NewJob:
+    """Return the job with its id as text. A new id needs no reservation: no other job has it."""
+    if job.id is None:
+        return replace(job, id=id_text(new_key()), reserve_id=False)
+    return replace(job, id=id_text(id_key(job.id)))
 
 
 def current() -> Context:

@@ -25,7 +25,7 @@ _log = logging.getLogger("dayjob.events")
 
 NAMES = (
     "job.enqueued", "job.started", "job.succeeded", "job.failed", "job.retrying", "job.dead",
-    "job.cancelled", "job.snoozed", "job.released", "job.lost", "worker.started",
+    "job.cancelled", "job.snoozed", "job.released", "job.requeued", "job.lost", "worker.started",
     "worker.stopped",
 )  # fmt: skip
 

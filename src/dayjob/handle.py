@@ -1,13 +1,17 @@
-"""A handle of an enqueued job: get its state or result, wait for it, cancel it. Sync and async."""
+"""A handle of a job: get its state, progress or result, wait for it, follow it, cancel it. Sync and async."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
 
 from dayjob.errors import JobFailed, ResultNotKept
 from dayjob.model.codec import ResultDecoder
-from dayjob.model.durations import Duration
-from dayjob.model.job import CancelOutcome, JobState, Waited
+from dayjob.model.durations import Duration, to_micros
+from dayjob.model.job import CancelOutcome, Job, JobState, Waited, id_text, known_key
 
 if TYPE_CHECKING:
     from dayjob.app import App
@@ -16,23 +20,52 @@ R = TypeVar("R")
 
 
 class JobHandle(Generic[R]):
-    """The result of ``enqueue``. ``created`` is false if the id existed or the dedup key was held."""
+    """A job by its id: the result of ``enqueue``, ``app.job(id)`` and ``task.job(id)``.
+
+    ``created`` is true if the enqueue that returned the handle stored the job. It is false if the id existed,
+    the dedup key was held, or the handle was made from an id.
+    """
 
     __slots__ = ("_app", "_result", "created", "id")
 
-    def __init__(self, app: App, id: str, created: bool, result: ResultDecoder) -> None:
+    def __init__(self, app: App, id: str, created: bool, result: ResultDecoder | None) -> None:
         self._app = app
         self._result = result
         self.id = id
         self.created = created
 
+    async def arecord(self) -> Job | None:
+        """Return the job's record, or None if it does not exist or is no longer kept."""
+        return await (await self._app.opened()).get(self.id)
+
+    def record(self) -> Job | None:
+        return self._app.call(self.arecord)
+
     async def astatus(self) -> JobState | None:
         """Return the job's state, or None if its record is no longer kept."""
-        job = await (await self._app.opened()).get(self.id)
+        job = await self.arecord()
         return None if job is None else job.state
 
     def status(self) -> JobState | None:
         return self._app.call(self.astatus)
+
+    async def aprogress(self) -> tuple[float, str] | None:
+        """Return the fraction and the message that the job last reported, or None."""
+        job = await self.arecord()
+        return None if job is None else job.progress
+
+    def progress(self) -> tuple[float, str] | None:
+        return self._app.call(self.aprogress)
+
+    def updates(self, interval: Duration = 0.5) -> Updates:
+        """Return the job's record now and after each change of its state or progress, until it has finished.
+
+        Iterate with ``async for``, or with ``for`` in synchronous code. The end of the job is noticed at
+        once, and another change within ``interval`` seconds. A record that does not exist ends the iteration.
+        """
+        if to_micros(interval, "interval") == 0:
+            raise ValueError("interval=0: pass the seconds between two reads of the job")
+        return Updates(self._app, self.id, interval)
 
     async def acancel(self) -> CancelOutcome:
         """Cancel the job if it waits, or request its cancel if it runs."""
@@ -72,11 +105,59 @@ class JobHandle(Generic[R]):
             raise ResultNotKept(
                 f"job {self.id} is done, but its result could not be stored: see the log of the worker"
             )
-        result: R = self._result.decode(job.result)
+        result: R = self._decoder(job)(job.result)
         return result
+
+    def _decoder(self, job: Job) -> Callable[[bytes], Any]:
+        """Return the decoder of the task. A result of a task without code here is plain JSON."""
+        if self._result is not None:
+            return self._result.decode
+        task = self._app.find(job)
+        return msgspec.json.decode if task is None else task.result.decode
 
     def result(self, timeout: Duration | None = None) -> R:
         return self._app.call(lambda: self.aresult(timeout), keep_open=False)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created})"
+
+
+class Updates:
+    """The record of a job after each change. Iterable with ``async for`` and with ``for``."""
+
+    __slots__ = ("_app", "_id", "_interval")
+
+    def __init__(self, app: App, id: str, interval: Duration) -> None:
+        self._app = app
+        self._id = id
+        self._interval = interval
+
+    async def __aiter__(self) -> AsyncGenerator[Job, None]:
+        seen: object = None
+        timeout: Duration = 0
+        while True:
+            waited = await (await self._app.opened()).wait(self._id, timeout)
+            job = waited.job
+            if job is None:
+                return
+            if (now := (job.state, job.attempts, job.progress)) != seen:
+                seen = now
+                yield job
+            if job.state.finished:
+                return
+            timeout = self._interval
+
+    def __iter__(self) -> Iterator[Job]:
+        changes = self.__aiter__()
+
+        async def following() -> Job | None:
+            return await anext(changes, None)
+
+        while (job := self._app.call(following, keep_open=False)) is not None:
+            yield job
+
+
+def checked_id(id: str | UUID) -> str:
+    """Return the id as a job has it. A text that is no UUID is the id of no job, and stays as it is."""
+    key = known_key(id)
+    return str(id) if key is None else id_text(key)

@@ -13,7 +13,7 @@ from dayjob.model.job import EndedJob, Job, NewJob
 class Meter(Protocol):
     """Counts jobs and measures runs. Implemented by ``dayjob.metrics``."""
 
-    def enqueued(self, job: NewJob) -> None: ...
+    def enqueued(self, queue: str, task: str) -> None: ...
 
     def ended(self, job: EndedJob) -> None:
         """Count a job that ended without a worker."""

@@ -9,23 +9,25 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, get_args
+from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dayjob.context import Context, current_or_none, detached
+from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
-from dayjob.handle import JobHandle
-from dayjob.model.codec import Arguments, ResultDecoder, hints_of
+from dayjob.handle import JobHandle, checked_id
+from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
 from dayjob.model.durations import Duration, to_micros
-from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob
-from dayjob.model.names import KEY_BYTES, check_name, check_queue
+from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob, by_name
+from dayjob.model.names import KEY_BYTES, check_name, check_queue, shown
 from dayjob.model.recurring import Missed, Recurring, check_timing
 from dayjob.model.retry import DelayFunction, Retry, as_retry
 
@@ -81,6 +83,17 @@ class Bound(Generic[R]):
 Call = tuple[Any, ...] | Mapping[str, Any] | Bound[Any]
 """An item of ``enqueue_many``: positional arguments, keyword arguments, or ``task.bind(...)``."""
 
+CHUNK = 1000
+"""How many calls ``enqueue_many(..., atomic=False)`` stores in one commit."""
+
+_FOREIGN_OPTIONS = {"countdown": "delay", "eta": "run_at"}
+"""Options of other libraries, and those of ``using`` in their place."""
+
+_FOREIGN_METHODS = frozenset(
+    {"apply_async", "defer", "defer_async", "delay", "kiq", "s", "send", "send_with_options", "si"}
+)
+"""Methods by which other libraries enqueue a call."""
+
 
 class Task(Generic[P, R, C]):
     """A function registered under a name, created by ``@app.task``."""
@@ -94,6 +107,10 @@ class Task(Generic[P, R, C]):
         self.config = config
         self.raw = raw
         self.is_async = is_coroutine_function(function)
+        self.pool: Pool | None = (
+            "process" if config.pool == "process" else None if self.is_async else "thread"
+        )
+        """Where a worker runs it. None: on the event loop."""
         self.wants_context = _first_is_context(function)
         self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
         self.result = ResultDecoder(function, name)
@@ -125,13 +142,28 @@ class Task(Generic[P, R, C]):
         """Return a checked call, for ``enqueue_many`` and ``ctx.then``."""
         return self._without_options.bind(*args, **kwargs)
 
-    def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
-        return self._without_options.enqueue_many(calls)
+    def enqueue_many(self, calls: Iterable[Call], *, atomic: bool = True) -> list[JobHandle[R]]:
+        """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``.
 
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        """Enqueue up to 10,000 calls, all or none: tuples, mappings, or ``bind(...)``."""
-        return await self._without_options.aenqueue_many(calls)
+        With ``atomic=False`` any number of calls, of any iterable, is stored in commits of up to 1,000. If
+        one fails, the calls of the commits before are stored, and a note of the error has their number.
+        """
+        return self._without_options.enqueue_many(calls, atomic=atomic)
+
+    async def aenqueue_many(
+        self, calls: Iterable[Call] | AsyncIterable[Call], *, atomic: bool = True
+    ) -> list[JobHandle[R]]:
+        """``enqueue_many`` on an event loop, also of an asynchronous iterable."""
+        return await self._without_options.aenqueue_many(calls, atomic=atomic)
+
+    def job(self, id: str | UUID) -> JobHandle[R]:
+        """Return the handle of a job of this task, by its id. Nothing is read."""
+        return JobHandle(self.app, checked_id(id), False, self.result)
+
+    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         """Return the dedup key of a call, by the ``dedup`` option of the task."""
@@ -172,12 +204,37 @@ class Task(Generic[P, R, C]):
         return f"Task({self.name!r}, queue={self.config.queue!r})"
 
 
+class NamedTask:
+    """A task whose code is elsewhere, for ``app.send``. Its arguments are checked when it runs."""
+
+    raw = False
+    arguments = None
+    result = None
+    max_attempts = None
+    config = TaskConfig()
+
+    def __init__(self, app: App, name: str) -> None:
+        check_name(name, "task name", KEY_BYTES)
+        self.app = app
+        self.name = name
+
+    def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+        if args:
+            raise TypeError(
+                f"{self.name}: {args!r} are not named: pass a mapping of arguments by parameter name"
+            )
+        return encode_arguments(self.name, kwargs)
+
+    def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+        return None
+
+
 class Using(Generic[P, R]):
     """A task with options for its jobs."""
 
     __slots__ = ("_connection", "_options", "_task", "_template")
 
-    def __init__(self, task: Task[P, R, Any], options: Options) -> None:
+    def __init__(self, task: Task[P, R, Any] | NamedTask, options: Options) -> None:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             known = ", ".join(Options.__annotations__)
@@ -199,6 +256,8 @@ class Using(Generic[P, R]):
             dedup_until=given.pop("dedup_until", _window(config.dedup)),  # type: ignore[arg-type]
             **given,  # type: ignore[arg-type]
         )
+        if isinstance(task, NamedTask):
+            self._template = by_name(self._template)
 
     def using(self, **options: Unpack[Options]) -> Using[P, R]:
         """Return the task with more options."""
@@ -219,37 +278,64 @@ class Using(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         return (await self._aenqueue([self._new_job(args, kwargs)]))[0]
 
-    def enqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        return self._enqueue(self._new_jobs(calls))
+    def enqueue_many(self, calls: Iterable[Call], *, atomic: bool = True) -> list[JobHandle[R]]:
+        handles: list[JobHandle[R]] = []
+        batch = Batch(atomic)
+        with _counted(handles):
+            for call in calls:
+                if batch.add(self._from_call(call)):
+                    handles += self._enqueue(batch.take())
+            return handles + self._enqueue(batch.take())
 
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[JobHandle[R]]:
-        return await self._aenqueue(self._new_jobs(calls))
+    async def aenqueue_many(
+        self, calls: Iterable[Call] | AsyncIterable[Call], *, atomic: bool = True
+    ) -> list[JobHandle[R]]:
+        handles: list[JobHandle[R]] = []
+        batch = Batch(atomic)
+        with _counted(handles):
+            async for call in _each(calls):
+                if batch.add(self._from_call(call)):
+                    handles += await self._aenqueue(batch.take())
+            return handles + await self._aenqueue(batch.take())
 
     def _enqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
+        if not jobs:
+            return []
         app = self._task.app
         with nullcontext(jobs) if app.tracing is None else app.tracing.producing(jobs) as traced:
             if self._connection is not None:
-                return self._store_in_caller_thread(traced)
-            return app.call(lambda: self._store_many(traced))
+                handles = self._store_in_caller_thread(traced)
+            else:
+                handles = app.call(lambda: self._store_many(traced))
+        if app.runner is not None:
+            app.runner.run()
+        return handles
 
     async def _aenqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        tracing = self._task.app.tracing
-        if tracing is None:
-            return await self._store_many(jobs)
-        with tracing.producing(jobs) as traced:
-            return await self._store_many(traced)
+        if not jobs:
+            return []
+        app = self._task.app
+        if app.tracing is None:
+            handles = await self._store_many(jobs)
+        else:
+            with app.tracing.producing(jobs) as traced:
+                handles = await self._store_many(traced)
+        if app.runner is not None:
+            await app.runner.arun()
+        return handles
 
     def _new_job(self, args: Sequence[Any], kwargs: dict[str, Any]) -> NewJob:
         task = self._task
-        job = replace(self._template, payload=task.encode(args, kwargs))
+        try:
+            job = replace(self._template, payload=task.encode(args, kwargs))
+        except TypeError:
+            _refuse_options(task, kwargs)
+            raise
         if task.config.dedup and job.dedup_key is None:
             key = task.dedup_key(job.payload, args, kwargs)
             if key is not None:
                 job = replace(job, dedup_key=scoped(task.name, key))
         return job
-
-    def _new_jobs(self, calls: Iterable[Call]) -> list[NewJob]:
-        return [self._from_call(call) for call in calls]
 
     def _from_call(self, call: Call) -> NewJob:
         if isinstance(call, Bound):
@@ -274,21 +360,92 @@ class Using(Generic[P, R]):
         return self._handles(broker.enqueue_tx(jobs, self._connection))
 
     async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store on this event loop. Jobs in a caller's transaction emit no event: they may be rolled back."""
+        """Store on this event loop."""
         app = self._task.app
-        if app.runner is not None:
-            return self._handles([await app.runner(job) for job in jobs])
         broker = await app.opened()
         if self._connection is not None:
             return self._handles(await broker.enqueue_many(jobs, connection=self._connection))
-        stored = await broker.enqueue_many(jobs)
-        for job, enqueued in zip(jobs, stored, strict=True):
-            app.on_enqueued(job, enqueued)
-        return self._handles(stored)
+        return self._handles(await broker.enqueue_many(jobs))
 
     def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task
         return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
+
+
+class Batch:
+    """The jobs of one commit of ``enqueue_many``: all, or up to ``CHUNK`` jobs and ``BATCH_BYTES``."""
+
+    def __init__(self, atomic: bool) -> None:
+        self._atomic = atomic
+        self._jobs: list[NewJob] = []
+        self._bytes = 0
+
+    def add(self, job: NewJob) -> bool:
+        """Add a job. Return whether the batch is full, and must be stored before the next one."""
+        self._jobs.append(job)
+        if self._atomic:
+            if len(self._jobs) > BATCH:
+                raise ValueError(
+                    f"more than {BATCH:,} calls in one batch: pass atomic=False to store them in several "
+                    "commits, or fewer calls"
+                )
+            return False
+        self._bytes += len(job.payload)
+        return len(self._jobs) >= CHUNK or self._bytes >= BATCH_BYTES
+
+    def take(self) -> list[NewJob]:
+        """Return the jobs, and start the next batch."""
+        jobs, self._jobs, self._bytes = self._jobs, [], 0
+        return jobs
+
+
+@contextmanager
+def _counted(handles: list[JobHandle[R]]) -> Iterator[None]:
+    """Add the number of the calls that are stored to an error."""
+    try:
+        yield
+    except Exception as error:
+        if handles:
+            error.add_note(f"The first {len(handles):,} calls are stored.")
+        raise
+
+
+async def _each(calls: Iterable[Call] | AsyncIterable[Call]) -> AsyncIterator[Call]:
+    if isinstance(calls, AsyncIterable):
+        async for call in calls:
+            yield call
+    else:
+        for call in calls:
+            yield call
+
+
+def _refuse_options(task: Task[..., Any, Any] | NamedTask, kwargs: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for an option of ``using`` among the arguments of a call."""
+    parameters = set() if task.arguments is None else task.arguments.names
+    for given, value in kwargs.items():
+        option = _FOREIGN_OPTIONS.get(given, given)
+        if given not in parameters and option in Options.__annotations__:
+            raise TypeError(
+                f"{task.name}: {given}={shown(value)} is no argument of the task but an option of the job: "
+                f"write using({option}=...).enqueue(...)"
+            ) from None
+
+
+def no_attribute(task: object, name: str) -> AttributeError:
+    """Return the error for an unknown attribute. For a method of another library it has the remedy."""
+    remedy = (
+        ": write enqueue(...) or await aenqueue(...), and for options using(delay=5, queue=...).enqueue(...)"
+    )
+    return AttributeError(
+        f"{type(task).__name__!r} object has no attribute {name!r}{remedy * (name in _FOREIGN_METHODS)}",
+        name=name,
+        obj=task,
+    )
 
 
 def scoped(task: str, key: str) -> str:
@@ -382,4 +539,5 @@ def _first_is_context(function: Callable[..., Any]) -> bool:
     annotation = parameters[0].annotation
     if isinstance(annotation, str) or get_args(annotation):
         annotation = hints_of(function).get(parameters[0].name)
-    return annotation is Context or set(get_args(annotation)) == {Context, NoneType}
+    parts = get_args(annotation)  # Not a set: the metadata of an ``Annotated`` may be unhashable.
+    return annotation is Context or (len(parts) == 2 and Context in parts and NoneType in parts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import pytest
 
@@ -102,3 +103,17 @@ def test_a_context_that_is_not_first_is_refused_like_any_value(memory_app: App) 
 
     with pytest.raises(TypeError, match="ctx"):
         late.enqueue(1)  # type: ignore[call-arg]
+
+
+def test_a_first_annotation_with_unhashable_parts_is_no_context(memory_app: App) -> None:
+    @memory_app.task
+    def take(a: Annotated[int, {"unit": ["px"]}]) -> int:
+        return a
+
+    @memory_app.task
+    def call(back: Callable[[int], int] | None = None) -> bool:
+        return back is None
+
+    handles = take.enqueue(5), call.enqueue()
+    run(memory_app)
+    assert [handle.result() for handle in handles] == [5, True]

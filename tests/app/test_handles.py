@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -219,3 +220,81 @@ async def test_a_worker_in_the_same_loop_serves_a_waiter(app: App) -> None:
         assert await (await double.aenqueue(4)).aresult(timeout=20) == 8
         worker.stop()
         await asyncio.wait_for(working, 20)
+
+
+# A handle from an id.
+
+
+def test_a_task_and_an_app_return_the_handle_of_an_id(app: App) -> None:
+    @app.task
+    def make(day: date) -> Report:
+        return Report(day, (1, 2))
+
+    enqueued = make.enqueue(date(2026, 1, 2))
+    by_task, by_app = make.job(enqueued.id), app.job(UUID(enqueued.id))
+    assert (by_task.id, by_app.id, by_task.created) == (enqueued.id, enqueued.id, False)
+    assert by_task.status() is by_app.status() is JobState.PENDING
+    assert by_app.wait(timeout=0).status == "timed_out"
+    run(app)
+    assert by_task.result(timeout=0) == by_app.result(timeout=0) == Report(date(2026, 1, 2), (1, 2))
+    record = by_app.record()
+    assert record is not None
+    assert (record.id, record.state, record.attempts) == (enqueued.id, JobState.DONE, 1)
+
+
+async def test_the_handle_of_an_id_works_on_an_event_loop(keeping: App) -> None:
+    @keeping.task
+    async def never() -> int:
+        raise AssertionError
+
+    async with keeping:
+        handle = never.job((await never.aenqueue()).id.upper())
+        assert await handle.astatus() is JobState.PENDING
+        assert await handle.aprogress() is None
+        assert await handle.acancel() is CancelOutcome.REMOVED
+        record = await handle.arecord()
+        assert record is not None
+        assert record.state is JobState.CANCELLED
+
+
+def test_a_result_of_a_task_without_code_here_is_plain_json(app: App) -> None:
+    @app.task
+    def make(day: date) -> Report:
+        return Report(day, (1, 2))
+
+    enqueued = make.enqueue(date(2026, 1, 2))
+    run(app)
+    with App(app.url) as other:
+        assert other.job(enqueued.id).result(timeout=0) == {"day": "2026-01-02", "lines": [1, 2]}
+
+
+@pytest.mark.parametrize("id", ["00000000-0000-0000-0000-000000000001", "nonsense", ""])
+def test_the_handle_of_an_unknown_id_finds_no_job(app: App, id: str) -> None:
+    handle = app.job(id)
+    assert handle.id == id
+    assert (handle.status(), handle.progress(), handle.record()) == (None, None, None)
+    assert handle.cancel() is CancelOutcome.NOT_FOUND
+    assert handle.wait(timeout=5).status == "not_found"
+    assert list(handle.updates()) == []
+
+
+# Updates.
+
+
+def test_updates_in_synchronous_code_end_with_the_job(app: App) -> None:
+    @app.task
+    def report(ctx: Context) -> None:
+        ctx.progress(0.5, "half")
+
+    handle = report.enqueue()
+    updates = iter(handle.updates())
+    assert next(updates).state is JobState.PENDING
+    run(app)
+    assert [(update.state, update.progress) for update in updates] == [(JobState.DONE, (0.5, "half"))]
+    assert handle.progress() == (0.5, "half")
+    assert [update.state for update in handle.updates()] == [JobState.DONE]
+
+
+def test_updates_need_an_interval(app: App) -> None:
+    with pytest.raises(ValueError, match="interval=0: pass the seconds between two reads"):
+        app.job("").updates(interval=0)

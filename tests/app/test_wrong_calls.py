@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, BrokerConfig, JobState, PayloadTooLarge
+from dayjob import App, BrokerConfig, Job, JobState, PayloadTooLarge
 from tests.support.app_runs import job, jobs, run
 
 
@@ -145,3 +145,56 @@ def test_a_parameter_added_later_does_not_shift_the_arguments_after_it(memory_ap
 
     run(deployed)
     assert got == [(1, 0, (2, 3))]
+
+
+# Options, and the methods of other libraries.
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ("delay", "delay"),
+        ("queue", "queue"),
+        ("priority", "priority"),
+        ("countdown", "delay"),
+        ("eta", "run_at"),
+    ],
+)
+async def test_an_option_among_the_arguments_raises_with_the_place_for_it(
+    memory_app: App, given: str, option: str
+) -> None:
+    send = make(memory_app)
+    text = rf"send: {given}=5 is no argument .*: write using\({option}=...\).enqueue\(...\)"
+    for call in (send.bind, send.using(tenant="a").bind):
+        with pytest.raises(TypeError, match=text):
+            call("ada", **{given: 5})
+    with pytest.raises(TypeError, match=text):
+        await send.aenqueue("ada", **{given: 5})
+
+
+def test_an_option_of_a_raw_job_raises_with_the_place_for_it(memory_app: App) -> None:
+    @memory_app.handler(queue="raw", name="raw")
+    def raw(job: Job) -> None: ...
+
+    with pytest.raises(TypeError, match=r"raw: delay=5 is no argument .*using\(delay=...\)"):
+        raw.enqueue(b"data", delay=5)  # type: ignore[call-arg]
+
+
+def test_a_parameter_with_the_name_of_an_option_is_an_argument(memory_app: App) -> None:
+    @memory_app.task(name="send")
+    def send(delay: int) -> None: ...
+
+    with pytest.raises(TypeError, match="send: Expected `int`, got `str` in argument `delay`"):
+        send.enqueue(delay="soon")  # type: ignore[arg-type]
+    assert send.enqueue(delay=5).created
+
+
+@pytest.mark.parametrize("method", ["delay", "apply_async", "send", "kiq", "defer"])
+def test_a_method_of_another_library_raises_with_the_method_to_use(memory_app: App, method: str) -> None:
+    send = make(memory_app)
+    for task in (send, send.using(priority=1)):
+        with pytest.raises(AttributeError, match=rf"'{method}': write enqueue.*using\(delay=5, queue=...\)"):
+            getattr(task, method)("ada")
+        assert not hasattr(task, method)
+        with pytest.raises(AttributeError, match=r"has no attribute 'colour'$"):
+            _ = task.colour

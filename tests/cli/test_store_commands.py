@@ -73,8 +73,8 @@ def test_in_a_group_the_url_may_come_before_or_after_the_subcommand(
     assert CliRunner().invoke(main, given, env={"DAYJOB_URL": None}).exit_code == 0
 
 
-@pytest.mark.parametrize("option", [["-u", "URL"], ["--url", "URL"], ["--url=URL"], ["-uURL"]], ids=" ".join)
-@pytest.mark.parametrize("command", ["jobs", "queues", "queues list", "dead list", "doctor", "migrate"])
+@pytest.mark.parametrize("option", [["-u", "URL"], ["--url=URL"]], ids=" ".join)
+@pytest.mark.parametrize("command", ["jobs", "queues", "dead list", "migrate"])
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_the_url_option_may_come_before_or_after_the_command(
     store: Store, option: list[str], command: str, before: int
@@ -117,14 +117,20 @@ def test_queues_show_their_counts_and_can_be_paused(store: Store) -> None:
     assert store.json("queues")[0]["paused"] is False
 
 
-def test_dead_letters_are_listed_grouped_requeued_and_purged(store: Store) -> None:
+def test_dead_letters_are_listed_grouped_requeued_and_purged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = [store.enqueue("t", "-q", queue) for queue in ("a", "a", "b")]
     store.kill(*ids[:2], reason="ValueError: bad number 7")
     store.kill(ids[2], reason="ValueError: bad number 8")
     assert store.json("dead")["jobs"][0]["id"] == ids[2]
     [group] = store.json("dead", "--group")["groups"]
     assert (group["count"], group["queues"]) == (3, ["a", "b"])
-    assert "ValueError: bad number" in store.run("dead", "--group").output
+    assert "ValueError: bad number …" in store.run("dead", "--group").output
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = store.run("dead").output
+    assert "ValueError: bad number 7" in listed
+    assert "ValueError: bad number 8" in listed
     assert store.run("dead requeue", ids[2]).exit_code == 0
     assert store.run("dead requeue", ids[2]).exit_code == 1
     assert store.run("dead requeue", "-q", "a", input="n\n").exit_code == 1
@@ -281,6 +287,7 @@ def test_watch_refreshes_until_it_is_interrupted(
     store: Store, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     store.enqueue("t", "-q", "first")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes the output for a terminal.
     waits = 0
 
     async def wait(_: object, event: object, seconds: float | None) -> bool:
@@ -294,3 +301,5 @@ def test_watch_refreshes_until_it_is_interrupted(
     result = store.run(command, "--watch")
     assert result.exit_code == 130
     assert waits == 3
+    assert result.output.startswith("\x1b[?1049h")
+    assert result.output.count("\x1b[H") >= 3

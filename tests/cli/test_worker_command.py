@@ -20,11 +20,12 @@ from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
-from dayjob import Job, JobState, NewJob
+from dayjob import App, Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
-from dayjob.cli.worker.options import Address
+from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.restart_watcher import SourceFiles
 from dayjob.runtime.process import rss
 from dayjob.worker.job_log import SHORT_ID
@@ -223,19 +224,16 @@ def test_each_job_is_a_line_on_a_terminal_or_on_request(project: Project) -> Non
         return found
 
     assert logged(terminal=True)
-    assert logged("--log-jobs")
     assert logged("--log-jobs", "--processes", "2")
     assert not logged()
     assert not logged("--no-log-jobs", terminal=True)
 
 
-@pytest.mark.parametrize("host", ["", "127.0.0.1:", "0.0.0.0:", "[::1]:"])
-def test_metrics_are_served_on_the_given_address(project: Project, host: str) -> None:
+def test_metrics_are_served_on_the_given_address(project: Project) -> None:
     port = free_port()
-    worker = project.worker("jobs:app", "--metrics", f"{host}{port}")
+    worker = project.worker("jobs:app", "--metrics", f"0.0.0.0:{port}")
     worker.wait_for_output("started: queues")
-    shown = host.replace("0.0.0.0", "127.0.0.1") or "127.0.0.1:"
-    with urllib.request.urlopen(f"http://{shown}{port}/healthz", timeout=BOUND) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=BOUND) as reply:
         assert reply.status == 200
     assert worker.stop() == 0
 
@@ -245,6 +243,30 @@ def free_port() -> int:
         unused.bind(("127.0.0.1", 0))
         port: int = unused.getsockname()[1]
         return port
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("9100", Address("127.0.0.1", 9100)),
+        ("0.0.0.0:9100", Address("0.0.0.0", 9100)),
+        ("metrics.local:9100", Address("metrics.local", 9100)),
+        ("[::1]:9100", Address("::1", 9100)),
+    ],
+)
+def test_the_address_for_metrics_is_a_port_or_a_host_with_a_port(
+    monkeypatch: pytest.MonkeyPatch, given: str, address: Address
+) -> None:
+    options: list[WorkerOptions] = []
+
+    def run(given: WorkerOptions) -> int:
+        options.append(given)
+        return 0
+
+    monkeypatch.setattr(command, "run_worker", run)
+    monkeypatch.setattr(command, "configure", lambda *_: None)
+    assert CliRunner().invoke(main, ["worker", "jobs:app", "--metrics", given]).exit_code == 0
+    assert options[0].metrics == address
 
 
 @pytest.mark.parametrize("address", ["", ":", "0", "65536", "host", "host:", ":9100", "host:port"])
@@ -350,6 +372,24 @@ def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -
     finally:
         for name in set(sys.modules) - known:
             del sys.modules[name]
+
+
+def test_the_limits_of_threads_and_child_processes_reach_the_worker_and_its_children(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[WorkerOptions] = []
+
+    def run_worker(options: WorkerOptions) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr(command, "run_worker", run_worker)
+    assert invoke(project, monkeypatch, "jobs:app", "--threads", "3", "--pool-processes", "2").exit_code == 0
+    [options] = given
+    worker = process.make_worker(App("memory://"), replace(options, queues=("q",)))
+    assert (worker.threads, worker.pool_processes) == (3, 2)
+    child = " ".join(options.for_child(1, 5))
+    assert "--threads 3 --pool-processes 2" in child
 
 
 def test_every_option_has_a_help_text() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, CancelOutcome, InvalidState, Job, JobState, LeaseLost, NewJob
+from dayjob.duties.duties import MAX_BATCH
 from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
@@ -253,3 +254,14 @@ async def test_a_cancel_racing_with_a_claim_removes_the_job_or_reaches_the_claim
     else:
         assert outcome is CancelOutcome.REQUESTED
         await with_timeout(claimed[0].cancel_token.wait())
+
+
+async def test_many_jobs_are_cancelled_in_several_commits(broker: Broker) -> None:
+    claimed = await running(broker)
+    waiting = [each.id for each in await broker.enqueue_many([NewJob("q")] * (MAX_BATCH + 10))]
+    outcomes = await broker.cancel_many([waiting[0], claimed.id, "unknown", *waiting])
+    removed, requested, not_found = CancelOutcome.REMOVED, CancelOutcome.REQUESTED, CancelOutcome.NOT_FOUND
+    assert outcomes == [removed, requested, not_found, *[removed] * len(waiting)]
+    assert (await broker.stats("q")).pending == 0
+    assert await broker.cancel_many(waiting[:2]) == [not_found] * 2
+    assert await broker.cancel_many([]) == []

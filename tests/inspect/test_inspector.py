@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import Filter, Inspector, Redaction, dead, error_pattern, read_budget, search
+from dayjob.inspect import Filter, Inspector, Redaction, dead, error_line, error_pattern, search
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
@@ -197,7 +197,7 @@ async def test_a_search_stops_at_the_record_limit_and_continues_from_its_cursor(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "EXAMINED", 20)
-    monkeypatch.setattr(read_budget, "CHUNK", 10)
+    monkeypatch.setattr(search, "CHUNK", 10)
     needle = (await broker.enqueue("q", headers={"order": "needle"})).id
     await broker.enqueue_many([NewJob("q")] * 50)
     page = await inspector.page(Filter(text="needle"))
@@ -248,6 +248,15 @@ def test_the_pattern_of_a_traceback_is_its_last_line() -> None:
     assert error_pattern(None) == error_pattern("") == "no reason given"
 
 
+def test_the_line_of_an_error_is_as_it_was_raised() -> None:
+    assert (
+        error_line("ValueError: order 7 of 'x7' failed\n\nTraceback") == "ValueError: order 7 of 'x7' failed"
+    )
+    assert error_line("Traceback (most recent call last):\n  File x\nValueError: 1") == "ValueError: 1"
+    assert error_line("x" * 1000) == "x" * 300
+    assert error_line(None) == "no reason given"
+
+
 async def test_workers_come_with_their_running_jobs(broker: Broker, inspector: Inspector) -> None:
     await broker.register(MEMBER)
     await broker.enqueue("q")
@@ -293,3 +302,60 @@ def test_the_redaction_pattern_is_configurable() -> None:
 )
 def test_payloads_that_are_not_json_are_shown_as_text_or_hex(data: bytes, shown: object) -> None:
     assert Inspector(Broker("memory://")).content(data) == shown
+
+
+# All jobs of a filter.
+
+
+async def pages(inspector: Inspector, filter: Filter, most: int | None = None) -> list[list[str]]:
+    return [[job.id for job in page] async for page in inspector.unfinished(filter, most=most)]
+
+
+async def test_all_unfinished_jobs_of_a_filter_are_found_in_pages_of_bounded_size(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FIRST_CHUNK", 3)
+    monkeypatch.setattr(search, "CHUNK", 3)
+    running = (await broker.enqueue("q", task="t")).id
+    await broker.claim("q")
+    jobs = [NewJob("q", task="t" if number % 2 else "other") for number in range(10)]
+    pending = [each.id for each in await broker.enqueue_many(jobs)]
+    scheduled = (await broker.enqueue("q", task="t", delay=60)).id
+    await broker.enqueue("else", task="t")
+    found = await pages(inspector, Filter(queue="q"))
+    assert [id for page in found for id in page] == [scheduled, *pending, running]
+    assert max(map(len, found)) == 3
+    assert await inspector.count(Filter(queue="q")) == 12
+    wanted = Filter(queue="q", task="t")
+    assert [id for page in await pages(inspector, wanted) for id in page] == [
+        scheduled, *pending[1::2], running,
+    ]  # fmt: skip
+    assert await inspector.count(wanted) == 7
+    assert await inspector.count(Filter(queue="q", state=JobState.SCHEDULED)) == 1
+    assert sum(map(len, await pages(inspector, Filter(queue="q"), most=4))) == 1 + 4 + 1
+
+
+async def test_large_jobs_are_read_in_small_pages(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "EXAMINED_BYTES", 64_000)
+    await broker.enqueue_many([NewJob("q", bytes(1000))] * 120)
+    found = await pages(inspector, Filter(queue="q"))
+    assert sum(map(len, found)) == 120
+    assert max(map(len, found[1:])) <= 8
+
+
+async def test_the_jobs_of_a_filter_are_cancelled_with_progress(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FIRST_CHUNK", 4)
+    monkeypatch.setattr(search, "CHUNK", 4)
+    await broker.enqueue_many([NewJob("q", b'{"user": %d}' % (number % 2), task="t") for number in range(20)])
+    await broker.claim("q")
+    progress: list[int] = []
+    done = await inspector.cancel(Filter(arguments=(("user", "0"),)), on_progress=progress.append)
+    assert (done.removed, done.requested) == (9, 1)
+    assert progress == sorted(progress)
+    assert progress[-1] == 10
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.running, stats.cancelled) == (10, 1, 9)

@@ -23,7 +23,7 @@ from dayjob.runtime.clock import SYSTEM
 Role = Callable[..., Awaitable[None]]
 T = TypeVar("T")
 
-BOUND = 30.0
+BOUND = 90.0
 """Seconds after which a wait fails."""
 
 ROOT = Path(__file__).parents[2]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, assert_type
+from uuid import UUID
 
 from dayjob import (
     HIGH,
@@ -22,6 +23,7 @@ from dayjob import (
     Worker,
     current,
 )
+from dayjob.testing import EnqueuedCall, ManualClock, assert_enqueued, drain, eager, enqueued, sandbox
 
 
 async def logged(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
@@ -66,7 +68,7 @@ async def send_email(ctx: Context, to: str, subject: str = "") -> str:
 @app.task(retry=lambda attempt, error: attempt * 2.0, dedup="settled", cancel="interrupt")
 def resize(ctx: Context, path: str, /, *sizes: int, **options: bool) -> None:
     ctx.progress(0.5, "half")
-    ctx.then(double.bind(2), kv={b"k": b"v"})
+    assert_type(ctx.then(double.bind(2), kv={b"k": b"v"}), list[str])
     current().log.info("resized")
 
 
@@ -101,6 +103,19 @@ def raw(job: Job) -> None: ...
 def seen(event: object) -> None: ...
 
 
+async def several() -> AsyncGenerator[tuple[int]]:
+    yield (1,)
+
+
+@contextmanager
+def testing() -> Generator[None]:
+    with sandbox(app, ManualClock()), eager(app, raises=False):
+        assert_type(drain(app, scheduled=True, raises=False), int)
+        assert_type(assert_enqueued(send_email, "ada", subject="hi"), Job)
+        assert_type(enqueued(double), list[EnqueuedCall])
+        yield
+
+
 def synchronous() -> None:
     assert_type(double.enqueue(2), JobHandle[int])
     assert_type(double.enqueue(value=2).result(), int)
@@ -126,6 +141,15 @@ def synchronous() -> None:
     assert_type(anything.enqueue(5), JobHandle[int])
     assert_type(anything.enqueue(value=5).result(), int)
     assert_type(objects.enqueue("x", other=5).result(), int)
+    assert_type(double.enqueue_many(((n,) for n in range(3)), atomic=False), list[JobHandle[int]])
+    assert_type(double.job("id"), JobHandle[int])
+    assert_type(fetch.job(UUID(int=1)).result(timeout=5), bytes)
+    assert_type(app.job("id"), JobHandle[Any])
+    assert_type(double.job("id").record(), Job | None)
+    assert_type(double.job("id").progress(), tuple[float, str] | None)
+    for update in double.job("id").updates(interval=1):
+        assert_type(update, Job)
+    assert_type(app.send("shop.mail", {"to": "ada"}, queue="email", delay=5), JobHandle[Any])
     with app:
         double.bind(1)
 
@@ -139,5 +163,12 @@ async def asynchronous() -> None:
     assert_type(await (await double.using(delay=1).aenqueue(2)).astatus(), JobState | None)
     assert_type(await (await double.aenqueue(2)).acancel(), CancelOutcome)
     assert_type(await (await double.aenqueue(2)).await_end(5), Waited)
+    assert_type(await double.job("id").aresult(), int)
+    assert_type(await double.job("id").arecord(), Job | None)
+    assert_type(await double.job("id").aprogress(), tuple[float, str] | None)
+    async for update in double.job("id").updates():
+        assert_type(update, Job)
+    assert_type(await app.asend("shop.mail"), JobHandle[Any])
+    assert_type(await double.aenqueue_many(several(), atomic=False), list[JobHandle[int]])
     async with app:
         await Worker(app, queues=("default", "email")).run_until_idle()

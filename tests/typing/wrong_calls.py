@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dayjob import App, Context
+from dayjob.testing import assert_enqueued
 
 app = App("memory://")
 
@@ -51,6 +52,15 @@ def synchronous() -> None:
     send_email.enqueue("ada", body="hi")  # wrong
     text: str = double.enqueue(2).result()  # wrong
     double(2).enqueue()  # wrong
+    double.delay(2)  # wrong
+    double.apply_async((2,))  # wrong
+    double.enqueue(2, delay=5)  # wrong
+    text = double.job("id").result()  # wrong
+    double.job(5)  # wrong
+    app.send("shop.mail", colour="red")  # wrong
+    app.send("shop.mail", ["ada"])  # wrong
+    assert_enqueued(double, "2")  # wrong
+    assert_enqueued(send_email, "ada", body="hi")  # wrong
     print(text)
 
 

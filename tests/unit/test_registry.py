@@ -60,6 +60,31 @@ def test_a_scheme_is_case_insensitive(url: str) -> None:
     assert parse(url).parts.scheme == "sqlite"
 
 
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("postgres://host/db", "postgres"),
+        ("postgresql+asyncpg://host/db", "postgresql"),
+        ("postgresql+psycopg://host/db?schema=jobs", "postgresql"),
+        ("Postgres+Asyncpg://host/db", "postgres"),
+        ("sqlite+aiosqlite:///jobs.db", "sqlite"),
+    ],
+)
+def test_the_driver_in_a_url_of_sqlalchemy_is_ignored(url: str, scheme: str) -> None:
+    assert parse(url).parts.scheme == scheme
+    assert type(create_engine(url, SYSTEM)) is type(
+        create_engine(f"{scheme}://{url.partition('://')[2]}", SYSTEM)
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["redis+x://host", "postgresql+://host", "mysql+aiomysql://host", "+asyncpg://h"]
+)
+def test_a_driver_of_another_engine_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="names no known engine"):
+        parse(url)
+
+
 def test_a_missing_driver_raises_with_the_extra_to_install(engine_module: Any) -> None:
     engine_module("import no_such_driver", extra="fancy")
     with pytest.raises(ConfigError) as refusal:

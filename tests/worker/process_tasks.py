@@ -121,14 +121,15 @@ def fail_in_scope(wait: bool = False) -> None:
 
 
 @app.task(pool="process")
-def lead(ctx: Context, ok: bool) -> None:
-    ctx.then(
+def lead(ctx: Context, ok: bool) -> list[str]:
+    ids = ctx.then(
         pid.bind(),
         pid.using(delay=timedelta(hours=1), expires=timedelta(hours=2)).bind(),
         kv={b"led": b"\xff"},
     )
     if not ok:
         raise ValueError("not now")
+    return ids
 
 
 @app.task(pool="process")

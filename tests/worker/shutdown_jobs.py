@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+from contextlib import suppress
 
 from dayjob.app import App
 from dayjob.context import Context
@@ -51,6 +52,14 @@ def build(url: str) -> App:
         """Await a thread that never ends."""
         log_event("started", ctx)
         await asyncio.to_thread(threading.Event().wait)
+
+    @app.task(name="stubborn")
+    async def stubborn(ctx: Context) -> None:
+        """Suppress each cancellation."""
+        log_event("started", ctx)
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
 
     @app.task(name="littering")
     async def littering(ctx: Context) -> None:

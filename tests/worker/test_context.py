@@ -54,6 +54,28 @@ async def test_follow_ups_and_values_commit_with_success(app: App, outside: Brok
     assert [await outside.kv_get(key) for key in (b"a", b"b")] == [b"1", b"2"]
 
 
+async def test_then_returns_the_ids_of_the_jobs_that_it_will_enqueue(app: App, outside: Broker) -> None:
+    given = "0191e0a0-0000-7000-8000-000000000001"
+
+    @app.task
+    async def second(n: int) -> int:
+        return n
+
+    @app.task
+    async def first(ctx: Context) -> list[str]:
+        ids = ctx.then(second.bind(1), second.using(id=given.upper()).bind(2))
+        assert ctx.then(kv={b"k": b"v"}) == []
+        bound = second.bind(3)
+        return ids + ctx.then(bound, bound)
+
+    handle = await first.aenqueue()
+    await run_until_idle(app)
+    ids = await handle.aresult()
+    assert ids[1] == given
+    assert [await second.job(id).aresult(timeout=0) for id in ids] == [1, 2, 3, 3]
+    assert (await outside.stats("default")).done == 5
+
+
 @pytest.mark.parametrize(
     "error",
     [ValueError(), DeadLetter("no"), Snooze(60), SystemExit()],

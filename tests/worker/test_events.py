@@ -55,7 +55,7 @@ async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -
     await with_timeout(worker.run_until_idle())
     running, pending, dead, done = JobState.RUNNING, JobState.PENDING, JobState.DEAD, JobState.DONE
     started = ("job.started", pending, running)
-    first_events = [("job.enqueued", None, None), started]
+    first_events = [("job.enqueued", None, pending), started]
     assert events_of(seen, handles["return"].id) == [*first_events, ("job.succeeded", running, done)]
     assert events_of(seen, handles["fail"].id) == [
         *first_events,

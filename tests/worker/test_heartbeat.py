@@ -10,12 +10,14 @@ from datetime import timedelta
 
 import pytest
 
-from dayjob import App, Broker, Context, Job, JobState
+from dayjob import App, Broker, BrokerConfig, Context, JobState
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
 from tests.support.workers import (
     BOUND,
+    KEEP_ALL,
+    MakeApp,
     OpenBroker,
     first_run_waits,
     pause,
@@ -113,29 +115,22 @@ async def test_jobs_that_have_not_begun_behind_a_blocked_loop_are_released_for_o
 
 @pytest.mark.slow
 async def test_leases_of_long_jobs_and_of_the_jobs_waiting_behind_them_are_renewed(
-    app: App, outside: Broker
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = 0
-    finish = asyncio.Event()
+    monkeypatch.setattr("dayjob.worker.worker.MAX_WAIT", 60.0)
+    started: list[int] = []
+    finish = threading.Event()
 
     @app.task
-    async def work(waits: bool) -> None:
-        nonlocal started
-        started += 1
-        if waits:
-            await finish.wait()
+    def work(number: int) -> None:
+        started.append(number)
+        finish.wait(BOUND)
 
-    await work.aenqueue_many([(False,)] * 200 + [(True,)] * 8)
-    async with working(app, concurrency=4, lease=LEASE) as worker:
-        await until(lambda: started == 204)
-        held: list[Job] = []
-
-        async def some_wait() -> bool:
-            stats = await outside.stats("default")
-            held[:] = await outside.jobs(state="running")
-            return stats.done == 200 and len(held) > 4
-
-        await until(some_wait)
+    await work.aenqueue_many([(number,) for number in range(8)])
+    async with working(app, threads=4, lease=LEASE) as worker:
+        await until(lambda: len(started) == 4)
+        held = await outside.jobs(state="running")
+        assert len(held) == 8
 
         async def all_moved_on() -> bool:
             later = {job.id: job for job in await outside.jobs(state="running")}
@@ -148,8 +143,8 @@ async def test_leases_of_long_jobs_and_of_the_jobs_waiting_behind_them_are_renew
 
         await until(all_moved_on)
         finish.set()
-        await until(lambda: started == 208)
-    assert (await outside.stats("default")).done == 208
+        await until(lambda: worker.done == 8)
+    assert (await outside.stats("default")).done == 8
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -178,33 +173,32 @@ async def test_a_run_that_lost_its_lease_is_signalled_and_its_outcome_refused(
 
 
 @pytest.mark.slow
-async def test_a_claim_lost_before_its_run_started_is_not_run(app: App, outside: Broker) -> None:
-    finish = asyncio.Event()
-    started = 0
+async def test_a_claim_lost_before_its_run_started_is_not_run(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.worker.MAX_WAIT", 60.0)
+    started, finish = threading.Event(), threading.Event()
     late: list[int] = []
 
     @app.task
-    async def work(waits: bool) -> None:
-        nonlocal started
-        started += 1
-        if waits:
-            await finish.wait()
+    def work() -> None:
+        started.set()
+        finish.wait(BOUND)
 
     @app.task(queue="behind")
     def last(ctx: Context) -> None:
         late.append(ctx.epoch)
 
-    await work.aenqueue_many([(False,)] * 100 + [(True,)] * 2)
+    await work.aenqueue()
     handle = await last.aenqueue()
-    async with working(app, queues=("default", "behind"), concurrency=2, lease=1):
-        await until(lambda: started == 102)
+    async with working(app, queues=("default", "behind"), threads=1, lease=1):
+        await until(started.is_set)
         await until(lambda: _running(outside, handle.id))
-        assert late == []
         job = (await outside.jobs(queue="behind"))[0]
         await outside.dead_letter(job, "taken away")
         await pause(1.0)
         finish.set()
-        await until(lambda: _done(outside, 102))
+        await until(lambda: _done(outside, 1))
     assert late == []
     job = await record(outside, handle.id)
     assert (job.state, job.attempts, job.last_error) == (JobState.DEAD, 1, "taken away")
@@ -238,3 +232,36 @@ async def test_a_renewal_reports_a_cancel_request(
         await outside.cancel(handle.id)
         await with_timeout(handle.await_end())
     assert await handle.astatus() is JobState.CANCELLED
+
+
+@pytest.mark.slow
+async def test_heartbeats_continue_while_cpu_bound_handlers_use_all_threads(
+    make_app: MakeApp, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.registration.ALONE_INTERVAL", 0.3)
+    app = make_app(config=BrokerConfig(dead_after=1, retention=KEEP_ALL))
+    finish = threading.Event()
+    running: set[int] = set()
+
+    @app.task
+    def burn(number: int) -> None:
+        running.add(number)
+        deadline = SYSTEM.elapsed() + BOUND
+        while not finish.is_set() and SYSTEM.elapsed() < deadline:
+            sum(range(1000))
+
+    await burn.aenqueue_many([(number,) for number in range(20)])
+    async with working(app, threads=10) as worker:
+        try:
+            await until(lambda: len(running) == 10)
+            seen: set[tuple[str, int]] = set()
+
+            async def three_more_heartbeats() -> bool:
+                seen.update((info.id, info.seen_us) for info in await outside.workers())
+                return len(seen) > 3
+
+            await until(three_more_heartbeats)
+            assert len(running) == 10
+            assert {id for id, _ in seen} == {worker.id}, "it was not declared dead"
+        finally:
+            finish.set()

@@ -14,6 +14,7 @@ import pytest
 from dayjob import App, Context
 from dayjob.runtime.clock import yield_to_loop
 from dayjob.worker import garbage
+from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.thread_pool import ThreadPool
 from tests.support.workers import MakeApp, run_until_idle, until
 
@@ -63,7 +64,7 @@ class Large:
 
 
 async def test_an_idle_thread_keeps_no_result() -> None:
-    threads = ThreadPool("test")
+    threads = ThreadPool("test", PoolLimit(1))
     kept = ref(await threads.run(Large))
     await until(lambda: kept() is None)
     threads.close()

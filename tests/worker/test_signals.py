@@ -125,8 +125,8 @@ def test_another_worker_claims_released_jobs_at_once(scene: Scene) -> None:
     assert now == [(JobState.RUNNING, 1, "second-")] * 2
 
 
-@pytest.mark.parametrize("task", ["stuck", "leaning"])
-def test_threads_that_never_end_do_not_delay_the_exit(scene: Scene, task: str) -> None:
+@pytest.mark.parametrize("task", ["stuck", "leaning", "stubborn"])
+def test_handlers_that_never_end_do_not_delay_the_exit(scene: Scene, task: str) -> None:
     ids = scene.enqueue(task, 40)
     worker = scene.worker("--shutdown-timeout", "0.5")
     scene.until_logged("started", 40)

@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import Sample
-from dayjob.broker.session import Session, Unit, not_open
+from dayjob.broker.session import OnEnqueued, Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
 from dayjob.broker.worker_registry import Member
 from dayjob.duties import OnEnded
@@ -55,7 +55,7 @@ from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime import process
-from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
 _log = logging.getLogger("dayjob.broker")
@@ -72,8 +72,10 @@ class Broker:
     ``async with Broker("sqlite:///jobs.db") as broker:`` opens and closes it. It belongs to the process
     and the event loop that opened it.
 
-    ``on_ended`` is called with the jobs that this broker ended without a worker: their lease expired, their
-    worker is gone, they expired, or their record is corrupt. The log has a line for each, too.
+    ``on_ended`` is called with the jobs whose state this broker changed without a worker: the lease expired,
+    the worker is gone, the job expired, its record is corrupt, it was cancelled before it started, or it was
+    requeued. The log has a line for each, too. ``on_enqueued`` is called with the jobs that it stored: for a
+    caller, for a schedule or as follow-ups, but not in a transaction of the caller, which may roll back.
     """
 
     def __init__(
@@ -83,16 +85,19 @@ class Broker:
         config: BrokerConfig | None = None,
         clock: Clock | None = None,
         on_ended: OnEnded | None = None,
+        on_enqueued: OnEnqueued | None = None,
     ) -> None:
         if config is not None and not isinstance(config, BrokerConfig):
             raise ConfigError(f"config={config!r} is a {type(config).__name__}: pass a BrokerConfig")
         self.config = config or BrokerConfig()
         self.url = absolute(url)
         self._on_ended = on_ended
+        self._on_enqueued = on_enqueued
         self._clock = clock
-        self._engine = create_engine(self.url, clock or SYSTEM)
+        self._engine = create_engine(self.url, clock)
         self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
+        self._engine.retention = self._policies.retention
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
         self._opening = asyncio.Lock()
@@ -109,7 +114,7 @@ class Broker:
             await self._engine.open()
             self._opened = Session(
                 self._shown_url, self._engine, self.config, self._validator, self._claims, self._clock,
-                self._on_ended,
+                self._on_ended, self._on_enqueued,
             )  # fmt: skip
             if self.config.duties:
                 self._opened.start_duties()
@@ -182,14 +187,14 @@ class Broker:
         session = self._session
         unit = (self._validator.insertion(job),)
         if connection is not None:
-            return (await self._engine.insert_tx(connection, unit, self._now()))[0]
+            return (await self._engine.insert_tx(connection, unit))[0]
         return (await session.enqueue(unit))[0]
 
     def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
         if is_asynchronous(connection):
             raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
-        work = self._engine.insert_tx(connection, self._unit(jobs), self._now())
+        work = self._engine.insert_tx(connection, self._unit(jobs))
         try:
             work.send(None)
         except StopIteration as stop:
@@ -205,16 +210,13 @@ class Broker:
         if not unit:
             return []
         if connection is not None:
-            return await self._engine.insert_tx(connection, unit, self._now())
+            return await self._engine.insert_tx(connection, unit)
         return await session.enqueue(unit)
 
     def _unit(self, jobs: Sequence[NewJob]) -> Unit:
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
         return tuple(self._validator.insertion(job) for job in jobs)
-
-    def _now(self) -> int | None:
-        return None if self._clock is None else self._clock.now()
 
     # Claim.
 
@@ -427,7 +429,7 @@ class Broker:
         """Return the number of jobs of the queue by state; zeros for an unknown queue."""
         storage = self._session.storage
         check_queue(queue)
-        return (await storage.read(partial(self._engine.stats, [queue]))).get(queue, QueueStats())
+        return (await storage.read(self._engine.stats)).get(queue, QueueStats())
 
     async def all_stats(self) -> dict[str, QueueStats]:
         """Return ``stats`` of every queue ever used, by name."""
@@ -473,10 +475,12 @@ class Broker:
 
     async def requeue_many(self, ids: Sequence[str], *, on_progress: OnProgress | None = None) -> int:
         """``requeue`` of many. Return how many were dead jobs."""
-        storage = self._session.storage
+        session = self._session
 
         async def requeue(keys: Sequence[bytes]) -> int:
-            return sum(await storage.write(partial(self._engine.requeue, keys, self._now())))
+            requeued = await session.storage.write(partial(self._engine.requeue, keys))
+            session.report_ended()
+            return sum(requeued)
 
         return await _in_chunks(_keys(ids), requeue, on_progress)
 
@@ -493,12 +497,14 @@ class Broker:
 
     async def requeue_dead(self, queue: str, *, on_progress: OnProgress | None = None) -> int:
         """Requeue the jobs of the queue that are dead now. Return their number."""
-        storage = self._session.storage
-        return await _up_to(
-            (await self.stats(queue)).dead,
-            lambda limit: storage.write(partial(self._engine.requeue_dead, queue, limit, self._now())),
-            on_progress,
-        )
+        session = self._session
+
+        async def requeue(limit: int) -> int:
+            number = await session.storage.write(partial(self._engine.requeue_dead, queue, limit))
+            session.report_ended()
+            return number
+
+        return await _up_to((await self.stats(queue)).dead, requeue, on_progress)
 
     async def purge_dead(self, queue: str | None = None, *, on_progress: OnProgress | None = None) -> int:
         """Remove the jobs that are dead now, of one queue or of all. Return their number."""
@@ -524,7 +530,7 @@ class Broker:
         if key is None:
             return False
         change = Reschedule(key, instant, priority)
-        return (await storage.write(partial(self._engine.reschedule, [change], self._now())))[0]
+        return (await storage.write(partial(self._engine.reschedule, [change])))[0]
 
     async def rerun(self, id: str) -> Enqueued:
         """Enqueue a copy of a finished job, which must still be kept."""
@@ -550,7 +556,7 @@ class Broker:
         total = 0
         after: bytes | None = None
         while True:
-            sweep = partial(self._engine.sweep_finished, state, age, after, MAX_BATCH, self._now())
+            sweep = partial(self._engine.sweep_finished, state, age, after, MAX_BATCH)
             removed, after = await storage.write(sweep)
             total += removed
             if after is None:
@@ -699,7 +705,7 @@ class Broker:
 
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over. Return their number."""
-        return await self._session.sweep.sweep(self._now())
+        return await self._session.sweep.sweep()
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims that have a cancel request."""

@@ -84,8 +84,11 @@ class Schedules:
         validator: Validator,
         worker_registry: WorkerRegistry,
         clock: Clock,
+        on_enqueued: Callable[[Sequence[Insertion]], None],
     ) -> None:
+        """``on_enqueued`` gets the jobs of due times, after their commit."""
         self._storage = storage
+        self._on_enqueued = on_enqueued
         self._validator = validator
         self._worker_registry = worker_registry
         self._clock = clock
@@ -195,19 +198,23 @@ class Schedules:
         self, due: Mapping[str, Stored], writes: list[DocumentWrite], jobs: list[Insertion]
     ) -> None:
         try:
-            await self._storage.compare_and_set(writes, jobs)
+            await self._write(writes, jobs)
         except Contended:
             keyed = {write.name for write in writes if _dedup_key(due[write.name]) is not None}
             if not keyed:
                 raise
             self._alone |= keyed
 
+    async def _write(self, writes: list[DocumentWrite], jobs: list[Insertion]) -> None:
+        if await self._storage.compare_and_set(writes, jobs) and jobs:
+            self._on_enqueued(jobs)
+
     async def _fire_alone(self, id: str, stored: Stored, workers: LiveWorkers, now: int) -> bool:
         """Return whether no other client holds it up. If one does, store that as its problem."""
         writes, jobs = self._plan({id: stored}, workers, now)
         if writes:
             try:
-                await self._storage.compare_and_set(writes, jobs)
+                await self._write(writes, jobs)
             except Contended:
                 assert stored.schedule is not None
                 problem = f"an open transaction of another client holds its dedup key {_dedup_key(stored)!r}"

@@ -52,13 +52,16 @@ from dayjob.engines.base import (
 from dayjob.errors import Closed, DayjobError, EngineUnavailable
 from dayjob.model.config import BrokerConfig
 from dayjob.model.durations import SECOND, Duration, to_micros
-from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited, id_text
+from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import CANCEL, Topic, job_topic
 
 _log = logging.getLogger("dayjob.broker")
+
+OnEnqueued = Callable[[Sequence[Insertion]], None]
+"""Gets the jobs that were stored."""
 
 Unit = tuple[Insertion, ...]
 """Jobs that are stored all or none."""
@@ -80,6 +83,7 @@ class Session:
         claims: HeldClaims,
         clock: Clock | None,
         on_ended: OnEnded | None,
+        on_enqueued: OnEnqueued | None,
     ) -> None:
         self._url = url
         self.loop = asyncio.get_running_loop()
@@ -89,14 +93,16 @@ class Session:
         self.clock = clock or SYSTEM
         self.storage = RetryingStorage(engine, clock)
         self._validator = validator
-        self._retention = validator.policies.retention
         self.claims = claims
         self._ended = EndedJobs(on_ended)
+        self._on_enqueued = on_enqueued
         self.waiting_claims = WaitingClaims()
         self._background: set[asyncio.Task[Any]] = set()
         self._prepare_batchers()
         self.worker_registry = WorkerRegistry(self.storage, self.clock)
-        self.schedules = Schedules(self.storage, validator, self.worker_registry, self.clock)
+        self.schedules = Schedules(
+            self.storage, validator, self.worker_registry, self.clock, self._report_enqueued
+        )
         self.history = History(self.storage)
         self.election = LeaderElection(self.storage, self.clock)
         self._prepare_duties(config)
@@ -105,24 +111,16 @@ class Session:
         timeout = self.engine.timeout
         # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
         # so that other jobs do not wait.
-        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, timeout=timeout, weigh=insertions_weight
-        )
-        self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, timeout=timeout, weigh=insertions_weight
-        )
+        self._inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
+        self._keyed_inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
         self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
             self._claim,
             timeout=timeout,
             weigh=lambda request: (request.limit, 0),
             undelivered=self._give_back,
         )
-        self._settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, timeout=timeout, weigh=ops_weight
-        )
-        self._keyed_settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, timeout=timeout, weigh=ops_weight
-        )
+        self._settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
+        self._keyed_settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
         self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
@@ -139,14 +137,12 @@ class Session:
         def seconds(interval: Duration, name: str = "interval") -> float:
             return to_micros(interval, name) / SECOND
 
-        storage, retention, ended = self.storage, self._retention, self._ended
+        storage, ended = self.storage, self._ended
         self.lead = Lead(self.election, self.engine.signals)
-        self.promote = Promote(storage, retention, ended, seconds(config.promote_interval))
+        self.promote = Promote(storage, ended, seconds(config.promote_interval))
         longest_lease = max(seconds(queue.lease) for queue in (config.default, *config.queues.values()))
-        self.reap = Reap(storage, retention, ended, seconds(config.reap_interval), self.clock, longest_lease)
-        self.reclaim = Reclaim(
-            storage, self.worker_registry, retention, ended, seconds(config.dead_after, "dead_after")
-        )
+        self.reap = Reap(storage, ended, seconds(config.reap_interval), self.clock, longest_lease)
+        self.reclaim = Reclaim(storage, self.worker_registry, ended, seconds(config.dead_after, "dead_after"))
         self.sweep = Sweep(storage, seconds(config.sweep_interval))
         self.watch_cancels = WatchCancels(storage, self.claims)
         self._watch = self._service(self.watch_cancels)
@@ -252,7 +248,7 @@ class Session:
         """
         deadline = self.clock.elapsed() + seconds
         with self.engine.signals.listen(topics) as event:
-            waiting = WaitingClaim(event, self._hold_one, self._give_back)
+            waiting = WaitingClaim(event, lambda job: self.claims.hold((job,)), self._give_back)
             if refreshed is None and len(request.queues) == 1:
                 request = replace(request, waiting=waiting)
             try:
@@ -307,7 +303,9 @@ class Session:
         if self.waiting_claims.by_queue and (claims := self.waiting_claims.begin_handoff(jobs)):
             enqueued = await self._insert_and_claim(jobs, claims)
         else:
-            enqueued = await self.storage.write(partial(self.engine.insert, jobs, self.storage.now()))
+            enqueued = await self.storage.write(partial(self.engine.insert, jobs))
+        if self._on_enqueued is not None:
+            self._report_enqueued([job for job, each in zip(jobs, enqueued, strict=True) if each.created])
         return _split(enqueued, units)
 
     async def _insert_and_claim(self, jobs: list[Insertion], claims: list[WaitingClaim]) -> list[Enqueued]:
@@ -317,14 +315,13 @@ class Session:
         checks = self.claims.checks
         try:
             enqueued, claimed = await self.storage.write(
-                partial(self.engine.insert_and_claim, jobs, requests, self.storage.now())
+                partial(self.engine.insert_and_claim, jobs, requests)
             )
         finally:
             for claim, found in zip(claims, claimed, strict=True):
                 self._hold(found, checks)
                 self.waiting_claims.end_handoff(claim, found)
-            if self.engine.quarantined:
-                self._report_quarantined()
+            self.report_ended()
         return enqueued
 
     async def _claim(self, requests: list[ClaimRequest]) -> list[list[Job]]:
@@ -332,8 +329,7 @@ class Session:
         checks = self.claims.checks
         await self._release_lost_claims()
         claimed = await self.storage.claim(requests)
-        if self.engine.quarantined:
-            self._report_quarantined()
+        self.report_ended()
         for jobs in claimed:
             self._hold(jobs, checks)
         return claimed
@@ -343,9 +339,24 @@ class Session:
         if self.storage.unconfirmed_claims and (lost := await self.storage.lost_claims()):
             await self._release(lost)
 
-    def _report_quarantined(self) -> None:
-        quarantined = self.engine.quarantined
-        self._ended.report([quarantined.popleft() for _ in range(len(quarantined))])
+    def report_ended(self) -> None:
+        """Report the jobs that calls of the engine have ended besides their replies."""
+        ended = self.engine.ended
+        if ended:
+            self._ended.report([ended.popleft() for _ in range(len(ended))])
+
+    def _report_enqueued(self, jobs: Sequence[Insertion]) -> None:
+        """Report the jobs that a call stored. Those that it skipped are left out."""
+        skipped = self.engine.skipped
+        if skipped:
+            stored = [job for job in jobs if job.key not in skipped]
+            skipped.difference_update(job.key for job in jobs)
+            jobs = stored
+        if jobs and self._on_enqueued is not None:
+            try:
+                self._on_enqueued(jobs)
+            except Exception:
+                _log.exception("the callback %r failed on %d new jobs", self._on_enqueued, len(jobs))
 
     def _hold(self, jobs: list[Job], checks: int) -> None:
         """Watch new claims. Read the cancel requests again if a read ended while the reply was under way."""
@@ -353,26 +364,25 @@ class Session:
         if jobs and self.claims.checks != checks:
             self.engine.signals.publish([CANCEL])
 
-    def _hold_one(self, job: Job) -> None:
-        self.claims.hold((job,))
-
     async def _settle(self, units: list[Ops]) -> list[list[JobState | None]]:
-        return _split(await self.storage.settle(list(chain.from_iterable(units))), units)
+        ops = list(chain.from_iterable(units))
+        states = await self.storage.settle(ops)
+        if self._on_enqueued is not None or self.engine.skipped:
+            for op, state in zip(ops, states, strict=True):
+                if op.insert and state is not None:
+                    self._report_enqueued(op.insert)
+        return _split(states, units)
 
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
-        return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
+        return await self.storage.write(partial(self.engine.renew, renewals))
 
     async def cancel_all(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
-        outcomes = await self.storage.write(
-            partial(self.engine.cancel, keys, self._retention, self.storage.now())
-        )
-        requested: list[bytes] = []
-        for key, outcome in zip(keys, outcomes, strict=True):
-            if outcome is CancelOutcome.REQUESTED:
-                requested.append(key)
-            elif outcome is CancelOutcome.REMOVED:
-                _log.debug("Job %s was cancelled before it started", id_text(key))
+        outcomes = await self.storage.write(partial(self.engine.cancel, keys))
+        self.report_ended()
+        requested = [
+            key for key, outcome in zip(keys, outcomes, strict=True) if outcome is CancelOutcome.REQUESTED
+        ]
         if self.claims.holds_any(requested):
             with suppress(EngineUnavailable):  # The signal of the cancel repeats the read.
                 await self.watch_cancels.run_once()
@@ -390,7 +400,8 @@ class Session:
 
     async def _release(self, jobs: list[Job]) -> None:
         ops = tuple(
-            SettleOp(job.key, job.claim, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+            SettleOp(job.key, job.claim, Transition.RELEASE, self.engine.retention.of(job.queue))
+            for job in jobs
         )
         try:
             await self.settle(ops)

@@ -114,7 +114,7 @@ class Validator:
             _NO_HEADERS,
         )
         if job.id is not None:
-            insertion.reserve_id = True
+            insertion.reserve_id = job.reserve_id
         if job.priority is not None:
             check_priority(job.priority, "priority")
             insertion.priority = job.priority

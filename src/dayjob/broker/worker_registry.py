@@ -1,7 +1,8 @@
 """The workers of a storage. Each has a document, written with every heartbeat.
 
-A worker is dead when its document has not changed for ``dead_after``, or its process is known to be gone. The
-leader measures the silence by its own elapsed time, so a step of the engine's clock declares no worker dead.
+A worker is dead when its document has not changed for ``dead_after``, or its process is known to be gone. A
+process of this machine that is known to live has more time: its handlers may use all of the CPU. The leader
+measures the silence by its own elapsed time, so a step of the engine's clock declares no worker dead.
 It is marked first, and removed when its claims have been ended, so that another leader can finish the work
 after a crash. The next heartbeat of a marked worker fails its compare-and-set: it must register again.
 """
@@ -9,23 +10,26 @@ after a crash. The next heartbeat of a marked worker fails its compare-and-set: 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.document_watch import DocumentWatch
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import BEATS, RECLAIM_INTERVAL
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import Clock
-from dayjob.runtime.process import is_gone, this_process
+from dayjob.runtime.process import is_alive, is_gone, this_process
 
 _log = logging.getLogger("dayjob.broker")
 
 KIND = "worker"
+
+LIVING = 4
+"""A process of this machine that is known to live may be silent for this multiple of ``dead_after``."""
 
 
 class Member(Struct, frozen=True, omit_defaults=True):
@@ -57,29 +61,55 @@ class Seen(Struct, frozen=True):
     document: Document
     member: Member
 
-    def silent(self, now: int) -> bool:
-        return now - self.document.written_us > self.member.dead_after
+    def silent_for(self, now: int) -> float:
+        """Return the seconds since its last heartbeat, by the engine's clock."""
+        return (now - self.document.written_us) / SECOND
 
     def info(self) -> WorkerInfo:
-        member = self.member
-        return WorkerInfo(
-            id=member.id,
-            name=member.name,
-            app=member.app,
-            host=member.host,
-            pid=member.pid,
-            version=member.version,
-            queues=member.queues,
-            tasks=member.tasks,
-            slots=member.slots,
-            running=member.running,
-            started_us=member.started_us,
-            seen_us=self.document.written_us,
-        )
+        shared = WorkerInfo.__struct_fields__[:-1]
+        fields = {name: getattr(self.member, name) for name in shared}
+        return WorkerInfo(**fields, seen_us=self.document.written_us)
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Member).decode
+
+
+class DocumentWatch:
+    """For how long documents have not changed, by the elapsed time of the process that watches them.
+
+    The engine's clock may be set. Then the times of all documents are wrong at once. So that clock counts
+    only for the time before the first look at a value, and only in part: one look declares no worker dead.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        """The last value of each document, and since when it is unchanged, in seconds of elapsed time."""
+
+    def look(self, document: Document, now: int, elapsed: float, credit: float, *, gap: bool = False) -> None:
+        """Record the value at the engine's time ``now``.
+
+        ``credit`` is the most that counts of the time before the first look at this value, and of the time
+        before this look after a ``gap``.
+        """
+        value, since = self._seen.get(document.name, (None, 0.0))
+        if value != document.value:
+            age = (now - document.written_us) / SECOND
+            since = elapsed - min(max(age, 0.0), credit)
+        elif gap:
+            since = max(since, elapsed - credit)
+        self._seen[document.name] = (document.value, since)
+
+    def unchanged(self, document: Document, elapsed: float) -> float | None:
+        """Return for how many seconds the document has this value; None if there was no look at it."""
+        if document.name not in self._seen:
+            return None
+        value, since = self._seen[document.name]
+        return elapsed - since if value == document.value else 0.0
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Drop all documents but those with these names."""
+        self._seen = {name: self._seen[name] for name in names if name in self._seen}
 
 
 class WorkerRegistry:
@@ -124,7 +154,8 @@ class WorkerRegistry:
         return now, [
             seen
             for seen in members
-            if not seen.member.gone and (not seen.silent(now) or self._is_watched_alive(seen, elapsed))
+            if not seen.member.gone
+            and not (self._is_silent(seen, seen.silent_for(now)) and self._is_watched_silent(seen, elapsed))
         ]
 
     async def mark_dead(self, trust_silence: bool) -> list[Seen]:
@@ -145,7 +176,9 @@ class WorkerRegistry:
                 marked.append(seen)
                 continue
             self._look(seen, now, replied, gap)
-            silent = not self._is_watched_alive(seen, started) or (trust_silence and seen.silent(called))
+            silent = self._is_watched_silent(seen, started) or (
+                trust_silence and self._is_silent(seen, seen.silent_for(called))
+            )
             if not (silent or self._ended(seen.member)):
                 continue
             gone = replace(seen.member, gone=True)
@@ -168,13 +201,28 @@ class WorkerRegistry:
         outage = gap > min(5 * interval, (BEATS - 1) * beat)
         self._watch.look(seen.document, now, elapsed, (BEATS - 1) * beat - interval, gap=outage)
 
-    def _is_watched_alive(self, seen: Seen, elapsed: float) -> bool:
-        """Whether this process watches the worker, and saw a change of its document within ``dead_after``."""
+    def _is_watched_silent(self, seen: Seen, elapsed: float) -> bool:
+        """Whether this process saw no change of the worker's document for too long, or does not watch it."""
         unchanged = self._watch.unchanged(seen.document, elapsed)
-        return unchanged is not None and unchanged <= seen.member.dead_after / SECOND
+        return unchanged is None or self._is_silent(seen, unchanged)
+
+    def _is_silent(self, seen: Seen, seconds: float) -> bool:
+        """Whether a silence of this many seconds is too long for the worker."""
+        member = seen.member
+        limit = member.dead_after / SECOND
+        return seconds > limit and (seconds > LIVING * limit or not self._lives(member))
 
     async def remove(self, seen: Seen) -> None:
         await self._write(seen.member.id, seen.document.value, None)
+
+    def _lives(self, member: Member) -> bool:
+        """Whether the worker is known to live, in another process of this machine."""
+        here = this_process()
+        return (
+            member.machine == here.host
+            and member.pid != here.pid
+            and is_alive(member.pid, member.process_started)
+        )
 
     def _ended(self, member: Member) -> bool:
         """Whether the worker's process is known to have ended."""

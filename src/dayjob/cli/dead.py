@@ -22,7 +22,7 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store, whole_id
-from dayjob.inspect import DeadGroups, Inspector, error_pattern
+from dayjob.inspect import DeadGroups, Inspector, error_line
 from dayjob.inspect.json_fields import dead_group_fields
 
 COLUMNS = (
@@ -73,7 +73,7 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
             return
         rows = [
             (job.id, job.queue, job.task, f"{job.attempts}/{job.max_attempts}", ago(job.finished_us),
-             error_pattern(job.last_error))
+             error_line(job.last_error))
             for job in jobs
         ]  # fmt: skip
         console().print(table(COLUMNS, rows))

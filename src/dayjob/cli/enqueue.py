@@ -30,7 +30,9 @@ from dayjob.model.job import NewJob, by_name
 @click.option(
     "--delay", type=click.FloatRange(min=0), metavar="SECONDS", help="Run the job after this delay."
 )
-@click.option("--run-at", metavar="TIME", help="Run the job at this time, in ISO format.")
+@click.option(
+    "--run-at", metavar="TIME", help="Run the job at this time, in ISO format; UTC unless it has a zone."
+)
 @click.option(
     "--expires", type=float, metavar="SECONDS", help="Cancel the job if it has not started by then."
 )

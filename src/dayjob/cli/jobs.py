@@ -28,7 +28,7 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store, whole_id
-from dayjob.inspect import Filter, Inspector, Page, error_pattern
+from dayjob.inspect import Filter, Inspector, Page, error_line
 from dayjob.inspect.json_fields import explanation_fields, span
 from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
@@ -221,7 +221,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
             print_line(value.replace("\n", "\n" + " " * 12))
     if job.errors:
         failures = [
-            (failure.attempt, instant(failure.at_us), failure.worker, error_pattern(failure.message))
+            (failure.attempt, instant(failure.at_us), failure.worker, error_line(failure.message))
             for failure in job.errors
         ]
         columns = (

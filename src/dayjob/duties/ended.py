@@ -1,6 +1,6 @@
-"""Reports the jobs that end without a worker: one log line each, and the callback of the broker.
+"""Reports the jobs whose state changes without a worker: one log line each, and the callback of the broker.
 
-The process whose call ended a job reports it, once. A process that dies between the commit and the report
+The process whose call changed a job reports it, once. A process that dies between the commit and the report
 reports nothing.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dayjob.model.job import EndedJob, JobState, explained
+from dayjob.model.lifecycle import CANCELLED, REQUEUED
 
 _log = logging.getLogger("dayjob.duties")
 
@@ -23,6 +24,8 @@ Report = Callable[[Sequence[EndedJob]], None]
 
 _LEVELS = {JobState.DEAD: logging.ERROR, JobState.CANCELLED: logging.INFO}
 _OUTCOMES = {JobState.DEAD: "is dead", JobState.CANCELLED: "was cancelled"}
+_ON_REQUEST = {CANCELLED: "was cancelled", REQUEUED: "is pending again"}
+"""The changes that a caller asked for, by their reason. They are logged at the level debug."""
 
 
 class EndedJobs:
@@ -56,7 +59,13 @@ class EndedJobs:
             yield report
         finally:
             for (state, error), count in further.items():
-                _log.log(_level(state), "%d further jobs: %s: %s", count, _outcome(state), explained(error))
+                _log.log(
+                    _level(state, error),
+                    "%d further jobs: %s: %s",
+                    count,
+                    _outcome(state, error),
+                    explained(error),
+                )
 
     def report(self, ended: Sequence[EndedJob]) -> None:
         """Report the jobs of a single commit."""
@@ -67,14 +76,14 @@ class EndedJobs:
 def _log_job(job: EndedJob) -> None:
     fields = {"job_id": job.id, "queue": job.queue, "task": job.task, "attempt": job.attempts}
     _log.log(
-        _level(job.state), "Job %s of task %r on queue %r %s: %s",
-        job.id, job.task, job.queue, _outcome(job.state), explained(job.error), extra=fields,
+        _level(job.state, job.error), "Job %s of task %r on queue %r %s: %s",
+        job.id, job.task, job.queue, _outcome(job.state, job.error), explained(job.error), extra=fields,
     )  # fmt: skip
 
 
-def _level(state: JobState) -> int:
-    return _LEVELS.get(state, logging.WARNING)
+def _level(state: JobState, reason: str) -> int:
+    return logging.DEBUG if reason in _ON_REQUEST else _LEVELS.get(state, logging.WARNING)
 
 
-def _outcome(state: JobState) -> str:
-    return _OUTCOMES.get(state, "lost its claim and runs again")
+def _outcome(state: JobState, reason: str) -> str:
+    return _ON_REQUEST.get(reason) or _OUTCOMES.get(state, "lost its claim and runs again")

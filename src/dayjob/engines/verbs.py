@@ -37,7 +37,10 @@ from dayjob.model.job import (
     JobState,
     id_text,
 )
+from dayjob.model.lifecycle import CANCELLED, REQUEUED
 from dayjob.runtime.signals import CANCEL, DUE, documents_topic, job_topic, queue_topic
+
+_WAITING = (JobState.SCHEDULED, JobState.PENDING)
 
 
 class _Changes:
@@ -152,19 +155,9 @@ async def claim(
     return replies
 
 
-async def insert_and_claim(
-    store: Store,
-    now: int,
-    jobs: Sequence[Insertion],
-    requests: Sequence[ClaimRequest],
-    key: bytes,
-    quarantined: deque[EndedJob],
-) -> tuple[list[Enqueued], list[list[Job]]]:
-    enqueued = await insert(store, now, jobs)
-    return enqueued, await claim(store, now, requests, key, quarantined)
-
-
-async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobState | None]:
+async def settle(
+    store: Store, now: int, ops: Sequence[SettleOp], skipped: set[bytes]
+) -> list[JobState | None]:
     others = [op for op in ops if not op.plain]
     if not others:
         queues = store.ack_plain(ops)
@@ -184,11 +177,16 @@ async def settle(store: Store, now: int, ops: Sequence[SettleOp]) -> list[JobSta
         changes.save(record, JobState.RUNNING)
         states.append(record.state)
         if op.insert:
-            _insert(store, now, op.insert)
+            skipped.update(_insert_some(store, now, op.insert))
         if op.kv:
             store.kv_write(op.kv.items())
     changes.count()
     return states
+
+
+def _insert_some(store: Store, now: int, jobs: Sequence[Insertion]) -> list[bytes]:
+    """Store jobs. Return the keys of those that were not stored."""
+    return [job.key for job, reply in zip(jobs, _insert(store, now, jobs), strict=True) if not reply.created]
 
 
 def _count_acks(store: Store, ops: Sequence[SettleOp], queues: Sequence[str | None]) -> list[JobState | None]:
@@ -235,11 +233,14 @@ async def record_progress(store: Store, reports: Sequence[Progress]) -> None:
 
 async def cancel(
     store: Store, now: int, keys: Sequence[bytes], retention: RetentionByQueue
-) -> list[CancelOutcome]:
+) -> tuple[list[CancelOutcome], list[EndedJob]]:
+    """Return the outcomes, and the waiting jobs that ended."""
     await store.prepare_finish(keys)
     found = store.load(keys)
+    tasks = _tasks_in(store, _WAITING, map(found.get, dict.fromkeys(keys)))
     changes = _Changes(store)
     outcomes = []
+    ended: list[EndedJob] = []
     for key in keys:
         record = found.get(key)
         if record is None:
@@ -249,32 +250,45 @@ async def cancel(
         outcome = records.cancel(record, retention.of(record.queue), now)
         if outcome is not CancelOutcome.NOT_FOUND:
             changes.save(record, before)
+        if outcome is CancelOutcome.REMOVED:
+            ended += _ended([record], [before], [tasks[key]], CANCELLED)
         outcomes.append(outcome)
     if CancelOutcome.REQUESTED in outcomes:
         store.topics.add(CANCEL)
     changes.count()
-    return outcomes
+    return outcomes, ended
 
 
-async def requeue(store: Store, now: int, keys: Sequence[bytes]) -> list[bool]:
+async def requeue(store: Store, now: int, keys: Sequence[bytes]) -> tuple[list[bool], list[EndedJob]]:
     found = await store.load_finished(keys)
     return _requeue(store, now, map(found.get, keys))
 
 
-async def requeue_dead(store: Store, now: int, queue: str, limit: int) -> int:
-    return sum(_requeue(store, now, await store.finished_in(JobState.DEAD, queue, None, limit)))
+async def requeue_dead(store: Store, now: int, queue: str, limit: int) -> tuple[list[bool], list[EndedJob]]:
+    return _requeue(store, now, await store.finished_in(JobState.DEAD, queue, None, limit))
 
 
-def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> list[bool]:
+def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> tuple[list[bool], list[EndedJob]]:
+    """Return for each job whether it was dead, and those that were."""
+    found = list(found)
+    tasks = _tasks_in(store, (JobState.DEAD,), found)
     changes = _Changes(store)
-    replies = []
+    replies: list[bool] = []
+    ended: list[EndedJob] = []
     for record in found:
-        requeued = record is not None and records.requeue(record, now)
-        if record is not None and requeued:
+        was_dead = record is not None and records.requeue(record, now)
+        if record is not None and was_dead:
             changes.save(record, JobState.DEAD)
-        replies.append(requeued)
+            ended += _ended([record], [JobState.DEAD], [tasks[record.key]], REQUEUED)
+        replies.append(was_dead)
     changes.count()
-    return replies
+    return replies, ended
+
+
+def _tasks_in(store: Store, states: Collection[JobState], found: Iterable[Record | None]) -> dict[bytes, str]:
+    """Return the tasks of the jobs that are in these states."""
+    records = [record for record in found if record is not None and record.state in states]
+    return dict(zip([record.key for record in records], store.tasks(records), strict=True))
 
 
 async def reschedule(store: Store, now: int, wanted: Sequence[Reschedule]) -> list[bool]:
@@ -377,11 +391,15 @@ def _end_each(store: Store, changed: Sequence[Record], change: Callable[[Record]
     return _ended(changed, before, tasks)
 
 
-def _ended(changed: Sequence[Record], before: Sequence[JobState], tasks: Sequence[str]) -> list[EndedJob]:
-    return [
-        EndedJob(record.key, record.queue, task, old, record.state, record.attempts, record.last_error or "")
-        for record, old, task in zip(changed, before, tasks, strict=True)
-    ]
+def _ended(
+    changed: Sequence[Record], before: Sequence[JobState], tasks: Sequence[str], reason: str | None = None
+) -> list[EndedJob]:
+    """Return the jobs as they are reported. Without a reason, it is their error."""
+    ended = []
+    for record, old, task in zip(changed, before, tasks, strict=True):
+        why = record.last_error or "" if reason is None else reason
+        ended.append(EndedJob(record.key, record.queue, task, old, record.state, record.attempts, why))
+    return ended
 
 
 def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> None:
@@ -411,7 +429,12 @@ async def sweep_finished(
 
 
 async def compare_and_set(
-    store: Store, now: int, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion], announce: bool
+    store: Store,
+    now: int,
+    writes: Sequence[DocumentWrite],
+    jobs: Sequence[Insertion],
+    announce: bool,
+    skipped: set[bytes],
 ) -> bool:
     if any(store.document(write.kind, write.name) != write.expected for write in writes):
         return False
@@ -420,5 +443,5 @@ async def compare_and_set(
         store.write_document(write.kind, write.name, write.value, now)
         if announce:
             store.topics.add(documents_topic(write.kind))
-    _insert(store, now, jobs)
+    skipped.update(_insert_some(store, now, jobs))
     return True

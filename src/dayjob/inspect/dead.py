@@ -7,8 +7,7 @@ import re
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.inspect.read_budget import ReadBudget
-from dayjob.inspect.search import Page
+from dayjob.inspect.search import Page, ReadBudget
 from dayjob.model.job import Job, JobState, known_key
 
 GROUPED = 5_000
@@ -90,8 +89,16 @@ def _decode_cursor(cursor: str | None) -> Job | None:
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27,}|\d+(?:\.\d+)?|'[^']*'|\"[^\"]*\"", re.I)
 
 
+def error_line(error: str | None) -> str:
+    """Return the line of an error that names it, as lists show it."""
+    return _line(error)[:300]
+
+
 def error_pattern(error: str | None) -> str:
     """Return the error's line with numbers, ids and quoted values replaced, so that like errors are equal."""
+    return _VARYING.sub("…", _line(error))[:300]
+
+
+def _line(error: str | None) -> str:
     lines = (error or "no reason given").strip().splitlines() or [""]
-    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    return _VARYING.sub("…", line)[:300]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

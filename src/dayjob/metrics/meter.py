@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from dayjob.app import App
 from dayjob.errors import ConfigError
-from dayjob.model.job import EndedJob, Job, NewJob
+from dayjob.model.job import EndedJob, Job
 
 MAX_LABELS = 200
 """How many pairs of queue and task have their own series. Further pairs share the series "other"."""
@@ -96,8 +96,8 @@ class Meter(Collector):
         self._lock = Lock()
         self.registry.register(self)
 
-    def enqueued(self, job: NewJob) -> None:
-        series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
+    def enqueued(self, queue: str, task: str) -> None:
+        series = self._series.get((queue, task)) or self._add(queue, task)
         with self._lock:
             series.enqueued += 1
 

@@ -65,6 +65,14 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
+def encode_arguments(task: str, arguments: dict[str, Any]) -> bytes:
+    """Return the payload of a call. Raise ``TypeError`` with the argument that has no JSON form."""
+    try:
+        return _encoder.encode(arguments)
+    except _ERRORS as error:
+        raise TypeError(f"{task}: {_unencodable(arguments, error)}") from error
+
+
 class UnknownParameter(BadPayload):
     """The payload has an argument that the task does not know. A newer version of the code may."""
 
@@ -145,7 +153,7 @@ class Arguments:
         self.required = {each.name for each in self._parameters if not _optional(each)}
         self._plain = all(each.kind in _NAMED for each in self._parameters)
         self._positional = sum(each.kind is _KINDS.POSITIONAL_OR_KEYWORD for each in self._parameters)
-        self._known = set(self._names)
+        self.names = set(self._names)
         self._all_given = len(self.required) == self._positional == len(self._names)
         hints = hints_of(function)
         annotations = {each.name: _annotation(each, hints) for each in self._parameters}
@@ -175,10 +183,7 @@ class Arguments:
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """Return the payload of a call. Raise ``TypeError`` if the call does not fit the task."""
         bound = self._bind(args, kwargs)
-        try:
-            payload = _encoder.encode(bound)
-        except _ERRORS as error:
-            raise TypeError(f"{self._name}: {_unencodable(bound, error)}") from error
+        payload = encode_arguments(self._name, bound)
         try:
             values = msgspec.structs.astuple(self._decode(payload))
         except _ERRORS as error:
@@ -207,7 +212,7 @@ class Arguments:
             bound = dict(zip(self._names, args, strict=False))
             bound.update(kwargs)
             names = bound.keys()
-            if len(bound) == len(args) + len(kwargs) and self.required <= names <= self._known:
+            if len(bound) == len(args) + len(kwargs) and self.required <= names <= self.names:
                 return bound
         try:
             return self._signature.bind(*args, **kwargs).arguments
@@ -223,12 +228,21 @@ class Arguments:
             return self._plain_call(values) if self._plain else self._call(values)
         except _ERRORS as error:
             unknown = _UNKNOWN_FIELD.match(str(error))
-            if unknown is not None and unknown[1] not in self._known:
+            if unknown is not None and unknown[1] not in self.names:
                 raise UnknownParameter(f"task {self._name!r} has no parameter {unknown[1]!r}") from error
             raise BadPayload(
                 f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
                 "it may have been enqueued by another version of the code"
             ) from error
+
+    def by_name(self, payload: bytes) -> dict[str, Any]:
+        """Return the arguments of the call in a payload by parameter name, including defaults."""
+        values = msgspec.structs.astuple(self._decode(payload or b"{}"))
+        given = {
+            parameter.name: parameter.default if value is UNSET else value
+            for parameter, value in zip(self._parameters, values, strict=True)
+        }
+        return {name: value for name, value in given.items() if value is not _KINDS.empty}
 
     def _plain_call(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
         """Return arguments by position up to the first missing one, and by name from there."""

@@ -218,6 +218,8 @@ class NewJob(Struct, frozen=True, gc=False):
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+    reserve_id: bool = True
+    """Whether the ``id`` is reserved. False: it is a new one, which no other job has."""
 
 
 ATTEMPTS_HEADER = "dayjob-attempts"
@@ -254,7 +256,8 @@ class Waited(Struct, frozen=True):
 
 
 class EndedJob(Struct, frozen=True, gc=False):
-    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt.
+    """A job that changed its state without a worker: lease expired, worker gone, job expired, record corrupt,
+    cancelled before it started, or requeued.
 
     ``state`` is pending if the job runs again. ``error`` is the reason.
     """

@@ -146,3 +146,5 @@ def _count(effect: Attempts, attempts: int) -> int:
 
 
 EXPIRED = "expired: not started in time"
+CANCELLED = "cancelled before it started"
+REQUEUED = "requeued"

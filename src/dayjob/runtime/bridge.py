@@ -20,6 +20,7 @@ from dayjob.runtime.threads import CallThreads, refuse_green_threads
 
 Answer = TypeVar("Answer")
 Work = Callable[[], Coroutine[Any, Any, Answer]]
+Wait = Callable[[Future[Answer]], Answer]
 
 _log = logging.getLogger("dayjob.bridge")
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
@@ -41,29 +42,29 @@ class Bridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
 
-    def run(self, work: Work[Answer], keep_open: bool = True) -> Answer:
-        """Run the coroutine on the bridge's loop and wait for it in this thread.
+    def run(self, work: Work[Answer], keep_open: bool = True, wait: Wait[Answer] | None = None) -> Answer:
+        """Run the coroutine on the bridge's loop and wait for it in this thread, or in ``wait``.
 
         The call is a use, unless ``keep_open`` is false: then it raises ``Closed`` when the last user leaves.
         """
         if not keep_open:
-            return self._run(work)
+            return self._run(work, wait)
         self.enter()
         try:
-            return self._run(work)
+            return self._run(work, wait)
         finally:
             try:
                 self.leave()
             except Exception:
                 _log.exception("%s: the app could not be closed", self._name)
 
-    def _run(self, work: Work[Answer]) -> Answer:
+    def _run(self, work: Work[Answer], wait: Wait[Answer] | None) -> Answer:
         loop: asyncio.AbstractEventLoop | None = None
         try:
             with self._lock:  # The loop, if it ends, ends after this call has begun on it.
                 loop = self.start()
                 future = asyncio.run_coroutine_threadsafe(work(), loop)
-            return _result(future)
+            return _result(future) if wait is None else wait(future)
         except CancelledError:
             if loop is self._loop:
                 raise

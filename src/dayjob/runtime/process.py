@@ -34,7 +34,7 @@ class Process(Struct, frozen=True):
 
 def this_process() -> Process:
     pid = os.getpid()
-    return Process(this_host(), pid, _status(pid)[1])
+    return Process(this_host(), pid, started(pid))
 
 
 @cache
@@ -51,6 +51,17 @@ def is_gone(pid: int, started: str) -> bool:
     """Return whether the process of this host with the pid and start time has ended."""
     state, now_started = _status(pid)
     return state in "ZX" or "" != now_started != started
+
+
+def started(pid: int) -> str:
+    """Return the start time of a process of this host. It is empty if the system hides it."""
+    return _status(pid)[1]
+
+
+def is_alive(pid: int, started: str) -> bool:
+    """Return whether the process of this host is known to run: it has not ended, and is not stopped."""
+    state, now_started = _status(pid)
+    return state not in "ZXTt" and "" != now_started == started
 
 
 def _status(pid: int) -> tuple[str, str]:

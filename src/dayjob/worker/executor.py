@@ -44,8 +44,12 @@ class Run(Struct, eq=False):
     job: Job
     context: Context
     task: Task[Any, Any, Any] | None
+    accepted_at: float
+    """The time when the worker got the job, on the clock's ``elapsed``, as the two below."""
     renew_at: float
-    """The time of half the lease, on the clock's ``elapsed``."""
+    """The time of half the lease."""
+    started_at: float = 0.0
+    """The time when the run began. 0: it waits for a slot, or for a place in its pool."""
     worker_task: asyncio.Task[Any] | None = None
     interrupted: Reason | None = None
     """The reason why the worker cancelled the handler. None: a ``CancelledError`` is the handler's own."""
@@ -63,14 +67,14 @@ class Run(Struct, eq=False):
         """Set the cancel flag and signal, and interrupt the handler if its task is configured so."""
         self.job.cancel_requested = True
         self.context.cancelled.set("cancel")
-        if self.task is not None and self.task.config.cancel == "interrupt" and not self._in_thread():
+        if self.task is not None and self.task.config.cancel == "interrupt" and self.task.pool != "thread":
             self.interrupt("cancel")
 
     def lose(self) -> None:
         """Mark the claim as lost: the outcome of this run no longer counts."""
         self.lost = True
         self.context.cancelled.set("lost")
-        if not self._in_thread():
+        if self.task is None or self.task.pool != "thread":
             self.interrupt("lost")
 
     def interrupt(self, reason: Reason) -> None:
@@ -91,10 +95,6 @@ class Run(Struct, eq=False):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _in_thread(self) -> bool:
-        task = self.task
-        return task is not None and not task.is_async and task.config.pool != "process"
 
 
 OnUnknown = Literal["release", "dead"]
@@ -204,13 +204,13 @@ class Executor:
         """Return the handler's call, wrapped in tenant scope and middleware. The timeout starts here."""
         app, context = self._app, run.context
         call: Callable[[], Awaitable[Any]]
-        if task.config.pool == "process":
+        if task.pool == "process":
             call = partial(self._in_child, task, context, partial(run.start_timer, timeout))
         else:
             if timeout is not None:
                 run.start_timer(timeout)
             call = handler_call(task, context)
-            if not task.is_async:
+            if task.pool == "thread":
                 if app.middleware:
                     call = app.sync_wrapped(context, call)
                 call = partial(self._in_thread, call)

@@ -1,24 +1,29 @@
-"""Claiming jobs for a worker: up to its free slots, through outages."""
+"""Claiming jobs for a worker: up to its free slots, and fewer if claimed jobs could not begin."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dayjob.broker import Broker
+from dayjob.engines.base import BATCH
 from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import Duration
 from dayjob.model.job import Job
 from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.backoff import Backoff
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("dayjob.worker")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 LONG = 3600.0
 """Seconds that an idle worker waits for a job before it claims again."""
+
+REST = 0.1
+"""Seconds without claims after jobs were given back. Other workers get them first."""
 
 
 class Fetcher:
@@ -34,17 +39,50 @@ class Fetcher:
         self.worker = worker
         """The id to claim under. It changes when the worker is replaced."""
         self._claimed_as = worker
+        self.backlog = False
+        """Whether the last claim returned as many jobs as it asked for."""
+        self._window = BATCH
+        """The most jobs to claim at once. It shrinks when claimed jobs can't begin, and grows again."""
+        self._rest_until = 0.0
+        self._claiming: asyncio.Timeout | None = None
+        self.left_out: Collection[str] = ()
+        """The queues that the claim under way leaves out."""
 
-    async def fetch(self, limit: int, wait: float) -> list[Job]:
-        """Return up to ``limit`` jobs, or none if none arrived within ``wait`` seconds.
+    def serves_others(self, queues: Collection[str]) -> bool:
+        """Return whether the worker has queues besides these."""
+        return any(queue not in queues for queue in self._queues)
 
-        Without a wait, jobs that are due are promoted before the reply is empty.
+    async def fetch(
+        self, limit: int, wait: float, *, promote: bool = False, leave_out: Collection[str] = ()
+    ) -> list[Job]:
+        """Return up to ``limit`` jobs, or none if none arrived within ``wait`` seconds or before a rest.
+
+        With ``promote``, jobs that are due are promoted before the reply is empty.
         """
+        if (rest := self._rest_until - SYSTEM.elapsed()) > 0:
+            await SYSTEM.wait(asyncio.Event(), rest)
+        limit = min(limit, self._window)
+        self.left_out = leave_out
+        self._claiming = timeout = asyncio.timeout(None)
+        try:
+            async with timeout:
+                jobs = await self._fetch(limit, wait, promote)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            jobs = []
+        finally:
+            self._claiming = None
+            self.left_out = ()
+        self.backlog = len(jobs) == limit
+        return jobs
+
+    async def _fetch(self, limit: int, wait: float, promote: bool) -> list[Job]:
         backoff: Backoff | None = None
         while True:
             try:
                 jobs = await self._claim(limit, wait)
-                if wait == 0 and not jobs:
+                if promote and not jobs:
                     await self._broker.promote()
                     return await self._claim(limit, wait)
                 return jobs
@@ -57,8 +95,27 @@ class Fetcher:
         worker, lease = self.worker, self._lease
         self._claimed_as = worker
         if self._queues:
-            return await self._broker.claim(self._queues, limit=limit, lease=lease, wait=wait, worker=worker)
+            queues = self._queues
+            if self.left_out:
+                queues = tuple(queue for queue in queues if queue not in self.left_out)
+            return await self._broker.claim(queues, limit=limit, lease=lease, wait=wait, worker=worker)
         return await self._broker.claim_any(limit=limit, lease=lease, wait=wait, worker=worker)
+
+    def resize(self, claimed: int, can_begin: int) -> None:
+        """Limit the next claims to as many jobs as could begin, or double that limit if all could."""
+        self._window = min(2 * self._window, BATCH) if can_begin == claimed else max(can_begin, 1)
+
+    def rest(self) -> None:
+        """Claim nothing for a moment, and less from then on: jobs are given back."""
+        self._window = max(self._window // 2, 1)
+        self._rest_until = SYSTEM.elapsed() + REST
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End the claim under way without jobs."""
+        if self._claiming is not None:
+            self._claiming.reschedule(0)
+            self._claiming = None
 
     @property
     def replaced(self) -> bool:

@@ -39,12 +39,16 @@ BLOCKED_LIMIT = 10.0
 
 
 class Heartbeat:
-    """Renews the leases of one worker's runs from ``start`` to ``stop``."""
+    """Renews the leases of one worker's runs from ``start`` to ``stop``.
+
+    ``runs`` returns all claims of the worker, ``running`` the number of slots in use.
+    """
 
     def __init__(
         self,
         make_broker: Callable[[], Broker],
         runs: Callable[[], Collection[Run]],
+        running: Callable[[], int],
         take_waiting: Callable[[], list[Run]],
         lease: Duration | None,
         registration: Registration,
@@ -53,6 +57,7 @@ class Heartbeat:
     ) -> None:
         self._make_broker = make_broker
         self._runs = runs
+        self._running = running
         self._take_waiting = take_waiting
         self._registration = registration
         self._replaced = replaced
@@ -95,7 +100,7 @@ class Heartbeat:
                         await self._release(broker)
                         await self._renew(broker, due)
                         if self._registration.beat_at <= now:
-                            await self._registration.beat(broker, len(self._runs()), self._on_replaced)
+                            await self._registration.beat(broker, self._running(), self._on_replaced)
                         failing = False
                     except Exception as error:  # The next beat retries after any error.
                         if not failing:

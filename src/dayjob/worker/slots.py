@@ -1,5 +1,7 @@
 """The slots of a worker: up to ``size`` asyncio tasks, each of which performs waiting runs in turn.
 
+A run in a thread or a child process also needs a place in its pool.
+
 A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
 short runs therefore need no separate task. A run that was suspended is the last one of its task: libraries
 keep state by the current task, such as a scoped session.
@@ -14,7 +16,7 @@ import asyncio
 import logging
 from asyncio import Task
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -23,7 +25,10 @@ from typing import Any
 from dayjob.context import CURRENT, enter
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import SYSTEM
+from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
+from dayjob.worker.pool_limit import PoolLimit
+from dayjob.worker.run_rate import RunRate
 
 
 class Isolation:
@@ -64,6 +69,7 @@ class Slots:
     def __init__(
         self,
         size: int,
+        limits: Mapping[Pool, PoolLimit],
         executor: Executor,
         stopping: asyncio.Event,
         *,
@@ -72,6 +78,7 @@ class Slots:
         on_free: Callable[[], None],
     ) -> None:
         self._size = size
+        self._limits = limits
         self._executor = executor
         self._stopping = stopping
         self._on_start = on_start
@@ -82,10 +89,68 @@ class Slots:
         self._starting = False
         self._closed = False
         self.waiting: deque[Run] = deque()
-        """The runs that have not begun. The heartbeat's thread may take them at any time."""
+        """The runs that begin in the next free slots. Those that need a place in a pool have one."""
         self.tasks: set[asyncio.Task[None]] = set()
-        self.average_seconds = 1.0
-        """The moving average of the duration of runs."""
+        """The tasks of the slots in use."""
+        self.rate = RunRate()
+        for limit in limits.values():
+            limit.ready = self._begin_next
+
+    def add(self, run: Run) -> bool:
+        """Let the run begin in a free slot. Return False if its pool has no place for it soon."""
+        task = run.task
+        if task is not None and task.pool is not None:
+            limit = self._limits[task.pool]
+            if not limit.admit(run):
+                return len(limit.waiting) <= limit.rate.ahead()
+        self.waiting.append(run)
+        return True
+
+    def _begin_next(self, run: Run) -> None:
+        self.waiting.appendleft(run)
+        self._start_more()
+
+    @property
+    def waiting_for_pools(self) -> int:
+        """The number of runs that wait for a place in their pool."""
+        return sum(len(limit.waiting) for limit in self._limits.values())
+
+    def full_queues(self) -> set[str]:
+        """Return the queues of the runs that wait for a full pool."""
+        return {
+            run.job.queue for limit in self._limits.values() if limit.is_full for run in list(limit.waiting)
+        }
+
+    @property
+    def oldest(self) -> float | None:
+        """The time when the oldest run that has not begun was accepted."""
+        times: list[float] = []
+        for waiting in self._all_waiting():
+            with suppress(IndexError):  # Another thread may take the run.
+                times.append(waiting[0].accepted_at)
+        return min(times, default=None)
+
+    def take_waiting(self, accepted_by: float = float("inf")) -> list[Run]:
+        """Remove and return the runs that were accepted by then and have not begun.
+
+        Callable from any thread.
+        """
+        without_places: list[Run] = []
+        for limit in self._limits.values():
+            without_places += _take(limit.waiting, accepted_by)
+        others = _take(self.waiting, accepted_by)
+        if others:
+            with suppress(RuntimeError):  # The loop is closed.
+                self._loop.call_soon_threadsafe(self._leave_pools, others)
+        return without_places + others
+
+    def _all_waiting(self) -> list[deque[Run]]:
+        return [*(limit.waiting for limit in self._limits.values()), self.waiting]
+
+    def _leave_pools(self, runs: list[Run]) -> None:
+        for run in runs:
+            if run.task is not None and run.task.pool is not None:
+                self._limits[run.task.pool].leave()
 
     def start(self) -> None:
         """Start tasks for the waiting runs: one, and twice as many in each later turn of the loop."""
@@ -127,7 +192,7 @@ class Slots:
             if not self.waiting:
                 self._on_free()  # The worker may have put off a claim, and this run may take long.
             self._on_start(run)
-            started = SYSTEM.elapsed()
+            run.started_at = SYSTEM.elapsed()
             try:
                 settlement = await self._executor.execute(run, task)
             except BaseException as error:
@@ -135,8 +200,13 @@ class Slots:
                     raise
                 _log.exception("Job %s: the executor failed", run.job.id)
                 settlement = Settlement.nack(run.job, describe(error))
-            run.seconds = SYSTEM.elapsed() - started
-            self.average_seconds += (run.seconds - self.average_seconds) * 0.05
+            ended_at = SYSTEM.elapsed()
+            run.seconds = ended_at - run.started_at
+            self.rate.record(run.seconds, ended_at)
+            if run.task is not None and run.task.pool is not None:
+                limit = self._limits[run.task.pool]
+                limit.rate.record(run.seconds, ended_at)
+                limit.leave()
             if not run.abandoned:
                 self._on_end(run, settlement)
             if not first_step or not self._isolation.unchanged_by(run, task):
@@ -144,14 +214,6 @@ class Slots:
         self.tasks.discard(task)
         self._start_more()
         self._on_free()
-
-    def take_waiting(self) -> list[Run]:
-        """Remove and return the runs that have not begun. Callable from any thread."""
-        taken: list[Run] = []
-        with suppress(IndexError):
-            while True:
-                taken.append(self.waiting.popleft())
-        return taken
 
     def close(self) -> None:
         """Raise exceptions in abandoned tasks from now on: their runs are no longer settled."""
@@ -172,3 +234,11 @@ class Slots:
         finally:
             if interrupt is not None:
                 interrupt.cancel()
+
+
+def _take(waiting: deque[Run], accepted_by: float) -> list[Run]:
+    taken: list[Run] = []
+    with suppress(IndexError):  # Another thread may take the last one.
+        while waiting[0].accepted_at <= accepted_by:
+            taken.append(waiting.popleft())
+    return taken

@@ -1,6 +1,7 @@
 """Threads for handlers that are plain functions: started on demand, reused, and abandoned when stuck.
 
-They are daemon threads, so a handler that never returns does not delay the exit of the process.
+They are daemon threads, so a handler that never returns does not delay the exit of the process. The thread of
+an abandoned handler keeps its place in the limit until the handler returns.
 """
 
 from __future__ import annotations
@@ -14,28 +15,27 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from msgspec import Struct
+
 from dayjob.runtime import process
 from dayjob.worker.forked_process import end_forked
+from dayjob.worker.pool_limit import PoolLimit
 
 
-class Call:
+class Call(Struct, eq=False):
     """One function call for a thread."""
 
-    __slots__ = ("function", "future", "variables")
-
-    def __init__(
-        self, function: Callable[[], Any], future: asyncio.Future[Any], variables: Variables
-    ) -> None:
-        self.function = function
-        self.future = future
-        self.variables = variables
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    variables: Variables
 
 
 class ThreadPool:
-    """As many threads as concurrent calls. Used on one event loop."""
+    """As many threads as concurrent calls: callers have a place in the limit. Used on one event loop."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: PoolLimit) -> None:
         self._name = name
+        self._limit = limit
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._idle = 0
         self._started = 0
@@ -43,21 +43,29 @@ class ThreadPool:
         self._pid = process.pid
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Return the function's result. If the caller is cancelled, the thread is abandoned and replaced."""
+        """Return the function's result. If the caller is cancelled, the thread is abandoned."""
         call = Call(function, self._loop.create_future(), copy_context())
-        if self._idle > 0:
-            self._idle -= 1
-        else:
-            self._started += 1
-            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
-        self._calls.put(call)
-        result, error = await call.future
+        self._submit(call)
+        try:
+            result, error = await call.future
+        except asyncio.CancelledError:
+            if call.future.cancelled():
+                self._limit.abandon()
+            raise
         try:
             if error is not None:
                 raise error
             return result
         finally:
             del error
+
+    def _submit(self, call: Call) -> None:
+        if self._idle > 0:
+            self._idle -= 1
+        else:
+            self._started += 1
+            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
+        self._calls.put(call)
 
     def close(self) -> None:
         """End the idle threads. The others end after their calls."""
@@ -87,6 +95,7 @@ class ThreadPool:
 
     def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
         self._idle += 1
-        # The error is part of the result: SystemExit as the future's exception would end the event loop.
-        if not call.future.done():
+        if call.future.cancelled():
+            self._limit.end_abandoned()
+        else:  # The error is part of the result: SystemExit as an exception would end the event loop.
             call.future.set_result((result, error))

@@ -1,6 +1,7 @@
 """The worker: claims jobs in batches, runs them concurrently, settles them in batches, and drains.
 
-It never holds more claims than it has slots, plus a prefetch of as many while its jobs are short.
+It claims for its free slots, and ahead only what will begin within milliseconds. It gives back what has not
+begun within a second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.broker.validation import error_text
 from dayjob.context import Context
+from dayjob.engines.base import Insertion
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, InvalidState
 from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
@@ -29,12 +31,14 @@ from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.runtime.threads import refuse_green_threads
+from dayjob.task import Pool
 from dayjob.worker import garbage
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
 from dayjob.worker.job_log import log_outcomes
 from dayjob.worker.os_signals import on_stop_signals
+from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.process_pool import ProcessPool
 from dayjob.worker.progress import ProgressReports
 from dayjob.worker.registration import Registration
@@ -45,11 +49,11 @@ from dayjob.worker.thread_pool import ThreadPool
 
 _log = logging.getLogger("dayjob.worker")
 
-SHORT_RUN = 0.05
-"""Jobs that take less than this many seconds on average are prefetched."""
+MAX_WAIT = 1.0
+"""Seconds after which a claimed job that has not begun is given back."""
 
 MAX_UNSETTLED = 4
-"""Ended runs free their slots before their outcomes are stored, up to this multiple of the slots."""
+"""Ended runs free their slots before their outcomes are stored, up to this multiple of the claims."""
 
 ALONE = 0.05
 """Seconds for which no other job starts beside a suspect."""
@@ -82,6 +86,8 @@ class Worker:
         *,
         unknown_task: OnUnknown = "release",
         max_jobs: int | None = None,
+        threads: int | None = None,
+        pool_processes: int | None = None,
         log_jobs: bool = False,
     ) -> None:
         """``log_jobs`` logs a line at the level info for each run, also for those that succeed."""
@@ -89,22 +95,26 @@ class Worker:
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
         for queue in queues or ():
             check_queue(queue)
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise ConfigError(f"concurrency={concurrency!r}: pass a whole number, 1 or more")
+        cores = os.cpu_count() or 1
+        threads = max(4 * cores, 10) if threads is None else threads
+        pool_processes = cores if pool_processes is None else pool_processes
+        _check_at_least_one(concurrency=concurrency, threads=threads, pool_processes=pool_processes)
         if unknown_task not in ("release", "dead"):
             raise ConfigError(f"unknown_task={unknown_task!r}: pass 'release' or 'dead'")
         self.app = app
         self.queues = None if queues is None else tuple(queues)
         """None: the queues of the app's tasks and handlers. Empty: all queues of the storage."""
         self.concurrency = concurrency
+        self.threads = threads
+        self.pool_processes = pool_processes
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         check_name(self.name, "worker name", KEY_BYTES - 100)
         self.id = ""
         """The id that it claims jobs under: its name and a suffix, new for each start."""
         if lease is not None and to_micros(lease, "lease") == 0:
             raise ConfigError("lease=0: a claim needs time to run; pass some seconds")
-        if max_jobs is not None and (isinstance(max_jobs, bool) or max_jobs < 1):
-            raise ConfigError(f"max_jobs={max_jobs!r}: pass a whole number, 1 or more, or None")
+        if max_jobs is not None:
+            _check_at_least_one(max_jobs=max_jobs)
         self.done = 0
         """The number of settled runs."""
         self._job_timeout = None if job_timeout is None else to_micros(job_timeout, "job_timeout") / SECOND
@@ -129,6 +139,9 @@ class Worker:
         self._unsettled = 0
         """The number of runs that have ended and whose outcomes are not stored yet."""
         self._accepted = 0
+        self._limits: dict[Pool, PoolLimit] = {}
+        self._logged_problem: str | None = None
+        self._give_back_timer: asyncio.TimerHandle | None = None
         self._apart = False
         """Whether the last job was a suspect, so that the next claim takes one job only."""
         self._last_start = float("-inf")
@@ -201,7 +214,7 @@ class Worker:
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:
-        """Return why a health check should fail: the worker is not running, blocked, or silent."""
+        """Return why a health check should fail: not running, blocked, silent, or without a usable thread."""
         registration, heartbeat = self._registration, self._heartbeat
         if self._loop is None or registration is None:
             return "the worker is not running"
@@ -209,7 +222,9 @@ class Worker:
         if blocked > BLOCKED_LIMIT:
             return f"the event loop has been blocked for {blocked:.0f} s"
         late = registration.silent_for()
-        return None if late is None else f"no heartbeat was stored for {late:.0f} s"
+        if late is not None:
+            return f"no heartbeat was stored for {late:.0f} s"
+        return self._limits["thread"].problem
 
     def _set_from_any_thread(self, event: asyncio.Event) -> None:
         if self._loop is None:
@@ -275,8 +290,11 @@ class Worker:
         self._broker = broker
         self._state = state
         self._shutting_down = StopSignal()
-        threads = ThreadPool(f"dayjob-{self.app.name}")
-        processes = ProcessPool(self.app, min(self.concurrency, os.cpu_count() or 1), self._unknown_task)
+        limits = self._limits = {
+            "thread": PoolLimit(self.threads), "process": PoolLimit(self.pool_processes),
+        }  # fmt: skip
+        threads = self._new_threads(limits["thread"])
+        processes = ProcessPool(self.app, self.pool_processes, self._unknown_task)
         self._progress = ProgressReports(broker)
         self._report = self._progress.report
         self._settler = Settler(broker, self._clock, self._settled, self._fenced)
@@ -285,8 +303,8 @@ class Worker:
             job_timeout=self._job_timeout, on_unknown=self._unknown_task,
         )  # fmt: skip
         self._slots = Slots(
-            self.concurrency, executor, self._stopping,
-            on_start=self._run_started, on_end=self._run_ended, on_free=self._changed.set,
+            self.concurrency, limits, executor, self._stopping,
+            on_start=self._run_started, on_end=self._run_ended, on_free=self._slot_freed,
         )  # fmt: skip
         registration = self._registration = Registration(self.app, self.name, queues, self.concurrency)
         await registration.join(broker)
@@ -295,8 +313,8 @@ class Worker:
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = self._heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), self._slots.take_waiting, self._lease,
-            registration, self._replaced, self._forget,
+            self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
+            self._slots.take_waiting, self._lease, registration, self._replaced, self._forget,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -322,6 +340,9 @@ class Worker:
         _log.info("worker %s stopped after %d runs", self.id, self.done)
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
+
+    def _new_threads(self, limit: PoolLimit) -> ThreadPool:
+        return ThreadPool(f"dayjob-{self.app.name}", limit)
 
     def _served_queues(self) -> tuple[str, ...]:
         queues = self.app.queues()
@@ -349,7 +370,14 @@ class Worker:
             with suppress(RuntimeError):  # The worker's loop is closed.
                 loop.call_soon_threadsafe(self.app.on_ended, ended)
 
-        return Broker(self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended)
+        def on_enqueued(jobs: Sequence[Insertion]) -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.app.on_enqueued, jobs)
+
+        return Broker(
+            self._broker.url, config=self._broker.config, clock=self.app.clock, on_ended=on_ended,
+            on_enqueued=on_enqueued,
+        )  # fmt: skip
 
     async def _deregister(self) -> None:
         assert self._registration is not None
@@ -389,7 +417,7 @@ class Worker:
             _log.warning("worker %s stops at once", self.id)
             self._stopping_now.set()
         else:
-            _log.info("worker %s stops: %d jobs are running", self.id, len(self._runs))
+            _log.info("worker %s stops: %d jobs are running", self.id, len(self._slots.tasks))
             self._stopping.set()
 
     def _emit(self, name: str) -> None:
@@ -412,12 +440,15 @@ class Worker:
 
     async def _fetch(self, fetcher: Fetcher, until_idle: bool) -> None:
         while not self._stopping.is_set():
-            limit = self._claim_limit()
-            if limit == 0:
+            ahead = self._slots.rate.ahead() if fetcher.backlog else 0
+            limit = self._claim_limit(ahead)
+            full = self._slots.full_queues()
+            if limit == 0 or (full and not fetcher.serves_others(full)):
                 await self._wait_for_change()
                 continue
             idle = not self._runs
-            jobs = await fetcher.fetch(1 if self._apart else limit, 0 if until_idle else LONG)
+            wait = 0 if until_idle or ahead else LONG
+            jobs = await fetcher.fetch(1 if self._apart else limit, wait, promote=until_idle, leave_out=full)
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
@@ -448,6 +479,7 @@ class Worker:
         starts = len(jobs) == 1 and (not self._runs or SYSTEM.elapsed() - last_start >= alone)
         self._apart = True
         if starts:
+            self._release(self._slots.take_waiting())
             self._accept_all(jobs)
         else:
             await fetcher.give_back(jobs)
@@ -457,19 +489,28 @@ class Worker:
                     await self._wait_for_change()
                 self._last_start = last_start
 
-    def _claim_limit(self) -> int:
-        """Return how many jobs to claim now. 0: no slot is free, or waiting for a larger batch is better."""
-        waiting = self._slots.waiting
+    def _claim_limit(self, ahead: int) -> int:
+        """Return how many jobs to claim now, ``ahead`` of them for slots that will be free soon.
+
+        0: none could begin, or waiting for a larger batch is better.
+        """
+        slots = self._slots
         if self._max_jobs is not None and self._accepted >= self._max_jobs:
-            if not waiting:
+            if slots.oldest is None:
                 self._stopping.set()
             return 0
-        capacity = self.concurrency * (2 if self._slots.average_seconds < SHORT_RUN else 1)
-        running = len(self._runs) - min(self._unsettled, MAX_UNSETTLED * capacity)
-        free = max(capacity - running, 0)
-        if waiting and free < capacity // 4:
+        capacity = self.concurrency + ahead
+        settling = min(self._unsettled, MAX_UNSETTLED * capacity)
+        in_use = len(self._runs) - settling - slots.waiting_for_pools
+        free = max(capacity - in_use, 0)
+        if slots.waiting and free < capacity // 2:
             return 0
         return free if self._max_jobs is None else min(free, self._max_jobs - self._accepted)
+
+    def _slot_freed(self) -> None:
+        self._changed.set()
+        if self._fetcher.left_out and not self._slots.full_queues():
+            self._fetcher.interrupt()
 
     async def _wait_for_change(self, seconds: float | None = None) -> None:
         """Wait until a run has ended or was settled."""
@@ -484,24 +525,53 @@ class Worker:
             queue: now + self._broker.lease_of(queue, self._lease) / 2
             for queue in {job.queue for job in jobs}
         }
-        for job in jobs:
-            self._accept(job, renew_at[job.queue])
+        begin = sum([self._accept(job, now, renew_at[job.queue]) for job in jobs])
         if jobs:
             self._last_start = now
+        self._fetcher.resize(len(jobs), begin)
         self._slots.start()
+        self._give_back_later()
 
-    def _accept(self, job: Job, renew_at: float) -> None:
+    def _accept(self, job: Job, now: float, renew_at: float) -> bool:
+        """Return whether the run can begin in the next free slot."""
         earlier = self._runs.get(job.key)
         if earlier is not None:
             earlier.lose()
         context = Context(job, self._shutting_down, self._state, self._report)
-        run = Run(job, context, self.app.find(job), renew_at)
+        run = Run(job, context, self.app.find(job), now, renew_at)
         job._watcher = run.cancel_requested
         if job.cancel_requested:
             run.cancel_requested()
         self._runs[job.key] = run
         self._accepted += 1
-        self._slots.waiting.append(run)
+        return self._slots.add(run)
+
+    def _give_back_later(self) -> None:
+        """Call ``_give_back`` when the oldest run that has not begun has waited for ``MAX_WAIT``."""
+        oldest = self._slots.oldest
+        if oldest is not None and self._give_back_timer is None and self._loop is not None:
+            delay = max(oldest + MAX_WAIT - SYSTEM.elapsed(), 0.001)
+            self._give_back_timer = self._loop.call_later(delay, self._give_back)
+
+    def _give_back(self) -> None:
+        """Release the runs that have not begun in time, and pause the claims."""
+        self._give_back_timer = None
+        now = SYSTEM.elapsed()
+        late = self._slots.take_waiting(now - MAX_WAIT)
+        if late:
+            problem = self._limits["thread"].problem
+            if problem is not None and problem != self._logged_problem:
+                _log.error("%d jobs are released: %s", len(late), problem)
+            self._logged_problem = problem
+            self._fetcher.rest()
+            self._release(late)
+        self._give_back_later()
+
+    def _release(self, runs: Sequence[Run]) -> None:
+        """Release the jobs of runs that have not begun."""
+        self._accepted -= len(runs)
+        for run in runs:
+            self._settle(run, Settlement(run.job, Transition.RELEASE))
 
     def _run_started(self, run: Run) -> None:
         job = run.job
@@ -535,8 +605,9 @@ class Worker:
 
     def _settled(self, batch: Batch, results: Sequence[SettleResult]) -> None:
         self._unsettled -= len(batch)
-        self.done += len(batch)
-        self._forget([run for run, _ in batch])
+        runs = [run for run, _ in batch]
+        self.done += len([run for run in runs if run.started_at])
+        self._forget(runs)
         observed = self.app.events.wanted
         for (run, settlement), result in zip(batch, results, strict=True):
             if run.meter is not None:
@@ -576,9 +647,10 @@ class Worker:
         """Let running jobs finish until the timeout, interrupt and release the others, store all outcomes."""
         self._stopping.set()
         self._shutting_down.set("shutdown")
+        if self._give_back_timer is not None:
+            self._give_back_timer.cancel()
         slots = self._slots
-        for run in slots.take_waiting():
-            self._settle(run, Settlement(run.job, Transition.RELEASE))
+        self._release(slots.take_waiting())
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
             _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))
@@ -618,3 +690,9 @@ class Worker:
                 )
         except (DayjobError, TimeoutError) as error:
             _log.warning("%d outcomes could not be stored, so their leases expire: %s", len(left), error)
+
+
+def _check_at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}={value!r}: pass a whole number, 1 or more")

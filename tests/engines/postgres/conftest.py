@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from dayjob import Broker, BrokerConfig
-from tests.support import processes
 from tests.support.processes import Spawn, spawning
 from tests.support.servers.postgres import schema_of, schema_url, server_url
 
@@ -40,8 +39,6 @@ def console() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-async def spawn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spawn]:
-    """Start processes, with a longer bound: many start slowly on a busy machine."""
-    monkeypatch.setattr(processes, "BOUND", 90.0)
+async def spawn() -> AsyncIterator[Spawn]:
     async with spawning() as spawn:
         yield spawn

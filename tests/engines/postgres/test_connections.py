@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from dayjob import Broker, BrokerConfig
 from dayjob.engines.postgres.database import Pool, connect
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.errors import ConfigError
@@ -96,3 +97,9 @@ async def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigError, match="%2F for a slash") as caught:
         await connect(settings, 20)
     assert "s3" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql+asyncpg", "postgresql+psycopg"])
+async def test_urls_of_other_libraries_connect(url: str, scheme: str) -> None:
+    async with Broker(url.replace("postgresql", scheme, 1), config=BrokerConfig(duties=False)) as broker:
+        assert (await broker.enqueue("q")).created

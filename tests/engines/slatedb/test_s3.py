@@ -11,8 +11,13 @@ from slatedb import uniffi
 from dayjob import Broker, ConfigError, EngineUnavailable, JobState, NewJob
 from dayjob.duties import Sample
 from dayjob.engines.base import ClaimRequest, DocumentWrite, RetentionTimes, SettleOp, Token, Transient
-from dayjob.engines.slatedb import store_thread
+from dayjob.engines.registry import parse
+from dayjob.engines.slatedb import create, keys, store_thread, values
+from dayjob.engines.slatedb.engine import SlateEngine
+from dayjob.engines.slatedb.opening import check_owner
+from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.model.lifecycle import Transition
+from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import claim_and_stay, hold, read_all, try_to_open
@@ -230,3 +235,66 @@ async def test_the_log_stays_short(url: str, monkeypatch: pytest.MonkeyPatch) ->
 
         await until(shortened)
         assert (await broker.stats("q")).pending == 12
+
+
+async def test_the_owner_is_read_from_the_last_log_object_after_a_crash(
+    url: str, proxy: Proxy, spawn: Spawn
+) -> None:
+    """A reader would read every object of the log, which the writer replays afterwards."""
+    crashed = await spawn(claim_and_stay, url)
+    await crashed.receive()
+    await crashed.kill()
+    objects: set[str] = set()
+
+    def record(method: str, path: str) -> bool:
+        if method == "GET" and "/wal/" in path and path.partition("?")[0].endswith(".sst"):
+            objects.add(path)
+        return False
+
+    proxy.failing, proxy.fails = b"500 Unused", record
+    owner = await check_owner(settings_of(url))
+    assert owner is not None
+    assert owner.process.pid == crashed.pid
+    assert len(objects) == 1
+    async with Broker(url, config=QUIET) as broker:
+        assert len(objects) >= 4, "the writer replays the log"
+        assert await broker.reap() == 1
+        assert (await broker.stats("q")).pending == 2
+
+
+@pytest.mark.parametrize("layout", [0, keys.VERSION + 1], ids=["unknown", "newer"])
+async def test_the_layout_of_an_owner_in_the_log_is_checked(
+    url: str, monkeypatch: pytest.MonkeyPatch, layout: int
+) -> None:
+    async with Broker(url, config=QUIET) as broker:
+        await broker.enqueue("q")
+        [row] = [row for row in await settings_of(url).last_log_rows() if row.key == keys.OWNER]
+        assert row.value is not None
+        value = values.encode(replace(values.decode(values.Owner, row.value), layout=layout))
+
+    async def rows(_: SlateSettings) -> list[uniffi.RowEntry]:
+        return [
+            uniffi.RowEntry(
+                kind=row.kind,
+                key=keys.OWNER,
+                value=value,
+                seq=row.seq,
+                create_ts=row.create_ts,
+                expire_ts=row.expire_ts,
+            )
+        ]
+
+    monkeypatch.setattr(SlateSettings, "last_log_rows", rows)
+    if layout:
+        with pytest.raises(ConfigError, match="from a newer dayjob"):
+            await check_owner(settings_of(url))
+    else:
+        owner = await check_owner(settings_of(url))
+        assert owner is not None
+        assert owner.closed, "it is read from the tables"
+
+
+def settings_of(url: str) -> SlateSettings:
+    engine = create(parse(url), SYSTEM)
+    assert isinstance(engine, SlateEngine)
+    return engine.settings

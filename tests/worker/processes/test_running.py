@@ -16,7 +16,7 @@ from dayjob import App, Context, JobState
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.process_pool import ProcessPool
-from tests.support.workers import pause, record, run_until_idle, with_timeout
+from tests.support.workers import pause, record, run_until_idle, until, with_timeout, working
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.observe import (
     after,
@@ -72,6 +72,30 @@ async def test_more_jobs_than_children_wait_their_turn(app: App, monkeypatch: py
     assert len(set(await done(app, *(handle.id for handle in handles)))) <= 2
 
 
+async def test_jobs_that_wait_for_a_child_use_no_slot_and_are_given_back(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.worker.worker.MAX_WAIT", 0.1)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    handles = [await tasks.meet.aenqueue(fifo, "r") for _ in range(3)]
+    async with working(app, pool_processes=1) as worker:
+
+        async def given_back() -> bool:
+            return (await (await app.opened()).stats("default")).pending == 2
+
+        await until(given_back)
+        assert len(worker._slots.tasks) == 1
+        gate = os.open(fifo, os.O_RDWR)  # It does not block, and no reader does from now on.
+        try:
+            for handle in handles:
+                await with_timeout(handle.await_end())
+        finally:
+            os.close(gate)
+    jobs = [await record(await app.opened(), handle.id) for handle in handles]
+    assert [job.attempts for job in jobs] == [1, 1, 1]
+
+
 async def test_raw_handlers_get_the_payload_as_bytes(app: App) -> None:
     handle = await tasks.take.aenqueue(b"\x00\xff")
     await run_until_idle(app, queues=["raw"])
@@ -112,6 +136,9 @@ async def test_follow_ups_commit_with_the_success_only(app: App) -> None:
     [later] = [job for job in await broker.jobs(state="scheduled") if job.task == tasks.pid.name]
     assert 3500 < (later.run_at - later.enqueued_at).total_seconds() < 3700
     assert later.expires_at is not None
+    first, second = await led.aresult(timeout=0)
+    assert (await record(broker, first)).state is JobState.DONE
+    assert second == later.id
 
 
 async def test_a_child_can_enqueue(app: App) -> None:

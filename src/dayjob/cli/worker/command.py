@@ -69,6 +69,16 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     help="How many jobs each process runs at once.",
 )  # fmt: skip
 @click.option(
+    "--threads", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in threads: tasks that are plain functions. Default: 4 per core, "
+    "at least 10.",
+)  # fmt: skip
+@click.option(
+    "--pool-processes", type=_AT_LEAST_ONE, metavar="N",
+    help="How many of these may run in child processes: tasks with pool=\"process\". Default: the number of "
+    "cores.",
+)  # fmt: skip
+@click.option(
     "--processes", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N",
     help="How many worker processes to run, under a supervisor that restarts them when they crash.",
 )  # fmt: skip

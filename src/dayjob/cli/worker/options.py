@@ -29,6 +29,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None
     """None: the queues of the app's tasks and handlers. Empty: all queues."""
     concurrency: int
+    threads: int | None
+    pool_processes: int | None
     processes: int
     burst: bool
     job_timeout: float | None
@@ -65,6 +67,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         arguments = ["worker", self.app, "--child", str(descriptor)]
         values = {
             "--concurrency": self.concurrency,
+            "--threads": self.threads,
+            "--pool-processes": self.pool_processes,
             "--job-timeout": self.job_timeout,
             "--shutdown-timeout": self.shutdown_timeout,
             "--lease": self.lease,

@@ -7,11 +7,12 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -36,8 +37,8 @@ OK, FAILED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 REPLACE = 75
 """The exit code of a child that its supervisor replaces at once."""
 
-THREADS_TIMEOUT = 3.0
-"""Seconds for threads of handlers to end after the worker has stopped."""
+TASKS_TIMEOUT, THREADS_TIMEOUT = 1.0, 3.0
+"""Seconds for tasks and for threads of handlers to end after the worker has stopped."""
 
 
 def run_worker(options: WorkerOptions) -> int:
@@ -45,8 +46,8 @@ def run_worker(options: WorkerOptions) -> int:
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     with serving_metrics(worker, options.metrics):
-        code = _run(worker, options, threads)
-    return _leave(code, threads)
+        code, ended = _run(worker, options, threads)
+    return _leave(code, threads, ended)
 
 
 def run_child(options: WorkerOptions, descriptor: int) -> int:
@@ -72,10 +73,10 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
     with serving_metrics(worker, options.metrics):
-        code = _run(worker, options, threads, signals=1)
+        code, ended = _run(worker, options, threads, signals=1)
     if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE
-    return _leave(code, threads)
+    return _leave(code, threads, ended)
 
 
 def _reached_max_jobs(worker: Worker, options: WorkerOptions) -> bool:
@@ -95,6 +96,7 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
         return Worker(
             app, options.queues, options.concurrency, options.job_timeout, options.shutdown_timeout,
             options.lease, options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
+            threads=options.threads, pool_processes=options.pool_processes,
             log_jobs=sys.stderr.isatty() if options.log_jobs is None else options.log_jobs,
         )  # fmt: skip
     except ValueError as error:
@@ -114,8 +116,13 @@ def take_over(app: App) -> None:
     app.url = url
 
 
-def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int = 2) -> int:
-    """Run the worker. Return the exit code. Of its stop signals, the first ``signals`` count."""
+def _run(
+    worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int = 2
+) -> tuple[int, bool]:
+    """Run the worker. Return the exit code, and whether the tasks of its handlers have ended.
+
+    Of its stop signals, the first ``signals`` count.
+    """
     dashboard = None if options.dashboard is None else serve_with(worker.app, options.dashboard)
     try:
         return _run_worker(worker, options, threads, signals)
@@ -124,14 +131,25 @@ def _run(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, si
             dashboard.stop()
 
 
-def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int) -> int:
-    code = FAILED
+def _run_worker(
+    worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int
+) -> tuple[int, bool]:
     collect_less_often()
+    runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
+    loop = runner.get_loop()
+    with StopSignals(worker, options.shutdown_timeout, signals):
+        code = _exit_code(worker, loop, _serve(worker, options.burst, threads))
+        ended = _end_tasks(loop)
+        if ended:
+            runner.close()
+    return code, ended
+
+
+def _exit_code(worker: Worker, loop: asyncio.AbstractEventLoop, serve: Coroutine[Any, Any, None]) -> int:
+    """Run the loop until the worker ends. Return the exit code."""
+    code = FAILED
     try:
-        with asyncio.Runner(loop_factory=_loop_factory(options.uvloop)) as runner:
-            serving = runner.get_loop().create_task(_serve(worker, options.burst, threads))
-            with StopSignals(worker, options.shutdown_timeout, signals):
-                _run_until_complete(runner.get_loop(), serving)
+        _run_until_complete(loop, loop.create_task(serve))
         code = OK
     except EngineUnavailable as error:
         _log.error("the storage is not available: %s", error)
@@ -150,18 +168,29 @@ def _run_worker(worker: Worker, options: WorkerOptions, threads: ThreadPoolExecu
     return code
 
 
-def _run_until_complete(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
-    """Run the loop until the worker ends. ``SystemExit`` in a task that a handler started fails its job only.
+def _run_until_complete(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[Any]) -> None:
+    """Run the loop until the task ends. ``SystemExit`` in a task that a handler started fails its job only.
 
     asyncio raises it out of the loop as well as in the task that awaits it.
     """
     while True:
         try:
-            return loop.run_until_complete(serving)
+            loop.run_until_complete(serving)
+            return
         except (SystemExit, KeyboardInterrupt) as error:
             if serving.done():
                 raise
             _log.error("a task of a handler raised %r, which does not end the worker", error)
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
+    """Cancel the tasks that handlers left. Return whether all have ended within a moment."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        _run_until_complete(loop, loop.create_task(asyncio.wait(left, timeout=TASKS_TIMEOUT)))
+    return all(task.done() for task in left)
 
 
 async def _serve(worker: Worker, burst: bool, threads: ThreadPoolExecutor) -> None:
@@ -182,17 +211,19 @@ def _loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | Non
     return None
 
 
-def _leave(code: int, threads: ThreadPoolExecutor) -> int:
-    """Return the exit code, and ensure that the process exits even if handler threads do not end.
+def _leave(code: int, threads: ThreadPoolExecutor, tasks_ended: bool) -> int:
+    """Return the exit code, and ensure that the process exits even if handlers do not end.
 
     All jobs are settled by now. The interpreter waits first for the threads of ``asyncio.to_thread``, then
     for others that are not daemons. Both waits are bounded.
     """
+    if not tasks_ended:
+        _abandon("some handlers suppressed their cancellation", code)
     ending = threading.Thread(target=threads.shutdown, kwargs={"cancel_futures": True}, daemon=True)
     ending.start()
     ending.join(THREADS_TIMEOUT)
     if ending.is_alive():
-        _abandon(code)
+        _abandon("some threads of handlers did not end", code)
     threading.Thread(
         target=_exit_after, args=(THREADS_TIMEOUT, code), name="dayjob-exit", daemon=True
     ).start()
@@ -203,11 +234,11 @@ def _exit_after(seconds: float, code: int) -> None:
     """End the process this many seconds after the interpreter began to wait for threads."""
     threading.main_thread().join()
     block(seconds)
-    _abandon(code)
+    _abandon("some threads of handlers did not end", code)
 
 
-def _abandon(code: int) -> None:
-    _log.warning("some threads of handlers did not end, and are abandoned")
+def _abandon(reason: str, code: int) -> None:
+    _log.warning("%s and are abandoned", reason)
     logging.shutdown()
     with suppress(Exception):
         sys.stdout.flush()

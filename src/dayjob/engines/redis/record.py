@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes
+from dayjob.engines.record import corrupt_text
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
@@ -183,14 +184,17 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     return job
 
 
-def ended_jobs(reply: Sequence[Any]) -> list[EndedJob]:
-    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply."""
+def ended_jobs(reply: Sequence[Any], reason: str | None = None) -> list[EndedJob]:
+    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply.
+
+    Without a reason, it is the one in the reply.
+    """
     ended: list[EndedJob] = []
     for start in range(0, len(reply), REPORTED):
         key, queue, task, old_state, state, attempts, error = reply[start : start + REPORTED]
         queue, task, error = (text.decode("utf-8", "replace") for text in (queue, task, error))
         old_state, state = STATES[int(old_state)], STATES[int(state)]
-        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), error))
+        ended.append(EndedJob(key, queue, task, old_state, state, int(attempts), reason or error))
     return ended
 
 
@@ -208,10 +212,6 @@ def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:
         return False
     size: int = _SIZE.unpack_from(record, _HEAD.size - _SIZE.size)[0]
     return size != len(payload) or (record[2] & _RESULT > 0) != (result is not None)
-
-
-def corrupt_text(reason: str) -> str:
-    return f"corrupt record: {reason}"
 
 
 def _time(value: int) -> int | None:

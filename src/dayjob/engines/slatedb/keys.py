@@ -42,7 +42,8 @@ The engine's speed depends on the number of writes (tens of microseconds each):
 | retry, release, snooze, renewal, promotion, progress | 1 |
 | document | 1 |
 
-Counters add one write for each queue that a commit touches, however many jobs it moved.
+Counters add one write for each queue that a commit touches, however many jobs it moved. On a bucket, each
+commit writes the owner, so that opening finds it in the last log object.
 """
 
 from __future__ import annotations

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.active_jobs import Entry
+from dayjob.engines.base import Document
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.database import Source
-from dayjob.engines.slatedb.documents import stored_documents
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
@@ -45,18 +46,23 @@ async def check_layout(source: Source) -> int | None:
     found = values.layout(value)
     if not isinstance(found, int):
         raise ConfigError(f"{url}: the layout's version can't be decoded: restore the database from a copy")
-    if found > keys.VERSION:
-        raise ConfigError(
-            f"{url}: layout {found} is from a newer dayjob, this one supports {keys.VERSION}: upgrade dayjob"
-        )
+    _refuse_newer(source.settings, found)
     return found
+
+
+def _refuse_newer(settings: SlateSettings, layout: int) -> None:
+    if layout > keys.VERSION:
+        raise ConfigError(
+            f"{settings.url}: layout {layout} is from a newer dayjob, this one supports {keys.VERSION}: "
+            "upgrade dayjob"
+        )
 
 
 async def read_owner(source: Source) -> Owner | None:
     """Return the owner. One that can't be decoded can only be taken over."""
     value = await source.get(keys.OWNER)
     try:
-        return None if value is None else values.owner(value)
+        return None if value is None else values.decode(Owner, value)
     except Corrupt as error:
         if source.settings.take_over:
             return None
@@ -90,19 +96,43 @@ async def check_owner(settings: SlateSettings) -> Owner | None:
 
     It uses a reader, since opening a writer would fence that owner.
     """
+    owner, written_ms = await _logged_owner(settings) or await _stored_owner(settings)
+    refuse_live_owner(settings, owner)
+    await _wait_for_clock(settings, written_ms)
+    return owner
+
+
+async def _logged_owner(settings: SlateSettings) -> tuple[Owner, int] | None:
+    """Return the owner and the time of its last commit to a bucket, from the last object of the log.
+
+    A reader would replay the whole log, as the writer does afterwards: some requests for each object.
+    Return None if the log is empty, or not written by this version of dayjob.
+    """
+    if settings.local:
+        return None
+    rows = [row for row in await settings.last_log_rows() if row.key == keys.OWNER]
+    last = max(rows, key=lambda row: row.seq, default=None)
+    if last is None or last.value is None or last.create_ts is None:
+        return None
+    try:
+        owner = values.decode(Owner, last.value)
+    except Corrupt:
+        return None
+    _refuse_newer(settings, owner.layout)
+    return (owner, last.create_ts) if owner.layout else None
+
+
+async def _stored_owner(settings: SlateSettings) -> tuple[Owner | None, int]:
+    """Return the owner and the time at which it was written, by a reader."""
     reader = await settings.open_reader()
     if reader is None:
-        return None
+        return None, 0
     source = Source(settings, reader)
     try:
         await check_layout(source)
-        owner = await read_owner(source)
-        written_ms = await source.written_ms(keys.OWNER)
+        return await read_owner(source), await source.written_ms(keys.OWNER) or 0
     finally:
         await source.close()
-    refuse_live_owner(settings, owner)
-    await _wait_for_clock(settings, written_ms or 0)
-    return owner
 
 
 async def _wait_for_clock(settings: SlateSettings, written_ms: int) -> None:
@@ -120,7 +150,8 @@ def next_owner(owner: Owner | None, settings: SlateSettings) -> Owner:
     """Return this process as the owner. If it was the last owner, it keeps its session and its claims."""
     here = this_process()
     session = 1 if owner is None else owner.session + (owner.process != here)
-    return Owner(session, here, SYSTEM.now(), int(settings.beat * SECOND), tried_store=settings.store_id)
+    interval = int(settings.beat * SECOND)
+    return Owner(session, here, SYSTEM.now(), interval, tried_store=settings.store_id, layout=keys.VERSION)
 
 
 # Older layouts.
@@ -177,7 +208,7 @@ async def load_queues(write_batch: WriteBatch) -> None:
         for stored, value in rows:
             name = keys.queue_name(stored)
             try:
-                found = values.queue(value)
+                found = values.decode(values.Queue, value)
             except Corrupt as error:
                 _log.error("the counters of queue %r are reset: %s", name, error)
                 write_batch.touch(name)
@@ -185,6 +216,19 @@ async def load_queues(write_batch: WriteBatch) -> None:
             write_batch.stats[name] = QueueStats(*found.stats)
             if found.paused:
                 write_batch.paused.add(name)
+
+
+async def stored_documents(source: Source, prefix: bytes) -> AsyncIterator[tuple[str, Document]]:
+    """Yield kinds and documents under the prefix, in key order, without those that can't be decoded."""
+    async for rows in source.scan(prefix):
+        for stored, value in rows:
+            kind, name = keys.document_parts(stored)
+            try:
+                found = values.decode(values.StoredDocument, value)
+            except values.Corrupt as error:
+                _log.error("the document %r of kind %r is ignored: %s", name, kind, error)
+                continue
+            yield kind, Document(name, found.value, found.written_us)
 
 
 Unreadable = dict[bytes, tuple[Record, str]]
@@ -220,7 +264,7 @@ async def _load_changes(store: SlateStore, unreadable: Unreadable) -> None:
                 continue
             store.changed.add(key)
             try:
-                change = values.changed(value)
+                change = values.decode(values.Changed, value)
             except Corrupt as error:
                 unreadable[key] = (record, str(error))
                 continue
@@ -235,7 +279,7 @@ async def _load_claims(store: SlateStore) -> None:
     async for rows in store.write_batch.source.scan(keys.CLAIM):
         for stored, value in rows:
             try:
-                claim = values.claimed(value)
+                claim = values.decode(Claimed, value)
             except Corrupt as error:
                 _log.error("a claim can't be decoded, so its jobs are pending again: %s", error)
                 claim = Claimed(0, 0, None, [])

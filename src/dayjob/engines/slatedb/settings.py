@@ -106,15 +106,17 @@ class SlateSettings(Struct, frozen=True):
         builder.with_metrics_recorder(requests)
         return await self.opening(builder.build(), requests)
 
-    async def open_reader(self) -> uniffi.DbReader | None:
+    async def open_reader(self, *, replay: bool = True) -> uniffi.DbReader | None:
         """Return a reader of the durable state, or None if there is no database. It writes nothing.
 
-        It may still catch up with the writer just after it was opened.
+        It may still catch up with the writer just after it was opened. Without ``replay``, it reads no log.
         """
         requests = uniffi.DefaultMetricsRecorder()
-        return await self.opening(self._build_reader(requests), requests)
+        return await self.opening(self._build_reader(requests, replay), requests)
 
-    async def _build_reader(self, requests: uniffi.DefaultMetricsRecorder) -> uniffi.DbReader | None:
+    async def _build_reader(
+        self, requests: uniffi.DefaultMetricsRecorder, replay: bool
+    ) -> uniffi.DbReader | None:
         """Build a reader. SlateDB would repeat refused requests for ever, so this loop repeats instead."""
         backoff, deadline = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE), float("inf")
         while True:
@@ -126,7 +128,7 @@ class SlateSettings(Struct, frozen=True):
                     manifest_poll_interval_ms=_NEVER_MS,
                     checkpoint_lifetime_ms=600_000,
                     max_memtable_bytes=64 << 20,
-                    skip_wal_replay=False,
+                    skip_wal_replay=not replay,
                     object_store_max_retries=_READER_RETRIES,
                 )
             )
@@ -141,11 +143,31 @@ class SlateSettings(Struct, frozen=True):
                 deadline = min(deadline, SYSTEM.elapsed() + self.timeout)
             await backoff.wait(SYSTEM)
 
+    async def last_log_rows(self) -> list[uniffi.RowEntry]:
+        """Return the rows of the last log object that has any, or none if all of the log is in tables."""
+        reader = await self.open_reader(replay=False)  # It raises a clear error if the store refuses.
+        if reader is None:
+            return []
+        await reader.shutdown()
+        manifest = await self.opening(self._admin().read_manifest(None))
+        if manifest is None:
+            return []
+        options = uniffi.SlateDbWalReaderOptions(max_fetch_tasks=1)
+        log = uniffi.SlateDbWalReader.with_options(self.path, self.resolve(), options)
+        last = await self.opening(log.last_wal_file_id(manifest.replay_after_wal_id))
+        for number in range(last, manifest.replay_after_wal_id, -1):
+            found = await self.opening(_rows(log, number))
+            if found:  # A writer that opens the database adds an empty one.
+                return found
+        return []
+
     async def read_epoch(self) -> int:
         """Return the number of times that a writer has opened the database. SlateDB stores it."""
-        admin = uniffi.AdminBuilder(self.path, self.resolve()).build()
-        manifest = await self.opening(admin.read_manifest(None))
+        manifest = await self.opening(self._admin().read_manifest(None))
         return 0 if manifest is None else manifest.writer_epoch
+
+    def _admin(self) -> uniffi.Admin:
+        return uniffi.AdminBuilder(self.path, self.resolve()).build()
 
     async def opening(
         self, work: Awaitable[Reply], requests: uniffi.DefaultMetricsRecorder | None = None
@@ -231,6 +253,12 @@ _REFUSALS = {
 
 def _text(error: uniffi.Error) -> str:
     return str(getattr(error, "message", error))
+
+
+async def _rows(log: uniffi.SlateDbWalReader, number: int) -> list[uniffi.RowEntry]:
+    """Return the rows of a log object that exists."""
+    found = await (await log.iterator(number)).next()
+    return [] if found is None else found.rows
 
 
 def _succeeded(requests: uniffi.DefaultMetricsRecorder) -> int:

@@ -319,8 +319,11 @@ class StoreThread:
         await self._durable
 
     async def _heartbeat(self, _: SlateStore | None = None) -> None:
+        self._stage_owner()
+
+    def _stage_owner(self) -> None:
         self._owner = replace(self._owner, beat_us=SYSTEM.now())
-        self._write_batch.put(keys.OWNER, values.owner_value(self._owner))
+        self._write_batch.put(keys.OWNER, values.encode(self._owner))
 
     async def _serve(self) -> None:
         while self.failure is None:
@@ -395,6 +398,8 @@ class StoreThread:
 
     def _write(self) -> None:
         """Start to write the staged rows. ``_applied`` is done when reads see them, then ``_durable``."""
+        if not self.settings.local:
+            self._stage_owner()  # So that the last log object has it, and opening reads the log once.
         before, self._applied = self._applied, asyncio.get_running_loop().create_future()
         self._durable = asyncio.ensure_future(
             self._write_rows(self._write_batch.take(), before, self._applied)
@@ -417,7 +422,9 @@ class StoreThread:
         """Return whether the write has succeeded. Fail the thread if not, also if no call waits for it."""
         error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
         if error is not None and self._serves and not durable.cancelled():
-            self._fail(error if isinstance(error, DayjobError) else _unexpected(self.settings, error))
+            if not isinstance(error, DayjobError):
+                error = EngineUnavailable(f"{self.settings.url}: a write could not be confirmed ({error!r})")
+            self._fail(error)
         return error is None
 
     async def _commit(self, outcomes: list[Outcome]) -> None:
@@ -583,7 +590,3 @@ class StoreThread:
 
         if self._search is None or self._search.done():
             self._search = asyncio.ensure_future(search())
-
-
-def _unexpected(settings: SlateSettings, error: BaseException) -> EngineUnavailable:
-    return EngineUnavailable(f"{settings.url}: a write could not be confirmed ({error!r})")

@@ -1,12 +1,12 @@
 -- End waiting jobs as cancelled; store a cancel request for running ones.
 -- $1 token  $2 now  $3 channel  $4 message if a cancel is requested  $5 ids
 -- $6 queues  $7 their retention  $8 the retention of other queues
--- Replies "id state" for each job that was not finished, with its state before.
+-- Replies with each job that was not finished as a JSON list: id, queue, task, state before, state, attempts.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 found AS MATERIALIZED (
-    SELECT id, queue, state, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
+    SELECT id, queue, task, state, attempts, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
     FROM dayjob.jobs
     WHERE id = ANY ($5::uuid[]) AND state || '' IN ('pending', 'scheduled', 'running')
     FOR UPDATE
@@ -35,7 +35,8 @@ counted AS (
     GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', state)), '{}') AS reply, bool_or(state = 'running') AS requests
+    SELECT bool_or(state = 'running') AS requests, coalesce(array_agg(json_build_array(id, queue, task, state,
+        CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') AS reply
     FROM found
 ),
 stored AS (

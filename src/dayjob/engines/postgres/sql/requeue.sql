@@ -1,6 +1,6 @@
 -- Make dead jobs pending again.
 -- $1 token  $2 now  $3 ids
--- Replies "id queue" for each that was dead.
+-- Replies with each that was dead as a JSON list: id, queue, task, old state, new state, attempts.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
@@ -10,14 +10,14 @@ saved AS (
         expires_at = NULL, cancel_requested = false, claimed_at = NULL, lease_expires_at = NULL, worker = NULL
     FROM clock
     WHERE id = ANY ($3::uuid[]) AND state || '' = 'dead'
-    RETURNING id, queue
+    RETURNING id, queue, task
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, dead, pending)
     SELECT queue, -count(*), count(*) FROM saved GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply FROM saved
+    SELECT coalesce(array_agg(json_build_array(id, queue, task, 'dead', 'pending', 0)::text), '{}') AS reply FROM saved
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result

@@ -1,14 +1,11 @@
 -- End scheduled and pending jobs as cancelled; store a cancel request for running ones.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
--- Returns a string with one byte for each: 0 not found, 1 removed, 2 requested.
-local stored = stored_reply()
-if stored then
-  return stored
-end
+-- Returns a list of two: a string with one byte for each (0 not found, 1 removed, 2 requested), and the jobs that ended,
+-- see report.
 local ids = take_ids()
 local retention = take_retention()
 fetch(ids)
-local replies = {}
+local replies, reported = {}, {}
 for index, id in ipairs(ids) do
   local r = load(id)
   replies[index] = '\0'
@@ -19,10 +16,10 @@ for index, id in ipairs(ids) do
     save(r)
     replies[index] = '\2'
   elseif r and r.state < RUNNING then
+    local old_state = r.state
     cancel(r, retention(r.queue))
+    report(reported, r, old_state, '')
     replies[index] = '\1'
   end
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies))
+return commit({ table.concat(replies), reported })

@@ -2,11 +2,7 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: '1' to announce the kinds, else '0'; the number of documents; for
 -- each its kind, its name, flags (1 a document is expected, 2 a document is to be written), the expected value and the
 -- new one, as far as the flags announce them; the jobs (shared/5_insert.lua).
--- Returns 1 if it wrote them, else 0.
-local stored = stored_reply()
-if stored then
-  return stored
-end
+-- Returns a string: '\1' and the reply of `insert` if it wrote them, else '\0'.
 local is_announced = take_number() == 1
 local removed, added, kinds = {}, {}, {}
 for _ = 1, take_number() do
@@ -18,7 +14,7 @@ for _ = 1, take_number() do
   local member = redis.call('ZRANGEBYLEX', DOCUMENTS, from, to, 'LIMIT', 0, 1)[1]
   if (member and sub(member, #prefix + 10)) ~= expected then
     flush(true)
-    return store_reply(0)
+    return store_reply('\0')
   end
   removed[#removed + 1] = member
   if value then
@@ -27,7 +23,7 @@ for _ = 1, take_number() do
   end
   kinds[kind] = true
 end
-local _, created = insert()
+local reply, created = insert()
 -- A full server refuses new jobs. Writes of documents alone must succeed: workers register and deregister, and the
 -- leader's duties free memory.
 flush(not created)
@@ -41,4 +37,4 @@ if is_announced and next(kinds) then
   end
   redis.call('PUBLISH', ARGV[2], '\1' .. table.concat(names, '\1'))
 end
-return store_reply(1)
+return store_reply('\1' .. reply)

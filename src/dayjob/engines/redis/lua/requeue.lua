@@ -1,21 +1,16 @@
 -- Make dead jobs pending again; other jobs stay as they are.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
--- Returns a string with one byte for each: 1 if it was dead.
-local stored = stored_reply()
-if stored then
-  return stored
-end
+-- Returns a list of two: a string with one byte for each, 1 if it was dead; and those that were, see report.
 local ids = take_ids()
 fetch(ids)
-local replies = {}
+local replies, reported = {}, {}
 for index, id in ipairs(ids) do
   local r = load(id)
   local dead = r and r.state == DEAD
   if dead then
     requeue(r)
+    report(reported, r, DEAD, '')
   end
   replies[index] = dead and '\1' or '\0'
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies))
+return commit({ table.concat(replies), reported })

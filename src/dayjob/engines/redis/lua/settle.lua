@@ -3,16 +3,13 @@
 -- transition; flags: 1 error, 2 result, 4 progress, 8 follow-up jobs, 16 max_attempts; number of kv writes; delay;
 -- retention if done, dead, cancelled); for each the values that its flags announce (max_attempts before follow-up jobs,
 -- which are as in shared/5_insert.lua), and the kv writes.
--- Returns a string with one byte for each: the new state, or 0 if the claim was lost.
-local stored = stored_reply()
-if stored then
-  return stored
-end
+-- Returns a string with one byte for each: the new state, or 0 if the claim was lost; then the replies of `insert` for the
+-- follow-up jobs of those that were applied.
 local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
 local ids, numbers = take_ids(), take()
 fetch(ids)
-local replies = {}
+local replies, inserted = {}, {}
 
 -- Skip the follow-up jobs of a settlement that is not applied.
 local function skip_jobs()
@@ -65,7 +62,7 @@ for index, id in ipairs(ids) do
     end
     if given % 16 > 7 then
       if state > 0 then
-        insert()
+        inserted[#inserted + 1] = insert()
       else
         skip_jobs()
       end
@@ -79,6 +76,4 @@ for index, id in ipairs(ids) do
   end
   replies[index] = string.char(state)
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies))
+return commit(table.concat(replies) .. table.concat(inserted))
