@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 from dayjob.app import App
 from dayjob.context import Context
-from dayjob.runtime.clock import SYSTEM, yield_to_loop
+from dayjob.runtime.clock import SYSTEM, block, yield_to_loop
 
 URL, DIARY = "SHUTDOWN_JOBS_URL", "SHUTDOWN_JOBS_DIARY"
 
@@ -60,6 +62,21 @@ def build(url: str) -> App:
         while True:
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
+
+    @app.task(name="forking")
+    def forking(ctx: Context) -> None:
+        """Fork a helper and terminate it."""
+        helper = os.fork()
+        if helper == 0:
+            log_event("forked", ctx)
+            block(60)
+            os._exit(0)
+        deadline = SYSTEM.elapsed() + 20
+        while "forked" not in Path(os.environ[DIARY]).read_text() and SYSTEM.elapsed() < deadline:
+            block(0.01)
+        os.kill(helper, signal.SIGTERM)
+        if os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == -signal.SIGTERM:
+            log_event("terminated", ctx)
 
     @app.task(name="littering")
     async def littering(ctx: Context) -> None:

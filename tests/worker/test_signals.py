@@ -145,6 +145,16 @@ def test_a_thread_that_outlives_its_job_does_not_delay_the_exit(scene: Scene) ->
     assert scene.jobs([id])[0].state is JobState.DONE
 
 
+def test_a_helper_that_a_job_forks_ends_by_sigterm_and_does_not_stop_the_worker(scene: Scene) -> None:
+    (first,) = scene.enqueue("forking", 1)
+    worker = scene.worker()
+    scene.until_logged("terminated", 1)
+    assert scene.logged("terminated") == [first]
+    scene.enqueue("short", 1)
+    scene.until_logged("finished", 1)
+    assert worker.stop() == 0, worker.output()
+
+
 def test_a_second_signal_stops_at_once(scene: Scene) -> None:
     ids = scene.enqueue("long", 3)
     worker = scene.worker("--shutdown-timeout", "600")

@@ -16,7 +16,7 @@ from typing import Any
 from dayjob.cli.worker.supervisor_link import KILL_AFTER
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker import Worker
-from dayjob.worker.os_signals import STOP_SIGNALS
+from dayjob.worker.os_signals import STOP_SIGNALS, set_defaults
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -29,11 +29,13 @@ class StopSignals:
         self._shutdown_timeout = shutdown_timeout
         self._counted = counted
         self._received = 0
+        self._pid = os.getpid()
         self._before: dict[int, Any] = {}
         self._limits: SimpleQueue[float | None] = SimpleQueue()
         """Seconds until the process is ended. A signal handler may interrupt any code, but can always put."""
 
     def __enter__(self) -> None:
+        os.register_at_fork(after_in_child=self._forked)
         threading.Thread(target=self._enforce, name="dayjob-stop", daemon=True).start()
         for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._handle)
@@ -41,9 +43,19 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        self._before.clear()
         self._limits.put(None)
 
+    def _forked(self) -> None:
+        """Set the default handlers in a process that a job forked: its signals are not for the worker."""
+        if self._before:
+            set_defaults()
+
     def _handle(self, number: int, _frame: object) -> None:
+        if os.getpid() != self._pid:  # A forked process, before its defaults were set.
+            set_defaults()
+            os.kill(os.getpid(), number)
+            return
         if self._received == self._counted:
             return
         self._received += 1
