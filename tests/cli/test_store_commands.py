@@ -218,7 +218,7 @@ def test_doctor_reports_no_problems_of_a_healthy_folder(
     store = Store(tmp_path)
     store.url = f"file://{tmp_path}/folder"
     store.with_broker(lambda broker: broker.kv_put(b"k", b"v"))
-    result = store.run("doctor")
+    result = store.run("doctor", "--strict")
     assert result.exit_code == 0, result.output
     assert "not a power cut" in result.output
 
