@@ -29,7 +29,7 @@ from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
-from dayjob.model.job import EndedJob, Enqueued, Job, JobState, NewJob, id_text
+from dayjob.model.job import EndedJob, Job, JobState, id_text
 from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry

@@ -279,6 +279,26 @@ async def test_plain_functions_of_adrain_run_in_threads() -> None:
     assert ran != [threading.get_ident()]
 
 
+def test_a_timeout_in_the_calling_thread_ends_the_run_and_the_next_job_runs_after_it() -> None:
+    own = App("memory://")
+    ran: list[str] = []
+
+    @own.task(timeout=0.05, max_attempts=1)
+    def slow(ctx: Context) -> None:
+        ran.append(str(ctx.cancelled.wait_in_thread(20) and ctx.cancelled.reason))
+
+    @own.task
+    def quick() -> None:
+        ran.append("quick")
+
+    with sandbox(own):
+        slow.enqueue()
+        quick.enqueue()
+        with pytest.raises(JobFailed, match=r"TimeoutError: timed out after 0.05 s"):
+            drain(own)
+    assert ran == ["timeout", "quick"]
+
+
 def test_an_interrupt_in_the_calling_thread_ends_the_drain() -> None:
     own = App("memory://")
 
