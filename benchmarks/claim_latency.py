@@ -10,11 +10,14 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from benchmarks.child import Answer, Kind, run
 from benchmarks.results import percentile
 from benchmarks.workloads import FILL, QUEUE, enqueue
 from dayjob import Broker, BrokerConfig, NewJob, Retention
+from dayjob.model.durations import SECOND, to_datetime
+from dayjob.testing import ManualClock
 from dayjob.worker.garbage import collect_less_often
 
 USUAL = 3.0
@@ -83,9 +86,10 @@ async def promotion(url: str, jobs: int) -> Answer:
     async with Broker(url, config=_PLAIN) as broker:
         for start in range(0, jobs, FILL):
             await broker.enqueue_many([NewJob(_OTHER, delay=60)] * min(FILL, jobs - start))
-        offset = 120_000_000
         # A clock in the future makes them due. The fill may take longer than any fixed delay.
-        broker._session.storage.now = lambda: time.time_ns() // 1000 + offset  # type: ignore[method-assign]
+        later = ManualClock(to_datetime(time.time_ns() // 1000 + 120 * SECOND))
+        engine: Any = broker._engine
+        engine._now, engine._clock = later.now, later
         answer = await _measure(broker, broker.promote)
         answer["done"] = (await broker.stats(_OTHER)).pending
     return answer

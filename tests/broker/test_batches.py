@@ -442,6 +442,17 @@ async def test_contended_calls_that_are_overdue_in_an_outage_fail_without_a_try(
     assert insert.sizes == [50, 1, 1]
 
 
+async def test_contended_calls_do_not_fail_after_the_end_of_an_outage(impatient: Broker) -> None:
+    insert = Stage(impatient, "insert")
+    insert.failures += [Contended("locked by another client"), EngineUnavailable("no reply")]
+    with pytest.raises(EngineUnavailable):
+        await impatient.enqueue("q")
+    insert.failures += [Contended("locked by another client")] * 50
+    calls = gather([impatient.enqueue("q") for _ in range(20)])
+    async with asyncio.timeout(BOUND):
+        assert all(reply.created for reply in await asyncio.gather(*calls))
+
+
 async def test_a_close_in_an_outage_waits_for_one_try_of_each_verb(impatient: Broker) -> None:
     insert = Stage(impatient, "insert")
     insert.before = Gate()

@@ -176,7 +176,7 @@ async def test_a_reply_that_arrives_late_does_not_hide_the_later_claim_of_its_jo
     claim.after = None
     clock.advance(30)
     assert await broker.reap() == 1
-    [[current]] = await broker._engine.claim([ClaimRequest((("q", 30_000_000),), 1, None)], clock.now())
+    [[current]] = await broker._engine.claim([ClaimRequest((("q", 30_000_000),), 1, None)])
     broker._claims.hold([current])
     gate.open()
     [lost] = await late

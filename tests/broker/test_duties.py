@@ -13,12 +13,10 @@ from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep
 from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON
-from dayjob.engines.base import Capabilities, RetentionByQueue, RetentionTimes, Token
+from dayjob.engines.base import Capabilities, Token
 from dayjob.model.durations import SECOND
 from dayjob.testing import ManualClock
 from tests.support.staging import ObservedClock, Stage, turns
-
-RETENTION = RetentionByQueue(RetentionTimes())
 
 DUTIES = ("promote", "next_due", "reap", "sweep")
 
@@ -32,7 +30,7 @@ def observed(clock: ManualClock) -> ObservedClock:
 async def promoting(broker: Broker, observed: ObservedClock) -> AsyncIterator[Stage]:
     """Run the promote duty at intervals of a minute at most. Yield its calls of the engine."""
     stage = Stage(broker, "promote")
-    promote = Promote(broker._session.storage, RETENTION, EndedJobs(None), 60)
+    promote = Promote(broker._session.storage, EndedJobs(None), 60)
     service = Service(promote, broker._engine.signals, observed)
     service.start()
     assert await observed.next_wait() == 60
@@ -173,10 +171,10 @@ class IdleEngine:
         self.fails = False
         self.expired_by: list[int] = []
 
-    async def documents(self, *_: Any) -> tuple[int, list[Any]]:
+    async def documents(self, kind: str) -> tuple[int, list[Any]]:
         return self._clock.now(), []
 
-    async def reap(self, limit: int, retention: Any, expired_by: int, *_: Any, token: Token) -> list[Any]:
+    async def reap(self, limit: int, expired_by: int, token: Token) -> list[Any]:
         self.expired_by.append(expired_by)
         self._clock.advance(self.takes)
         if self.fails:
@@ -191,7 +189,7 @@ class IdleEngine:
         return RetryingStorage(engine, self._clock)
 
     def reap_duty(self, interval: float) -> Reap:
-        return Reap(self.storage(), RETENTION, EndedJobs(None), interval, self._clock, 30)
+        return Reap(self.storage(), EndedJobs(None), interval, self._clock, 30)
 
 
 @pytest.mark.parametrize("interval", [0.2, 5, 3600])
@@ -329,7 +327,7 @@ class LockedEngine(IdleEngine):
         super().__init__(clock)
         self.free = free
 
-    async def next_due(self, *_: Any) -> int:
+    async def next_due(self) -> int:
         return 0
 
     async def promote(self, *_: Any, token: Token) -> tuple[int, list[Any]]:
@@ -339,7 +337,7 @@ class LockedEngine(IdleEngine):
 
 async def test_promote_pauses_while_the_only_due_jobs_are_locked(clock: ManualClock) -> None:
     storage = LockedEngine(clock, free=1).storage()
-    promote = Promote(storage, RETENTION, EndedJobs(None), 60)
+    promote = Promote(storage, EndedJobs(None), 60)
     assert await promote.run_once() == SOON, "another job may have become due meanwhile"
     for _ in range(3):
         assert await promote.run_once() == LOCKED

@@ -13,7 +13,7 @@ from dayjob.duties.duties import FOLLOWER_INTERVAL
 from dayjob.model.durations import SECOND
 from dayjob.runtime.signals import LEAD, Signals, Topic
 from dayjob.testing import ManualClock
-from tests.broker.test_duties import RETENTION, IdleEngine
+from tests.broker.test_duties import IdleEngine
 from tests.support.registered_workers import MEMBER
 from tests.support.staging import Stage, turns
 
@@ -97,7 +97,7 @@ async def test_reclaim_runs_each_second_or_at_each_heartbeat(clock: ManualClock)
     registry: Any = NoWorkers()
     for dead_after, interval in ((15, 1), (1.5, 0.5)):
         storage = IdleEngine(clock).storage()
-        assert await Reclaim(storage, registry, RETENTION, EndedJobs(None), dead_after).run_once() == interval
+        assert await Reclaim(storage, registry, EndedJobs(None), dead_after).run_once() == interval
 
 
 class Election:

@@ -71,9 +71,7 @@ class FakeEngine:
         reply: str = self._reply(token, lambda: queue)
         return reply
 
-    async def settle(
-        self, ops: Sequence[SettleOp], now: int | None, *, token: Token
-    ) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], *, token: Token) -> list[JobState | None]:
         self.batches.append(ops)
 
         def apply() -> list[JobState | None]:

@@ -301,7 +301,7 @@ def test_a_job_whose_worker_died_is_shown_as_suspect(store: Store) -> None:
 
     async def crash(broker: Broker) -> None:
         await broker.claim("default", worker="w")
-        await broker._engine.reclaim(["w"], 1, broker._policies.retention)
+        await broker._engine.reclaim(["w"], 1)
 
     store.with_broker(crash)
     shown = store.json("show", id)

@@ -287,6 +287,7 @@ def test_watch_refreshes_until_it_is_interrupted(
     store: Store, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     store.enqueue("t", "-q", "first")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes the output for a terminal.
     waits = 0
 
     async def wait(_: object, event: object, seconds: float | None) -> bool:
@@ -300,3 +301,5 @@ def test_watch_refreshes_until_it_is_interrupted(
     result = store.run(command, "--watch")
     assert result.exit_code == 130
     assert waits == 3
+    assert result.output.startswith("\x1b[?1049h")
+    assert result.output.count("\x1b[H") >= 3

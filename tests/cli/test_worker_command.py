@@ -20,8 +20,9 @@ from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
-from dayjob import Job, JobState, NewJob
+from dayjob import App, Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
 from dayjob.cli.worker import command, process, supervisor
 from dayjob.cli.worker.options import Address, WorkerOptions
@@ -371,6 +372,24 @@ def invoke(project: Project, monkeypatch: pytest.MonkeyPatch, *arguments: str) -
     finally:
         for name in set(sys.modules) - known:
             del sys.modules[name]
+
+
+def test_the_limits_of_threads_and_child_processes_reach_the_worker_and_its_children(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[WorkerOptions] = []
+
+    def run_worker(options: WorkerOptions) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr(command, "run_worker", run_worker)
+    assert invoke(project, monkeypatch, "jobs:app", "--threads", "3", "--pool-processes", "2").exit_code == 0
+    [options] = given
+    worker = process.make_worker(App("memory://"), replace(options, queues=("q",)))
+    assert (worker.threads, worker.pool_processes) == (3, 2)
+    child = " ".join(options.for_child(1, 5))
+    assert "--threads 3 --pool-processes 2" in child
 
 
 def test_every_option_has_a_help_text() -> None:

@@ -328,5 +328,5 @@ async def test_documents_are_stored_at_the_time_of_their_write(broker: Broker, c
     member = await broker.register(MEMBER)
     set_by(clock, -DAY)
     await broker.beat(member, 1)
-    now, [document] = await broker._engine.documents(KIND, clock.now())
+    now, [document] = await broker._engine.documents(KIND)
     assert document.written_us == now == clock.now()

@@ -247,7 +247,7 @@ async def test_an_undecodable_schedule_affects_no_other_and_is_kept(
     broker: Broker, clock: WatchedClock, value: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.schedule(Recurring("well", every=60, queue="q"))
-    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, value)], now=clock.now())
+    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, value)])
     for _ in range(3):
         clock.advance(60)
         await broker.recur()
@@ -256,7 +256,7 @@ async def test_an_undecodable_schedule_affects_no_other_and_is_kept(
     assert caplog.text.count("schedule 'bad' can't be decoded") == 1
     assert not await broker.pause_schedule("bad")
     assert not await broker.resume_schedule("bad")
-    _, documents = await broker._engine.documents(KIND, clock.now())
+    _, documents = await broker._engine.documents(KIND)
     assert [document.value for document in documents if document.name == "bad"] == [value]
 
 
@@ -264,7 +264,7 @@ async def test_an_undecodable_schedule_can_be_removed_or_replaced(
     broker: Broker, clock: WatchedClock
 ) -> None:
     for id in ("a", "b", "c"):
-        await broker._engine.compare_and_set([DocumentWrite(KIND, id, None, b"\xc1")], now=clock.now())
+        await broker._engine.compare_and_set([DocumentWrite(KIND, id, None, b"\xc1")])
     assert await broker.unschedule("a")
     assert not await broker.unschedule("a")
     await broker.schedule(Recurring("b", every=60, queue="q"))

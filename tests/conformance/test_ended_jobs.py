@@ -61,10 +61,9 @@ async def test_reap_returns_the_jobs_of_the_claims_that_it_ended(
 ) -> None:
     again = await running(broker, "first", task="send ☃")
     last = await running(broker, "second", task="t", max_attempts=1)
-    retention = broker._policies.retention
-    assert await raw_engine.reap(10, retention, None, clock.now()) == []
+    assert await raw_engine.reap(10, None) == []
     clock.advance(30)
-    ended = await raw_engine.reap(10, retention, None, clock.now())
+    ended = await raw_engine.reap(10, None)
     assert fields(ended) == [
         (again.id, "first", "send ☃", RUNNING, PENDING, 1, LEASE_EXPIRED),
         (last.id, "second", "t", RUNNING, DEAD, 1, LEASE_EXPIRED),
@@ -75,14 +74,13 @@ async def test_reap_ends_only_the_leases_that_had_expired_at_the_given_time(
     broker: Broker, raw_engine: Engine, clock: WatchedClock
 ) -> None:
     job = await running(broker)
-    retention = broker._policies.retention
     clock.advance(29)
     before = clock.now()
     clock.advance(60)
     for expired_by in (0, 1, before):
-        assert await raw_engine.reap(10, retention, expired_by, clock.now()) == []
+        assert await raw_engine.reap(10, expired_by) == []
     clock.advance(30)
-    [ended] = await raw_engine.reap(10, retention, clock.now() - 60_000_000, clock.now())
+    [ended] = await raw_engine.reap(10, clock.now() - 60_000_000)
     assert ended.id == job.id
     stored = await broker.get(job.id)
     assert stored is not None
@@ -94,7 +92,7 @@ async def test_reclaim_returns_the_jobs_of_the_claims_that_it_ended(
 ) -> None:
     again = await running(broker, "first", task="t", max_attempts=2)
     last = await running(broker, "second", max_attempts=1)
-    ended = await raw_engine.reclaim(["w"], 10, broker._policies.retention)
+    ended = await raw_engine.reclaim(["w"], 10)
     assert fields(ended) == [
         (again.id, "first", "t", RUNNING, PENDING, 1, WORKER_GONE),
         (last.id, "second", "", RUNNING, DEAD, 1, WORKER_GONE),
@@ -110,7 +108,7 @@ async def test_promote_returns_the_jobs_that_expired(
     scheduled = await broker.enqueue("second", delay=60, expires=5)
     await broker.enqueue("third", delay=5)
     clock.advance(5)
-    due, ended = await broker._engine.promote(10, broker._policies.retention, clock.now())
+    due, ended = await broker._engine.promote(10)
     assert due == 1
     assert fields(ended) == [
         (pending.id, "first", "t", PENDING, CANCELLED, 0, EXPIRED),

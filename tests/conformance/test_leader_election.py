@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +12,6 @@ import pytest
 from dayjob import Broker, BrokerConfig, InvalidState
 from dayjob.broker.leader_election import KIND, RENEWAL, TERM, Holder
 from dayjob.engines.base import Document, DocumentWrite
-from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
 from dayjob.runtime.process import this_process
 from tests.support.arrange import OpenBroker, running, state
@@ -26,11 +26,15 @@ async def shared(broker: Broker) -> None:
         pytest.skip("the engine allows one process only, which always leads")
 
 
-async def held_by(broker: Broker, holder: Holder | bytes, now: int) -> None:
+async def held_by(broker: Broker, holder: Holder | bytes, clock: WatchedClock, ahead: int = 0) -> None:
+    """Store the holder, with a clock that is that many seconds ahead."""
+    time = clock.time
+    clock.set(time + timedelta(seconds=ahead))
     value = holder if isinstance(holder, bytes) else msgspec.msgpack.encode(holder)
-    _, documents = await broker._engine.documents(KIND, now)
+    _, documents = await broker._engine.documents(KIND)
     expected = documents[0].value if documents else None
-    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "leader", expected, value)], now=now)
+    assert await broker._engine.compare_and_set([DocumentWrite(KIND, "leader", expected, value)])
+    clock.set(time)
 
 
 def other_holder(machine: str = "another machine", started: str = "0") -> Holder:
@@ -76,7 +80,7 @@ async def test_a_leader_that_falls_silent_is_replaced_after_its_term(
 async def test_a_leader_on_another_machine_is_replaced_after_its_term(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, other_holder(), clock.now() - 2 * SECOND)
+    await held_by(broker, other_holder(), clock, ahead=-2)
     assert await broker.lead() == TERM - 2
     assert not broker.leads
     clock.advance(TERM - 2)
@@ -87,13 +91,13 @@ async def test_a_leader_on_another_machine_is_replaced_after_its_term(
 async def test_a_leader_that_died_on_this_machine_is_replaced_at_once(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, other_holder(this_process().host), clock.now())
+    await held_by(broker, other_holder(this_process().host), clock)
     await broker.lead()
     assert broker.leads
 
 
 async def test_an_undecodable_document_is_overwritten(broker: Broker, clock: WatchedClock) -> None:
-    await held_by(broker, b"\xc1", clock.now())
+    await held_by(broker, b"\xc1", clock)
     await broker.lead()
     assert broker.leads
 
@@ -101,7 +105,7 @@ async def test_an_undecodable_document_is_overwritten(broker: Broker, clock: Wat
 async def test_after_the_engine_clock_was_set_back_the_lead_is_taken_after_one_term(
     broker: Broker, clock: WatchedClock
 ) -> None:
-    await held_by(broker, other_holder(), clock.now() + 3600 * SECOND)
+    await held_by(broker, other_holder(), clock, ahead=3600)
     for _ in range(5):
         assert await broker.lead() <= TERM
         assert not broker.leads
@@ -115,7 +119,7 @@ async def test_a_leader_that_renews_is_not_replaced_while_its_clock_is_ahead(
 ) -> None:
     for number in range(10):
         holder = msgspec.structs.replace(other_holder(), renewed=number)
-        await held_by(broker, holder, clock.now() + 3600 * SECOND)
+        await held_by(broker, holder, clock, ahead=3600)
         await broker.lead()
         assert not broker.leads
         clock.advance(1)
@@ -213,9 +217,9 @@ async def test_a_renewal_under_way_during_stop_does_not_keep_the_lead(
     engine = leader._engine
     read = engine.documents
 
-    async def read_then_renew(kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+    async def read_then_renew(kind: str) -> tuple[int, list[Document]]:
         """Simulate a renewal that was cancelled too late."""
-        found = await read(kind, now)
+        found = await read(kind)
         monkeypatch.undo()
         await leader.lead()
         return found

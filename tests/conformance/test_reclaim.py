@@ -22,9 +22,7 @@ async def test_reclaim_ends_the_claims_of_dead_workers(broker: Broker, raw_engin
     lost = await claimed_by(broker, "gone", 2)
     kept = await claimed_by(broker, "alive")
     also = await claimed_by(broker, "also gone")
-    assert (
-        len(await raw_engine.reclaim(["gone", "also gone", "unknown"], 100, broker._policies.retention)) == 3
-    )
+    assert len(await raw_engine.reclaim(["gone", "also gone", "unknown"], 100)) == 3
     for id in (*lost, *also):
         job = await broker.get(id)
         assert job is not None
@@ -42,7 +40,7 @@ async def test_reclaim_ends_the_claims_of_dead_workers(broker: Broker, raw_engin
 
 async def test_a_reclaimed_last_attempt_is_dead(broker: Broker, raw_engine: Engine) -> None:
     [id] = await claimed_by(broker, "gone", max_attempts=1)
-    assert len(await raw_engine.reclaim(["gone"], 100, broker._policies.retention)) == 1
+    assert len(await raw_engine.reclaim(["gone"], 100)) == 1
     job = await broker.get(id)
     assert job is not None
     assert (job.state, job.last_error) == (JobState.DEAD, "worker gone")
@@ -52,13 +50,12 @@ async def test_reclaim_is_bounded_by_its_limit_and_can_be_repeated(
     broker: Broker, raw_engine: Engine
 ) -> None:
     await claimed_by(broker, "gone", 5)
-    retention = broker._policies.retention
-    assert [len(await raw_engine.reclaim(["gone"], 2, retention)) for _ in range(4)] == [2, 2, 1, 0]
+    assert [len(await raw_engine.reclaim(["gone"], 2)) for _ in range(4)] == [2, 2, 1, 0]
 
 
 async def test_a_settlement_after_reclaim_is_lost(broker: Broker, raw_engine: Engine) -> None:
     job = await running(broker)
-    assert len(await raw_engine.reclaim(["w"], 10, broker._policies.retention)) == 1
+    assert len(await raw_engine.reclaim(["w"], 10)) == 1
     [again] = await broker.claim("q", worker="new")
     with pytest.raises(LeaseLost):
         await broker.ack(job)
@@ -71,5 +68,5 @@ async def test_reclaimed_jobs_are_announced(
     await claimed_by(broker, "gone")
     waiting = asyncio.create_task(broker.claim("q", wait=LONG))
     other = (await open_broker())._engine
-    assert len(await other.reclaim(["gone"], 10, broker._policies.retention)) == 1
+    assert len(await other.reclaim(["gone"], 10)) == 1
     assert len(await with_timeout(waiting)) == 1

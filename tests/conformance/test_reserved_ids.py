@@ -38,13 +38,13 @@ async def by_follow_up(broker: Broker, job: NewJob) -> None:
 async def by_compare_and_set(broker: Broker, job: NewJob) -> None:
     write = DocumentWrite("k", new_key().hex(), None, b"1")
     insertion = broker._validator.insertion(job)
-    assert await broker._engine.compare_and_set([write], [insertion], now=broker._now())
+    assert await broker._engine.compare_and_set([write], [insertion])
 
 
 async def by_insert_and_claim(broker: Broker, job: NewJob) -> None:
     insertion = broker._validator.insertion(job)
     requests = [ClaimRequest((("empty", SECOND),), 1, "w")]
-    await broker._engine.insert_and_claim([insertion], requests, now=broker._now())
+    await broker._engine.insert_and_claim([insertion], requests)
 
 
 INSERTS: dict[str, Insert] = {
@@ -193,7 +193,7 @@ async def test_generated_ids_are_not_reserved(broker: Broker, clock: WatchedCloc
     clock.advance(60)
     await broker.recur()
     clock.advance(HOUR)
-    assert (await broker._engine.sweep(10, broker._now()))[1] == 0
+    assert (await broker._engine.sweep(10))[1] == 0
     assert (await broker.enqueue("q", id=id)).created
 
 
@@ -215,13 +215,13 @@ async def test_sweep_removes_reservations_that_have_ended(broker: Broker, clock:
     await broker.enqueue("q", id=ID)
     engine = broker._engine
     clock.advance(timedelta(seconds=HOUR - 1) - MOMENT)
-    assert await engine.sweep(10, broker._now()) == (0, 0)
+    assert await engine.sweep(10) == (0, 0)
     clock.advance(MOMENT)
-    assert [await engine.sweep(2, broker._now()) for _ in range(4)] == [(0, 2), (0, 2), (0, 1), (0, 0)]
+    assert [await engine.sweep(2) for _ in range(4)] == [(0, 2), (0, 2), (0, 1), (0, 0)]
     await broker.cancel(ID)
     assert not (await broker.enqueue("q", id=ID)).created
     clock.advance(1)
-    assert await engine.sweep(10, broker._now()) == (0, 1)
+    assert await engine.sweep(10) == (0, 1)
 
 
 async def test_the_duty_removes_all_ended_reservations_and_returns_the_jobs(
@@ -232,7 +232,7 @@ async def test_the_duty_removes_all_ended_reservations_and_returns_the_jobs(
         await broker.enqueue_many([NewJob("q", id=new_key().hex()) for _ in range(1000)])
     clock.advance(HOUR)
     assert await broker.sweep() == 0
-    assert await broker._engine.sweep(10, broker._now()) == (0, 0)
+    assert await broker._engine.sweep(10) == (0, 0)
 
 
 @pytest.fixture

@@ -165,16 +165,16 @@ async def test_the_job_id_is_derived_from_schedule_and_due_time(
     """A due time that fires again, after a restore of old documents, finds the existing job."""
     await broker.schedule(Recurring("s", every=60, queue="q"))
     await broker.schedule(Recurring("s2", every=60, queue="q"))
-    _, old = await broker._engine.documents(KIND, clock.now())
+    _, old = await broker._engine.documents(KIND)
     clock.advance(60)
     await broker.recur()
     first = await broker.jobs()
     assert len({job.id for job in first}) == 2
     millis = f"{clock.now() // 1000:012x}"
     assert {job.id[:13] for job in first} == {f"{millis[:8]}-{millis[8:]}"}
-    _, new = await broker._engine.documents(KIND, clock.now())
+    _, new = await broker._engine.documents(KIND)
     writes = [DocumentWrite(KIND, a.name, b.value, a.value) for a, b in zip(old, new, strict=True)]
-    assert await broker._engine.compare_and_set(writes, now=clock.now())
+    assert await broker._engine.compare_and_set(writes)
     await broker.recur()
     assert await broker.jobs() == first
 

@@ -17,14 +17,13 @@ Crash = Callable[[], Awaitable[list[EndedJob]]]
 @pytest.fixture(params=["reap", "reclaim"])
 def crash(request: pytest.FixtureRequest, broker: Broker, raw_engine: Engine, clock: WatchedClock) -> Crash:
     """End all claims of the worker "w" without an outcome: by the end of their leases, or with the worker."""
-    retention = broker._policies.retention
 
     async def reap() -> list[EndedJob]:
         clock.advance(31)
-        return await raw_engine.reap(100, retention, None, clock.now())
+        return await raw_engine.reap(100)
 
     async def reclaim() -> list[EndedJob]:
-        return await raw_engine.reclaim(["w"], 100, retention, clock.now())
+        return await raw_engine.reclaim(["w"], 100)
 
     return reap if request.param == "reap" else reclaim
 

@@ -31,8 +31,8 @@ async def names(broker: Broker) -> list[str]:
     return [worker.id for worker in await broker.workers()]
 
 
-async def documents(broker: Broker, clock: WatchedClock) -> list[str]:
-    return [document.name for document in (await broker._engine.documents(KIND, clock.now()))[1]]
+async def documents(broker: Broker) -> list[str]:
+    return [document.name for document in (await broker._engine.documents(KIND))[1]]
 
 
 # Register, heartbeat, deregister.
@@ -121,7 +121,7 @@ async def test_the_jobs_of_a_silent_worker_are_reclaimed_and_counted(
     assert (last.state, last.attempts, last.last_error) == (JobState.DEAD, 1, "worker gone")
     assert again.errors[0].worker == silent.id
     assert (await broker.stats("other")).running == 1
-    assert (await documents(broker, clock), await broker.reclaim()) == ([], 0)
+    assert (await documents(broker), await broker.reclaim()) == ([], 0)
     for job in jobs:
         with pytest.raises(LeaseLost):
             await broker.ack(job)
@@ -147,10 +147,10 @@ async def test_after_a_crash_between_mark_and_removal_another_broker_reclaims(
     broker: Broker, open_broker: OpenBroker, silent: Member, clock: WatchedClock
 ) -> None:
     await broker._session.worker_registry.mark_dead(True)
-    assert (await documents(broker, clock), await names(broker)) == ([silent.id], [])
+    assert (await documents(broker), await names(broker)) == ([silent.id], [])
     other = await open_broker()
     assert await other.reclaim(trust_silence=False) == 2
-    assert await documents(broker, clock) == []
+    assert await documents(broker) == []
 
 
 async def test_after_a_failed_reclaim_the_next_one_reclaims(
@@ -163,7 +163,7 @@ async def test_after_a_failed_reclaim_the_next_one_reclaims(
     with pytest.raises(InvalidState):
         await broker.reclaim()
     monkeypatch.undo()
-    assert await documents(broker, clock) == [silent.id]
+    assert await documents(broker) == [silent.id]
     assert await broker.reclaim() == 2
 
 
@@ -263,7 +263,7 @@ async def test_a_silent_worker_whose_process_is_stopped_is_declared_dead(
     await asyncio.to_thread(os.waitpid, child.pid, os.WUNTRACED)
     clock.advance(16)
     await broker.reclaim()
-    assert await documents(broker, clock) == []
+    assert await documents(broker) == []
 
 
 async def test_a_worker_on_another_machine_is_declared_dead_only_by_its_silence(
@@ -275,7 +275,7 @@ async def test_a_worker_on_another_machine_is_declared_dead_only_by_its_silence(
         assert await names(broker) == ["far"]
         clock.advance(16)
     await broker.reclaim()  # Without ``multi_process`` no other worker can be alive.
-    assert await documents(broker, clock) == []
+    assert await documents(broker) == []
 
 
 async def test_a_worker_may_have_its_own_dead_after(broker: Broker, clock: WatchedClock) -> None:
@@ -310,10 +310,10 @@ async def test_an_undecodable_document_is_ignored_and_removed(
     broker: Broker, clock: WatchedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.register(MEMBER)
-    await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, b"\xc1")], now=clock.now())
+    await broker._engine.compare_and_set([DocumentWrite(KIND, "bad", None, b"\xc1")])
     assert await names(broker) == ["w-1"]
     assert "worker 'bad' can't be decoded" in caplog.text
-    assert await documents(broker, clock) == ["w-1"]
+    assert await documents(broker) == ["w-1"]
 
 
 async def test_a_closed_broker_raises_closed(broker: Broker) -> None:

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 import pytest
 
 from dayjob import Broker, NewJob, Recurring
-from dayjob.dashboard.lazy_broker import LazyBroker
 from dayjob.dashboard.rendering import SHOWN_CHARACTERS
+from dayjob.dashboard.state import DashboardState
+from dayjob.inspect import Redaction
 from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import Browser, browse, links, make_dead, rows
 
@@ -120,9 +121,8 @@ async def test_a_search_never_matches_redacted_values(browser: Browser, broker: 
 
 
 def test_a_password_in_the_url_is_not_shown() -> None:
-    assert (
-        LazyBroker("postgresql://ada:lovelace@localhost/x").public_url == "postgresql://ada:***@localhost/x"
-    )
+    state = DashboardState("postgresql://ada:lovelace@localhost/x", Redaction(), read_only=False)
+    assert state.public_url == "postgresql://ada:***@localhost/x"
 
 
 async def test_large_payloads_do_not_enlarge_the_lists(browser: Browser, broker: Broker) -> None:

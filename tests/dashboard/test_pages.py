@@ -11,11 +11,10 @@ import pytest
 from markupsafe import escape
 
 from dayjob import Broker, NewJob, Recurring
-from dayjob.dashboard.pages import dead as dead_page
-from dayjob.dashboard.pages import jobs as jobs_page
+from dayjob.dashboard import pages
 from dayjob.dashboard.rendering import MESSAGES
 from dayjob.engines.base import Progress
-from dayjob.inspect import read_budget, search
+from dayjob.inspect import search
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
 from tests.support.registered_workers import MEMBER
 
@@ -117,8 +116,7 @@ async def test_a_search_beyond_the_record_limit_offers_to_continue(
 async def test_a_search_beyond_the_time_budget_offers_to_continue(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_page, "READ_BUDGET", 0.0)
-    monkeypatch.setattr(dead_page, "READ_BUDGET", 0.0)
+    monkeypatch.setattr(pages, "READ_BUDGET", 0.0)
     await make_dead(broker, count=600)
     assert "51 jobs searched, no match" in await browser.text("/jobs?task=rare")
     assert "the latest 100 of 600 dead jobs" in await browser.text("/dead?by=error")
@@ -127,7 +125,7 @@ async def test_a_search_beyond_the_time_budget_offers_to_continue(
 async def test_large_payloads_end_a_search_earlier(
     browser: Browser, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_budget, "EXAMINED_BYTES", 100_000)
+    monkeypatch.setattr(search, "EXAMINED_BYTES", 100_000)
     await broker.enqueue_many([NewJob("email", b"x" * 10_000, task="t") for _ in range(600)])
     assert "Continue search" in await browser.text("/jobs?task=rare")
 
@@ -188,7 +186,7 @@ async def test_a_job_page_explains_why_the_job_is_pending(browser: Browser, brok
 async def test_a_job_page_names_a_suspect(browser: Browser, broker: Broker) -> None:
     job = await make_running(broker)
     assert "<dt>Suspect</dt>" not in await browser.text(f"/jobs/{job.id}")
-    await broker._engine.reclaim(["worker-1"], 1, broker._policies.retention)
+    await broker._engine.reclaim(["worker-1"], 1)
     text = await browser.text(f"/jobs/{job.id}")
     assert "<dt>Suspect</dt><dd>yes</dd>" in text
     assert "It is suspect, so no other job starts beside it." in text

@@ -10,9 +10,9 @@ import pytest
 from starlette.routing import Mount, Route
 
 from dayjob import Broker, ConfigError, Recurring
-from dayjob.dashboard import credentials, dashboard
+from dayjob.dashboard import authentication, dashboard
 from dayjob.dashboard.app import routes
-from dayjob.dashboard.sessions import LIFETIME, Sessions
+from dayjob.dashboard.authentication import LIFETIME, Sessions
 from dayjob.testing import ManualClock
 from tests.dashboard.browsing import BASE, BEARER, TOKEN, Browser, browse, make_dead, make_running
 
@@ -28,7 +28,7 @@ LOGIN_PATHS = {"/login", "/logout"}
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "FAILURE_DELAY", 0.0)
+    monkeypatch.setattr(authentication, "FAILURE_DELAY", 0.0)
 
 
 async def prepared(broker: Broker, path: str) -> tuple[str, dict[str, str]]:
@@ -378,7 +378,7 @@ async def test_too_many_failed_logins_of_an_address_are_a_429(broker: Broker) ->
 
 async def test_the_login_throttle_forgets_failures_after_a_minute() -> None:
     clock = ManualClock()
-    throttle = credentials.LoginThrottle(clock)
+    throttle = authentication.LoginThrottle(clock)
     for _ in range(12):
         await throttle.record_failure("1.2.3.4")
     assert throttle.is_blocked("1.2.3.4")

@@ -136,7 +136,9 @@ def test_sigterm_ends_the_host_in_time_and_releases_its_running_jobs(
     wait_until_running(host, url)
     end(host)
     left = [job for job in all_jobs(url) if job.state is not JobState.DONE]
-    assert [(job.state, job.attempts, job.last_error) for job in left] == [(JobState.PENDING, 0, None)] * 5
+    assert [(job.state, job.attempts, job.last_error) for job in left] == [(JobState.PENDING, 0, None)] * 5, (
+        host.output()
+    )
     assert with_broker(url, lambda broker: broker.workers()) == []
     done = finish(url)
     assert {(job.state, job.attempts) for job in done} == {(JobState.DONE, 1)}

@@ -11,7 +11,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import Filter, Inspector, Redaction, dead, error_line, error_pattern, read_budget, search
+from dayjob.inspect import Filter, Inspector, Redaction, dead, error_line, error_pattern, search
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
@@ -197,7 +197,7 @@ async def test_a_search_stops_at_the_record_limit_and_continues_from_its_cursor(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "EXAMINED", 20)
-    monkeypatch.setattr(read_budget, "CHUNK", 10)
+    monkeypatch.setattr(search, "CHUNK", 10)
     needle = (await broker.enqueue("q", headers={"order": "needle"})).id
     await broker.enqueue_many([NewJob("q")] * 50)
     page = await inspector.page(Filter(text="needle"))
@@ -314,8 +314,8 @@ async def pages(inspector: Inspector, filter: Filter, most: int | None = None) -
 async def test_all_unfinished_jobs_of_a_filter_are_found_in_pages_of_bounded_size(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_budget, "FIRST_CHUNK", 3)
-    monkeypatch.setattr(read_budget, "CHUNK", 3)
+    monkeypatch.setattr(search, "FIRST_CHUNK", 3)
+    monkeypatch.setattr(search, "CHUNK", 3)
     running = (await broker.enqueue("q", task="t")).id
     await broker.claim("q")
     jobs = [NewJob("q", task="t" if number % 2 else "other") for number in range(10)]
@@ -338,7 +338,7 @@ async def test_all_unfinished_jobs_of_a_filter_are_found_in_pages_of_bounded_siz
 async def test_large_jobs_are_read_in_small_pages(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_budget, "EXAMINED_BYTES", 64_000)
+    monkeypatch.setattr(search, "EXAMINED_BYTES", 64_000)
     await broker.enqueue_many([NewJob("q", bytes(1000))] * 120)
     found = await pages(inspector, Filter(queue="q"))
     assert sum(map(len, found)) == 120
@@ -348,8 +348,8 @@ async def test_large_jobs_are_read_in_small_pages(
 async def test_the_jobs_of_a_filter_are_cancelled_with_progress(
     broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_budget, "FIRST_CHUNK", 4)
-    monkeypatch.setattr(read_budget, "CHUNK", 4)
+    monkeypatch.setattr(search, "FIRST_CHUNK", 4)
+    monkeypatch.setattr(search, "CHUNK", 4)
     await broker.enqueue_many([NewJob("q", b'{"user": %d}' % (number % 2), task="t") for number in range(20)])
     await broker.claim("q")
     progress: list[int] = []

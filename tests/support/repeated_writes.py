@@ -17,7 +17,6 @@ from dayjob.engines.base import (
     Progress,
     Renewal,
     Reschedule,
-    RetentionByQueue,
     RetentionTimes,
     SettleOp,
     Token,
@@ -44,10 +43,6 @@ class Jobs(Struct):
     @property
     def engine(self) -> Engine:
         return self.broker._engine
-
-    @property
-    def retention(self) -> RetentionByQueue:
-        return self.broker._policies.retention
 
     def insertion(self) -> Insertion:
         return self.broker._validator.insertion(NewJob("new", kv={b"k": b"1"}))
@@ -93,7 +88,7 @@ CALLS: dict[str, Call] = {
     "record_progress": lambda jobs, token: jobs.engine.record_progress(
         [Progress(jobs.running.key, jobs.running.claim, 0.1, "begun")], token=token
     ),
-    "cancel": lambda jobs, token: jobs.engine.cancel([jobs.pending], jobs.retention, token=token),
+    "cancel": lambda jobs, token: jobs.engine.cancel([jobs.pending], token=token),
     "requeue": lambda jobs, token: jobs.engine.requeue(jobs.dead[:1], token=token),
     "requeue_dead": lambda jobs, token: jobs.engine.requeue_dead("dead", 5, token=token),
     "purge_dead": lambda jobs, token: jobs.engine.purge_dead("dead", 5, token=token),
@@ -103,9 +98,9 @@ CALLS: dict[str, Call] = {
     ),
     "kv_write": lambda jobs, token: jobs.engine.kv_write([(b"k", b"1")], token=token),
     "pause": lambda jobs, token: jobs.engine.pause("q", True, token=token),
-    "promote": lambda jobs, token: jobs.engine.promote(5, jobs.retention, token=token),
-    "reap": lambda jobs, token: jobs.engine.reap(5, jobs.retention, token=token),
-    "reclaim": lambda jobs, token: jobs.engine.reclaim(["w"], 5, jobs.retention, token=token),
+    "promote": lambda jobs, token: jobs.engine.promote(5, token=token),
+    "reap": lambda jobs, token: jobs.engine.reap(5, token=token),
+    "reclaim": lambda jobs, token: jobs.engine.reclaim(["w"], 5, token=token),
     "sweep": lambda jobs, token: jobs.engine.sweep(5, token=token),
     "sweep_finished": lambda jobs, token: jobs.engine.sweep_finished(JobState.DEAD, 0, None, 2, token=token),
     "compare_and_set": lambda jobs, token: jobs.engine.compare_and_set([DOCUMENT], token=token),

@@ -15,7 +15,7 @@ from tests.support.workers import BOUND, pause, record, run_until_idle, until, w
 async def crash(broker: Broker, jobs: int) -> None:
     """Claim the jobs for a worker that then dies."""
     assert len(await broker.claim("default", limit=jobs, worker="gone")) == jobs
-    assert len(await broker._engine.reclaim(["gone"], jobs, broker._policies.retention)) == jobs
+    assert len(await broker._engine.reclaim(["gone"], jobs)) == jobs
 
 
 async def test_suspects_run_one_at_a_time_with_no_other_job_in_hand(

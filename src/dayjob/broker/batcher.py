@@ -178,7 +178,7 @@ class Batcher(Generic[Item, Reply]):
                         raise self._outage
                     replies = await self._commit([item])
             except Contended as error:
-                contended = True
+                contended, self._outage = True, None
                 if SYSTEM.elapsed() >= deadline:
                     return self._fail([item], error)
                 await SYSTEM.wait(asyncio.Event(), _PAUSE)

@@ -55,7 +55,7 @@ from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime import process
-from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import ANY_QUEUE, queue_topic
 
 _log = logging.getLogger("dayjob.broker")
@@ -94,9 +94,10 @@ class Broker:
         self._on_ended = on_ended
         self._on_enqueued = on_enqueued
         self._clock = clock
-        self._engine = create_engine(self.url, clock or SYSTEM)
+        self._engine = create_engine(self.url, clock)
         self._shown_url = without_password(self.url)
         self._policies = Policies(self.config)
+        self._engine.retention = self._policies.retention
         self._validator = Validator(self._policies, self.config.max_payload)
         self._claims = HeldClaims()
         self._opening = asyncio.Lock()
@@ -186,14 +187,14 @@ class Broker:
         session = self._session
         unit = (self._validator.insertion(job),)
         if connection is not None:
-            return (await self._engine.insert_tx(connection, unit, self._now()))[0]
+            return (await self._engine.insert_tx(connection, unit))[0]
         return (await session.enqueue(unit))[0]
 
     def enqueue_tx(self, jobs: Sequence[NewJob], connection: Any) -> list[Enqueued]:
         """``enqueue_many`` for a synchronous connection, in the thread that the connection belongs to."""
         if is_asynchronous(connection):
             raise TypeError(f"connection={connection!r} is asynchronous: use aenqueue")
-        work = self._engine.insert_tx(connection, self._unit(jobs), self._now())
+        work = self._engine.insert_tx(connection, self._unit(jobs))
         try:
             work.send(None)
         except StopIteration as stop:
@@ -209,16 +210,13 @@ class Broker:
         if not unit:
             return []
         if connection is not None:
-            return await self._engine.insert_tx(connection, unit, self._now())
+            return await self._engine.insert_tx(connection, unit)
         return await session.enqueue(unit)
 
     def _unit(self, jobs: Sequence[NewJob]) -> Unit:
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
         return tuple(self._validator.insertion(job) for job in jobs)
-
-    def _now(self) -> int | None:
-        return None if self._clock is None else self._clock.now()
 
     # Claim.
 
@@ -431,7 +429,7 @@ class Broker:
         """Return the number of jobs of the queue by state; zeros for an unknown queue."""
         storage = self._session.storage
         check_queue(queue)
-        return (await storage.read(partial(self._engine.stats, [queue]))).get(queue, QueueStats())
+        return (await storage.read(self._engine.stats)).get(queue, QueueStats())
 
     async def all_stats(self) -> dict[str, QueueStats]:
         """Return ``stats`` of every queue ever used, by name."""
@@ -480,7 +478,7 @@ class Broker:
         session = self._session
 
         async def requeue(keys: Sequence[bytes]) -> int:
-            requeued = await session.storage.write(partial(self._engine.requeue, keys, self._now()))
+            requeued = await session.storage.write(partial(self._engine.requeue, keys))
             session.report_ended()
             return sum(requeued)
 
@@ -502,9 +500,7 @@ class Broker:
         session = self._session
 
         async def requeue(limit: int) -> int:
-            number = await session.storage.write(
-                partial(self._engine.requeue_dead, queue, limit, self._now())
-            )
+            number = await session.storage.write(partial(self._engine.requeue_dead, queue, limit))
             session.report_ended()
             return number
 
@@ -534,7 +530,7 @@ class Broker:
         if key is None:
             return False
         change = Reschedule(key, instant, priority)
-        return (await storage.write(partial(self._engine.reschedule, [change], self._now())))[0]
+        return (await storage.write(partial(self._engine.reschedule, [change])))[0]
 
     async def rerun(self, id: str) -> Enqueued:
         """Enqueue a copy of a finished job, which must still be kept."""
@@ -560,7 +556,7 @@ class Broker:
         total = 0
         after: bytes | None = None
         while True:
-            sweep = partial(self._engine.sweep_finished, state, age, after, MAX_BATCH, self._now())
+            sweep = partial(self._engine.sweep_finished, state, age, after, MAX_BATCH)
             removed, after = await storage.write(sweep)
             total += removed
             if after is None:
@@ -709,7 +705,7 @@ class Broker:
 
     async def sweep(self) -> int:
         """Remove finished jobs whose retention is over. Return their number."""
-        return await self._session.sweep.sweep(self._now())
+        return await self._session.sweep.sweep()
 
     async def check_cancels(self) -> None:
         """Fire the cancel tokens of this process's claims that have a cancel request."""

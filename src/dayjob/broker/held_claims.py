@@ -8,7 +8,7 @@ by a second read. ``checks`` shows whether one is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from weakref import ref
 
 from dayjob.model.job import Job
@@ -34,10 +34,6 @@ class CancelToken:
     async def wait(self) -> None:
         """Return when a cancel is requested."""
         await self._stop.wait()
-
-    def when_fired(self, callback: Callable[[], None]) -> None:
-        """Call back when a cancel is requested, on the broker's event loop; at once if it was."""
-        self._stop.when_set(callback)
 
     def fire(self) -> None:
         self._stop.set("cancel")

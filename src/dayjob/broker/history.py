@@ -14,6 +14,7 @@ from math import inf
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite, JobQuery
@@ -35,12 +36,19 @@ MOST_QUEUES = 500
 MOST_ASKED = 100
 """The queues whose first pending job is read: those with the most pending jobs."""
 
+Counters = tuple[int, int, int, int, int, int]
+
+
+def counters_of(stats: QueueStats) -> Counters:
+    counters: Counters = astuple(stats)
+    return counters
+
 
 class Sample(Struct, frozen=True, array_like=True):
     """The counters of every queue at one minute: pending, scheduled, running, done, dead, cancelled."""
 
     at_us: int
-    queues: dict[str, tuple[int, int, int, int, int, int]]
+    queues: dict[str, Counters]
     first_due: dict[str, int] = {}
     """The due time of the first pending job by queue. It stays the first while the counters do not change."""
 
@@ -73,7 +81,7 @@ class History:
         samples = _until(now, documents)
         if not samples or samples[-1].at_us < minute:
             stats = await self._storage.read(self._storage.engine.stats)
-            queues = _counters(stats)
+            queues = _busiest(stats)
             if not samples or samples[-1].queues != queues:
                 await self._add(documents, Sample(minute, queues, await self.first_due(stats)))
         return minute + MINUTE - now
@@ -112,13 +120,9 @@ class History:
         return now, before[-1:] + samples[len(before) :]
 
 
-def _counters(stats: dict[str, QueueStats]) -> dict[str, tuple[int, int, int, int, int, int]]:
+def _busiest(stats: dict[str, QueueStats]) -> dict[str, Counters]:
     busiest = sorted(stats, key=lambda queue: -stats[queue].done)[:MOST_QUEUES]
-    return {
-        queue: (each.pending, each.scheduled, each.running, each.done, each.dead, each.cancelled)
-        for queue in sorted(busiest)
-        for each in (stats[queue],)
-    }
+    return {queue: counters_of(stats[queue]) for queue in sorted(busiest)}
 
 
 def _name(instant: int) -> str:

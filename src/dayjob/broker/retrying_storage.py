@@ -70,18 +70,16 @@ class UnconfirmedBatch(Write, eq=False):
     """Settlements as they were sent, with their token. They may have been applied."""
 
     ops: Sequence[SettleOp]
-    now: int | None
 
 
 class RetryingStorage:
     """Calls one open engine, with retries.
 
-    ``injected`` is the clock whose time the engine acts at. Without it, the engine's own clock decides.
+    ``injected`` is the clock that the engine was created with, if any. ``clock`` measures the retries.
     """
 
     def __init__(self, engine: Engine, injected: Clock | None = None, clock: Clock = SYSTEM) -> None:
         self.engine = engine
-        self._injected = injected
         self._clock = clock
         self.steps = ClockSteps(injected or clock)
         self._client = new_key()
@@ -93,10 +91,6 @@ class RetryingStorage:
         self._late_replies: dict[_Settlement, JobState | None] = {}
         self.unconfirmed_claims: list[tuple[Sequence[ClaimRequest], Token]] = []
         """Claims whose outcome is unknown. ``lost_claims`` returns their jobs."""
-
-    def now(self) -> int | None:
-        """Return the injected time. None selects the engine's own clock."""
-        return None if self._injected is None else self._injected.now()
 
     async def read(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the reply of a call that changes nothing."""
@@ -159,7 +153,7 @@ class RetryingStorage:
             self.unconfirmed_claims.append((plain, token))
             return True
 
-        return self.write(partial(self.engine.claim, requests, self.now()), keep)
+        return self.write(partial(self.engine.claim, requests), keep)
 
     async def lost_claims(self) -> list[Job]:
         """Return the jobs of claims whose outcome was unknown, to be released. Each is returned once."""
@@ -167,7 +161,7 @@ class RetryingStorage:
         while self.unconfirmed_claims:
             requests, token = self.unconfirmed_claims.pop(0)
             try:
-                claimed = await self.engine.claim(requests, self.now(), token=token)
+                claimed = await self.engine.claim(requests, token=token)
             except BaseException as error:
                 self.unconfirmed_claims.insert(0, (requests, token))
                 if isinstance(error, Transient):
@@ -183,15 +177,14 @@ class RetryingStorage:
         """Settle claims. Those of an unconfirmed batch get its reply, unless all are ``new``."""
         if (self._unconfirmed or self._late_replies) and not new:
             return self._settle_unconfirmed(ops)
-        now = self.now()
 
         def keep(token: Token) -> bool:
-            self._unconfirmed[UnconfirmedBatch(token, ops, now)] = frozenset(map(_settlement, ops))
+            self._unconfirmed[UnconfirmedBatch(token, ops)] = frozenset(map(_settlement, ops))
             if len(self._unconfirmed) > _MAX_UNCONFIRMED:
                 self._drop(next(iter(self._unconfirmed)))
             return True
 
-        return self.write(partial(self.engine.settle, ops, now), keep)
+        return self.write(partial(self.engine.settle, ops), keep)
 
     async def _settle_unconfirmed(self, ops: Sequence[SettleOp]) -> list[JobState | None]:
         names = [_settlement(op) for op in ops]
@@ -206,7 +199,7 @@ class RetryingStorage:
 
     async def _confirm(self, batch: UnconfirmedBatch) -> None:
         """Send the batch again and store its reply for each caller. A claim's first settlement counts."""
-        settle = partial(self.engine.settle, batch.ops, batch.now)
+        settle = partial(self.engine.settle, batch.ops)
         started = self._clock.elapsed()
         try:
             states = await settle(token=batch.token)
@@ -235,7 +228,7 @@ class RetryingStorage:
     async def documents(self, kind: str) -> tuple[int, list[Document]]:
         """Return the engine's time and the documents of the kind."""
         asked = self.steps.elapsed()
-        now, found = await self.read(partial(self.engine.documents, kind, self.now()))
+        now, found = await self.read(partial(self.engine.documents, kind))
         self.steps.observe(now, asked)
         return now, found
 
@@ -247,7 +240,7 @@ class RetryingStorage:
         self, writes: Sequence[DocumentWrite], jobs: Sequence[Insertion] = (), *, announce: bool = False
     ) -> bool:
         """Write the documents and insert the jobs, if all documents are as expected."""
-        return await self.write(partial(self.engine.compare_and_set, writes, jobs, announce, self.now()))
+        return await self.write(partial(self.engine.compare_and_set, writes, jobs, announce))
 
     # The loop.
 

@@ -93,7 +93,6 @@ class Session:
         self.clock = clock or SYSTEM
         self.storage = RetryingStorage(engine, clock)
         self._validator = validator
-        self._retention = validator.policies.retention
         self.claims = claims
         self._ended = EndedJobs(on_ended)
         self._on_enqueued = on_enqueued
@@ -112,24 +111,16 @@ class Session:
         timeout = self.engine.timeout
         # A job with a dedup key may have to wait for another client's lock. Such jobs have their own batcher,
         # so that other jobs do not wait.
-        self._inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, timeout=timeout, weigh=insertions_weight
-        )
-        self._keyed_inserts: CallBatcher[Unit, list[Enqueued]] = CallBatcher(
-            self._insert, timeout=timeout, weigh=insertions_weight
-        )
+        self._inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
+        self._keyed_inserts = CallBatcher(self._insert, timeout=timeout, weigh=insertions_weight)
         self._claim_requests: CallBatcher[ClaimRequest, list[Job]] = CallBatcher(
             self._claim,
             timeout=timeout,
             weigh=lambda request: (request.limit, 0),
             undelivered=self._give_back,
         )
-        self._settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, timeout=timeout, weigh=ops_weight
-        )
-        self._keyed_settlements: CallBatcher[Ops, list[JobState | None]] = CallBatcher(
-            self._settle, timeout=timeout, weigh=ops_weight
-        )
+        self._settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
+        self._keyed_settlements = CallBatcher(self._settle, timeout=timeout, weigh=ops_weight)
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
         self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
@@ -146,14 +137,12 @@ class Session:
         def seconds(interval: Duration, name: str = "interval") -> float:
             return to_micros(interval, name) / SECOND
 
-        storage, retention, ended = self.storage, self._retention, self._ended
+        storage, ended = self.storage, self._ended
         self.lead = Lead(self.election, self.engine.signals)
-        self.promote = Promote(storage, retention, ended, seconds(config.promote_interval))
+        self.promote = Promote(storage, ended, seconds(config.promote_interval))
         longest_lease = max(seconds(queue.lease) for queue in (config.default, *config.queues.values()))
-        self.reap = Reap(storage, retention, ended, seconds(config.reap_interval), self.clock, longest_lease)
-        self.reclaim = Reclaim(
-            storage, self.worker_registry, retention, ended, seconds(config.dead_after, "dead_after")
-        )
+        self.reap = Reap(storage, ended, seconds(config.reap_interval), self.clock, longest_lease)
+        self.reclaim = Reclaim(storage, self.worker_registry, ended, seconds(config.dead_after, "dead_after"))
         self.sweep = Sweep(storage, seconds(config.sweep_interval))
         self.watch_cancels = WatchCancels(storage, self.claims)
         self._watch = self._service(self.watch_cancels)
@@ -259,7 +248,7 @@ class Session:
         """
         deadline = self.clock.elapsed() + seconds
         with self.engine.signals.listen(topics) as event:
-            waiting = WaitingClaim(event, self._hold_one, self._give_back)
+            waiting = WaitingClaim(event, lambda job: self.claims.hold((job,)), self._give_back)
             if refreshed is None and len(request.queues) == 1:
                 request = replace(request, waiting=waiting)
             try:
@@ -314,7 +303,7 @@ class Session:
         if self.waiting_claims.by_queue and (claims := self.waiting_claims.begin_handoff(jobs)):
             enqueued = await self._insert_and_claim(jobs, claims)
         else:
-            enqueued = await self.storage.write(partial(self.engine.insert, jobs, self.storage.now()))
+            enqueued = await self.storage.write(partial(self.engine.insert, jobs))
         if self._on_enqueued is not None:
             self._report_enqueued([job for job, each in zip(jobs, enqueued, strict=True) if each.created])
         return _split(enqueued, units)
@@ -326,7 +315,7 @@ class Session:
         checks = self.claims.checks
         try:
             enqueued, claimed = await self.storage.write(
-                partial(self.engine.insert_and_claim, jobs, requests, self.storage.now())
+                partial(self.engine.insert_and_claim, jobs, requests)
             )
         finally:
             for claim, found in zip(claims, claimed, strict=True):
@@ -375,9 +364,6 @@ class Session:
         if jobs and self.claims.checks != checks:
             self.engine.signals.publish([CANCEL])
 
-    def _hold_one(self, job: Job) -> None:
-        self.claims.hold((job,))
-
     async def _settle(self, units: list[Ops]) -> list[list[JobState | None]]:
         ops = list(chain.from_iterable(units))
         states = await self.storage.settle(ops)
@@ -388,13 +374,11 @@ class Session:
         return _split(states, units)
 
     async def renew_all(self, renewals: list[Renewal]) -> list[Renewed]:
-        return await self.storage.write(partial(self.engine.renew, renewals, self.storage.now()))
+        return await self.storage.write(partial(self.engine.renew, renewals))
 
     async def cancel_all(self, keys: list[bytes]) -> list[CancelOutcome]:
         """Cancel jobs. The tokens of claims that this broker holds have fired when this returns."""
-        outcomes = await self.storage.write(
-            partial(self.engine.cancel, keys, self._retention, self.storage.now())
-        )
+        outcomes = await self.storage.write(partial(self.engine.cancel, keys))
         self.report_ended()
         requested = [
             key for key, outcome in zip(keys, outcomes, strict=True) if outcome is CancelOutcome.REQUESTED
@@ -416,7 +400,8 @@ class Session:
 
     async def _release(self, jobs: list[Job]) -> None:
         ops = tuple(
-            SettleOp(job.key, job.claim, Transition.RELEASE, self._retention.of(job.queue)) for job in jobs
+            SettleOp(job.key, job.claim, Transition.RELEASE, self.engine.retention.of(job.queue))
+            for job in jobs
         )
         try:
             await self.settle(ops)

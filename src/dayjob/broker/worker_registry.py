@@ -10,12 +10,12 @@ after a crash. The next heartbeat of a marked worker fails its compare-and-set: 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.broker.document_watch import DocumentWatch
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import BEATS, RECLAIM_INTERVAL
 from dayjob.engines.base import Document, DocumentWrite
@@ -66,25 +66,50 @@ class Seen(Struct, frozen=True):
         return (now - self.document.written_us) / SECOND
 
     def info(self) -> WorkerInfo:
-        member = self.member
-        return WorkerInfo(
-            id=member.id,
-            name=member.name,
-            app=member.app,
-            host=member.host,
-            pid=member.pid,
-            version=member.version,
-            queues=member.queues,
-            tasks=member.tasks,
-            slots=member.slots,
-            running=member.running,
-            started_us=member.started_us,
-            seen_us=self.document.written_us,
-        )
+        shared = WorkerInfo.__struct_fields__[:-1]
+        fields = {name: getattr(self.member, name) for name in shared}
+        return WorkerInfo(**fields, seen_us=self.document.written_us)
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Member).decode
+
+
+class DocumentWatch:
+    """For how long documents have not changed, by the elapsed time of the process that watches them.
+
+    The engine's clock may be set. Then the times of all documents are wrong at once. So that clock counts
+    only for the time before the first look at a value, and only in part: one look declares no worker dead.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        """The last value of each document, and since when it is unchanged, in seconds of elapsed time."""
+
+    def look(self, document: Document, now: int, elapsed: float, credit: float, *, gap: bool = False) -> None:
+        """Record the value at the engine's time ``now``.
+
+        ``credit`` is the most that counts of the time before the first look at this value, and of the time
+        before this look after a ``gap``.
+        """
+        value, since = self._seen.get(document.name, (None, 0.0))
+        if value != document.value:
+            age = (now - document.written_us) / SECOND
+            since = elapsed - min(max(age, 0.0), credit)
+        elif gap:
+            since = max(since, elapsed - credit)
+        self._seen[document.name] = (document.value, since)
+
+    def unchanged(self, document: Document, elapsed: float) -> float | None:
+        """Return for how many seconds the document has this value; None if there was no look at it."""
+        if document.name not in self._seen:
+            return None
+        value, since = self._seen[document.name]
+        return elapsed - since if value == document.value else 0.0
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Drop all documents but those with these names."""
+        self._seen = {name: self._seen[name] for name in names if name in self._seen}
 
 
 class WorkerRegistry:

@@ -15,10 +15,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dayjob.broker import Broker
-from dayjob.dashboard.audit import audit
 from dayjob.dashboard.bulk import BulkOperation, OnProgress, TooManyOperations
 from dayjob.dashboard.rendering import problem, url
-from dayjob.dashboard.security import RequestContext, context_of
+from dayjob.dashboard.security import RequestContext, audit, context_of
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
 from dayjob.model.job import CancelOutcome
@@ -83,31 +82,20 @@ async def rerun_job(action: ActionRequest) -> Outcome:
 # Queues.
 
 
-async def pause_queue(action: ActionRequest) -> Outcome:
+async def pause_queue(paused: bool, action: ActionRequest) -> Outcome:
     queue = action.field("queue")
-    await action.broker.pause(queue)
-    return Outcome("paused", "/", True, {"queue": queue, "paused": True})
-
-
-async def resume_queue(action: ActionRequest) -> Outcome:
-    queue = action.field("queue")
-    await action.broker.resume(queue)
-    return Outcome("resumed", "/", True, {"queue": queue, "paused": False})
+    await (action.broker.pause(queue) if paused else action.broker.resume(queue))
+    return Outcome("paused" if paused else "resumed", "/", True, {"queue": queue, "paused": paused})
 
 
 # Schedules.
 
 
-async def pause_schedule(action: ActionRequest) -> Outcome:
+async def pause_schedule(paused: bool, action: ActionRequest) -> Outcome:
     id = action.field("schedule")
-    found = await action.broker.pause_schedule(id)
-    return Outcome("schedule-paused" if found else "no-schedule", "/schedules", found, {"schedule": id})
-
-
-async def resume_schedule(action: ActionRequest) -> Outcome:
-    id = action.field("schedule")
-    found = await action.broker.resume_schedule(id)
-    return Outcome("schedule-resumed" if found else "no-schedule", "/schedules", found, {"schedule": id})
+    found = await (action.broker.pause_schedule(id) if paused else action.broker.resume_schedule(id))
+    done = "schedule-paused" if paused else "schedule-resumed"
+    return Outcome(done if found else "no-schedule", "/schedules", found, {"schedule": id})
 
 
 async def trigger_schedule(action: ActionRequest) -> Outcome:
@@ -196,10 +184,10 @@ ACTIONS: dict[str, tuple[str, Action]] = {
     "job.cancel": ("/jobs/{id}/cancel", cancel_job),
     "job.requeue": ("/jobs/{id}/requeue", requeue_job),
     "job.rerun": ("/jobs/{id}/rerun", rerun_job),
-    "queue.pause": ("/queues/pause", pause_queue),
-    "queue.resume": ("/queues/resume", resume_queue),
-    "schedule.pause": ("/schedules/pause", pause_schedule),
-    "schedule.resume": ("/schedules/resume", resume_schedule),
+    "queue.pause": ("/queues/pause", partial(pause_queue, True)),
+    "queue.resume": ("/queues/resume", partial(pause_queue, False)),
+    "schedule.pause": ("/schedules/pause", partial(pause_schedule, True)),
+    "schedule.resume": ("/schedules/resume", partial(pause_schedule, False)),
     "schedule.trigger": ("/schedules/trigger", trigger_schedule),
     "dead.requeue": ("/dead/requeue", requeue_dead),
     "dead.purge": ("/dead/purge", purge_dead),

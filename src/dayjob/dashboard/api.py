@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dayjob.dashboard.pages.jobs import filter_of
+from dayjob.dashboard.pages import filter_of
 from dayjob.dashboard.rendering import problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, state_of
 from dayjob.inspect import Inspector

@@ -18,14 +18,11 @@ from starlette.types import Receive, Scope, Send
 
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.dashboard import actions, api, live_updates
-from dayjob.dashboard.credentials import Credentials
+from dayjob.dashboard import actions, api, live_updates, login, pages
+from dayjob.dashboard.authentication import Credentials, Sessions
 from dayjob.dashboard.events import TooManySubscribers
-from dayjob.dashboard.lazy_broker import LazyBroker
-from dayjob.dashboard.pages import dead, job, jobs, login, overview, schedules, workers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
 from dayjob.dashboard.security import Guard, Refused, context_of, route_path
-from dayjob.dashboard.sessions import Sessions
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import ConfigError, DayjobError
 from dayjob.inspect.redaction import DEFAULT, Redaction
@@ -49,28 +46,18 @@ def dashboard(
     (``"*"``: any), as behind a proxy that authenticates. ``redact`` is a regular expression for the names of
     headers and arguments whose values are hidden.
     """
-    return Dashboard(source, token=token, basic=basic, read_only=read_only, redact=redact, hosts=hosts)
+    if isinstance(hosts, str):
+        raise ConfigError(f"hosts={hosts!r} is a string: pass a list of host names")
+    redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
+    state = DashboardState(source, redaction, read_only=read_only)
+    return Dashboard(state, Credentials(token, basic), hosts)
 
 
 class Dashboard:
     """An ASGI application. ``close`` closes a broker that it opened; a server calls it at shutdown."""
 
-    def __init__(
-        self,
-        source: App | Broker | str,
-        *,
-        token: str | None,
-        basic: str | tuple[str, str] | None,
-        read_only: bool,
-        redact: str | Redaction,
-        hosts: Sequence[str] | None,
-    ) -> None:
-        if isinstance(hosts, str):
-            raise ConfigError(f"hosts={hosts!r} is a string: pass a list of host names")
-        opened = LazyBroker(source)
-        credentials = Credentials(token, basic)
-        redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
-        self._state = DashboardState(opened, redaction, read_only=read_only)
+    def __init__(self, state: DashboardState, credentials: Credentials, hosts: Sequence[str] | None) -> None:
+        self._state = state
         self._routes = Starlette(
             routes=routes(),
             lifespan=self._lifespan,
@@ -85,12 +72,12 @@ class Dashboard:
         self._guard = Guard(
             self._routes,
             credentials,
-            Sessions(credentials.key(opened.url)),
+            Sessions(credentials.key(state.url)),
             hosts=hosts,
-            read_only=read_only,
-            refusal=self._refusal,
+            read_only=state.read_only,
+            refusal=refusal,
         )
-        self._routes.state.dashboard = self._state
+        self._routes.state.dashboard = state
         self._routes.state.guard = self._guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,18 +99,15 @@ class Dashboard:
         yield
         await self.close()
 
-    def _refusal(self, request: Request, refused: Refused) -> Response:
-        return refusal(request, refused)
-
 
 def routes() -> list[BaseRoute]:
     made: list[BaseRoute] = [
-        Route("/", overview.overview, methods=["GET"]),
-        Route("/jobs", jobs.jobs, methods=["GET"]),
-        Route("/jobs/{id}", job.job, methods=["GET"]),
-        Route("/dead", dead.dead, methods=["GET"]),
-        Route("/schedules", schedules.schedules, methods=["GET"]),
-        Route("/workers", workers.workers, methods=["GET"]),
+        Route("/", pages.overview, methods=["GET"]),
+        Route("/jobs", pages.jobs, methods=["GET"]),
+        Route("/jobs/{id}", pages.job, methods=["GET"]),
+        Route("/dead", pages.dead, methods=["GET"]),
+        Route("/schedules", pages.schedules, methods=["GET"]),
+        Route("/workers", pages.workers, methods=["GET"]),
         Route("/login", login.login_form, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),
         Route("/logout", login.log_out, methods=["POST"]),

@@ -156,12 +156,13 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
         context=context,
         csrf="" if context is None else context.csrf,
         may_act=known_user and not state.read_only,
-        store=state.source.public_url if known_user else None,
+        store=state.public_url if known_user else None,
         version=__version__,
         message=message
         and message.format(n=f"{int(count):,}" if count.isdecimal() and len(count) < 12 else "some"),
         bulk=state.bulk,
         live=values.pop("live", None),
+        live_query=values.pop("live_query", {}),
         shape=values.pop("shape", ""),
         **values,
     )

@@ -7,6 +7,7 @@ themselves.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import Any
@@ -19,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dayjob.dashboard.audit import audit
-from dayjob.dashboard.credentials import Credentials, LoginThrottle
-from dayjob.dashboard.sessions import LIFETIME, Session, Sessions
+from dayjob.dashboard.authentication import LIFETIME, Credentials, LoginThrottle, Session, Sessions
+
+_audit_log = logging.getLogger("dayjob.audit")
 
 CONTEXT = "dayjob.context"
 """The key of the ``RequestContext`` in a request's scope."""
@@ -72,6 +73,18 @@ class Refused(Exception):
 def context_of(request: Request) -> RequestContext:
     context: RequestContext = request.scope[CONTEXT]
     return context
+
+
+def audit(
+    action: str, user: str | None, client: str, target: str | None = None, outcome: str | int | None = None
+) -> None:
+    """Log one action in the audit log. The target is quoted, because names may contain line breaks."""
+    level = logging.WARNING if outcome in ("refused", "failed") else logging.INFO
+    text = f"{action} by {user or 'anonymous'} from {client}"
+    text += f" on {target!r}" if target is not None else ""
+    text += f": {outcome}" if outcome is not None else ""
+    extra = {"action": action, "user": user, "client": client, "target": target, "outcome": outcome}
+    _audit_log.log(level, "%s", text, extra=extra)
 
 
 class Guard:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from dayjob.duties.ended import EndedJobs
 from dayjob.duties.service import Duty
-from dayjob.engines.base import RetentionByQueue
 from dayjob.model.durations import SECOND
 from dayjob.model.job import EndedJob
 from dayjob.runtime.clock import SYSTEM, Clock
@@ -80,11 +79,8 @@ class Promote:
     name = "promote"
     topics: tuple[Topic, ...] = (DUE,)
 
-    def __init__(
-        self, storage: RetryingStorage, retention: RetentionByQueue, ended: EndedJobs, interval: float
-    ) -> None:
+    def __init__(self, storage: RetryingStorage, ended: EndedJobs, interval: float) -> None:
         self._storage = storage
-        self._retention = retention
         self._ended = ended
         self._interval = interval
 
@@ -100,7 +96,7 @@ class Promote:
     async def next_due(self) -> int | None:
         """Return microseconds until the next job is due or expires; None if there is none."""
         storage = self._storage
-        return await storage.read(partial(storage.engine.next_due, storage.now()))
+        return await storage.read(storage.engine.next_due)
 
     async def promote(self) -> int:
         """Make due jobs pending and cancel expired ones. Return how many became pending."""
@@ -113,9 +109,7 @@ class Promote:
 
             async def some(limit: int) -> int:
                 nonlocal total
-                due, expired = await storage.write(
-                    partial(storage.engine.promote, limit, self._retention, storage.now())
-                )
+                due, expired = await storage.write(partial(storage.engine.promote, limit))
                 report(expired)
                 total += due
                 return max(due, len(expired))
@@ -148,14 +142,12 @@ class Reap:
     def __init__(
         self,
         storage: RetryingStorage,
-        retention: RetentionByQueue,
         ended: EndedJobs,
         interval: float,
         clock: Clock,
         longest_lease: float,
     ) -> None:
         self._storage = storage
-        self._retention = retention
         self._ended = ended
         self._interval = interval
         self._clock = clock
@@ -198,9 +190,7 @@ class Reap:
         """End claims whose lease had expired by then, or now, and orphaned ones. Return their number."""
         storage = self._storage
         return await end_in_short_commits(
-            lambda limit: storage.write(
-                partial(storage.engine.reap, limit, self._retention, expired_by, storage.now())
-            ),
+            lambda limit: storage.write(partial(storage.engine.reap, limit, expired_by)),
             self._ended,
         )
 
@@ -226,13 +216,11 @@ class Reclaim:
         self,
         storage: RetryingStorage,
         registry: WorkerRegistry,
-        retention: RetentionByQueue,
         ended: EndedJobs,
         dead_after: float,
     ) -> None:
         self._storage = storage
         self._registry = registry
-        self._retention = retention
         self._ended = ended
         self._interval = min(dead_after / BEATS, RECLAIM_INTERVAL)
 
@@ -254,9 +242,7 @@ class Reclaim:
         if not workers:
             return 0
         return await end_in_short_commits(
-            lambda limit: storage.write(
-                partial(storage.engine.reclaim, workers, limit, self._retention, storage.now())
-            ),
+            lambda limit: storage.write(partial(storage.engine.reclaim, workers, limit)),
             self._ended,
         )
 
@@ -287,13 +273,16 @@ class Sweep:
         await self.sweep(now)
         return self._interval
 
-    async def sweep(self, now: int | None) -> int:
-        """Remove jobs whose retention is over, and ended reservations. Return the number of the jobs."""
+    async def sweep(self, over_by: int | None = None) -> int:
+        """Remove jobs whose retention was over by then, or now. Return their number.
+
+        Ended reservations of ids are removed, too.
+        """
         storage, total = self._storage, 0
 
         async def some(limit: int) -> int:
             nonlocal total
-            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, now))
+            jobs, ids = await storage.write(partial(storage.engine.sweep, limit, over_by))
             total += jobs
             return max(jobs, ids)
 

@@ -5,13 +5,15 @@ The memory engine has all its jobs here. SlateDB has those that wait or run.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 
-from dayjob.engines.base import JobQuery
+from dayjob.engines.base import Document, JobQuery
 from dayjob.engines.ordered_collections import LazyHeap, SortedKeys, matching
 from dayjob.engines.record import Record
-from dayjob.model.job import JobState
+from dayjob.engines.store import Deltas, Store
+from dayjob.model.job import JobState, QueueStats
 
 Entry = tuple[int, bytes]
 """An entry of a heap: the priority or time of a job, then its id."""
@@ -241,3 +243,77 @@ class ActiveJobs:
         else:
             return self.jobs
         return (key for heap in heaps for _, key in heap)
+
+
+class ActiveStore(Store):
+    """The operations of a store with its active jobs, counters, paused queues and documents in memory.
+
+    ``touch`` returns the counters of a queue, to be changed and stored. A new queue is added.
+    """
+
+    def __init__(
+        self, stats: Mapping[str, QueueStats], paused: set[str], touch: Callable[[str], QueueStats]
+    ) -> None:
+        super().__init__()
+        self.active = ActiveJobs()
+        self._stats = stats
+        self._paused = paused
+        self._touch = touch
+        self._documents: dict[str, dict[str, Document]] = {}
+
+    def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
+        return self.active.jobs
+
+    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
+        return self.active.cancel_requests()
+
+    def next_due(self) -> int | None:
+        return self.active.next_due()
+
+    def due(self, limit: int, now: int) -> Sequence[Record]:
+        return self.active.take(self.active.due, limit, now)
+
+    async def position(self, key: bytes, limit: int) -> int:
+        return self.active.position(key, limit)
+
+    def _lacks_dead(self, state: JobState, queue: str | None) -> bool:
+        """Return whether the state is dead, and the queue has no dead jobs."""
+        if state is not JobState.DEAD or queue is None:
+            return False
+        return queue not in self._stats or not self._stats[queue].dead
+
+    def count(self, deltas: Deltas) -> None:
+        for (queue, state), delta in deltas.items():
+            stats, name = self._touch(queue), state._value_
+            setattr(stats, name, getattr(stats, name) + delta)
+
+    async def stats(self) -> dict[str, QueueStats]:
+        return {queue: copy(stats) for queue, stats in self._stats.items()}
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._touch(queue)
+        (self._paused.add if paused else self._paused.discard)(queue)
+
+    def is_paused(self, queue: str) -> bool:
+        return queue in self._paused
+
+    async def paused(self) -> set[str]:
+        return set(self._paused)
+
+    def load_document(self, kind: str, document: Document) -> None:
+        """Documents are few, so all of them are in memory."""
+        self._documents.setdefault(kind, {})[document.name] = document
+
+    def document(self, kind: str, name: str) -> bytes | None:
+        found = self._documents.get(kind, {}).get(name)
+        return None if found is None else found.value
+
+    def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None:
+        if value is None:
+            self._documents.get(kind, {}).pop(name, None)
+        else:
+            self.load_document(kind, Document(name, value, now))
+
+    async def documents(self, kind: str) -> list[Document]:
+        found = self._documents.get(kind, {})
+        return [found[name] for name in sorted(found)]

@@ -6,8 +6,9 @@ whole and only because of the storage: with ``Transient`` (the broker repeats th
 ``EngineUnavailable`` (final for this call), ``EngineFenced`` or ``Closed``. Replies come in the order of the
 arguments.
 
-``now`` is the time to act at, in microseconds since 1970. None means the engine's own clock, which
-determines lease, due and retention times. Delays and leases are therefore relative.
+A verb acts at the time of the clock that the engine was created with. Without one, an engine across a
+network acts at the time of its server, which determines lease, due and retention times. Delays and leases
+are therefore relative. Times are microseconds since 1970.
 
 ``token`` names a write. An engine across a network stores the reply with the token in the same commit. A
 repeated call with that token gets the stored reply and changes nothing, so a lost reply never applies a
@@ -85,19 +86,19 @@ def claim_key(token: Token | None) -> bytes:
 class Capabilities(Struct, frozen=True):
     """Optional features of an engine. A missing one raises an error or has a documented fallback."""
 
-    persistent: bool
+    persistent: bool = False
     """Jobs outlive the process: they can be reopened, and are stored in encoded form."""
 
-    multi_process: bool
+    multi_process: bool = False
     """Several processes may open the same URL at once."""
 
-    transactional_enqueue: bool
+    transactional_enqueue: bool = False
     """``enqueue(connection=...)`` joins the caller's own database transaction."""
 
-    knows_orphans: bool
+    knows_orphans: bool = False
     """``reap`` finds claims of processes that died on this host before their leases expire."""
 
-    stores_replies: bool
+    stores_replies: bool = False
     """The reply of every write is stored with its token, because the network may lose it on the way."""
 
 
@@ -117,7 +118,7 @@ class RetentionTimes(Struct, frozen=True):
 class RetentionByQueue(Struct, frozen=True):
     """``RetentionTimes`` by queue, for verbs that change jobs of any queue."""
 
-    default: RetentionTimes
+    default: RetentionTimes = RetentionTimes()
     queues: Mapping[str, RetentionTimes] = {}
 
     def of(self, queue: str) -> RetentionTimes:
@@ -325,6 +326,8 @@ class Engine(Protocol):
     signals: Signals
     timeout: float
     """Seconds for which the broker repeats a call that fails with ``Transient``."""
+    retention: RetentionByQueue
+    """How long finished jobs are kept, unless a settlement has its own times. The broker sets it."""
     ended: deque[EndedJob]
     """Jobs that calls of this engine have quarantined, cancelled before they started, or requeued. The broker
     takes them out and reports them."""
@@ -340,9 +343,7 @@ class Engine(Protocol):
         """Finish the calls under way and release the storage. Claims stay as they are."""
         ...
 
-    async def insert(
-        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
-    ) -> list[Enqueued]:
+    async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
         """Store the jobs with their kv writes.
 
         A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
@@ -352,18 +353,14 @@ class Engine(Protocol):
         """
         ...
 
-    def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> Coroutine[Any, Any, list[Enqueued]]:
+    def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> Coroutine[Any, Any, list[Enqueued]]:
         """``insert`` inside the open transaction of the caller's connection, which commits or rolls back.
 
         With a synchronous connection the coroutine ends without waiting, so that any thread can run it.
         """
         ...
 
-    async def claim(
-        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
-    ) -> list[list[Job]]:
+    async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         """Claim pending jobs in ``(priority, id)`` order.
 
         Sets the state to running, increments attempts, sets the lease, and stores the key of the token as the
@@ -375,11 +372,7 @@ class Engine(Protocol):
         ...
 
     async def insert_and_claim(
-        self,
-        jobs: Sequence[Insertion],
-        requests: Sequence[ClaimRequest],
-        now: int | None = None,
-        token: Token | None = None,
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``, in one call.
 
@@ -388,18 +381,14 @@ class Engine(Protocol):
         """
         ...
 
-    async def settle(
-        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
-    ) -> list[JobState | None]:
+    async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         """Apply each settlement whose claim is current, by the rules of the lifecycle. Return the new states.
 
         None means that the claim was lost; then nothing of that settlement was written.
         """
         ...
 
-    async def renew(
-        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
-    ) -> list[Renewed]:
+    async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         """Set new leases for the claims that are current. A cancel request stays, and is in the reply."""
         ...
 
@@ -407,13 +396,7 @@ class Engine(Protocol):
         """Store the progress of the claims that are current. A new claim starts with none."""
         ...
 
-    async def cancel(
-        self,
-        keys: Sequence[bytes],
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[CancelOutcome]:
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         """End waiting jobs as cancelled; store a cancel request for running ones."""
         ...
 
@@ -436,15 +419,11 @@ class Engine(Protocol):
         """
         ...
 
-    async def requeue(
-        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
+    async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
         """Make dead jobs pending, without attempts, error, finish time or expiry. False for any other job."""
         ...
 
-    async def requeue_dead(
-        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
-    ) -> int:
+    async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
         """Requeue up to ``limit`` dead jobs of the queue, in id order. Return their number."""
         ...
 
@@ -456,14 +435,12 @@ class Engine(Protocol):
         """Remove those of the jobs that are dead. Return their number."""
         ...
 
-    async def reschedule(
-        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
+    async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
         """Change the due time or the priority of waiting jobs. False for any other job."""
         ...
 
-    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
-        """Return the counters of the queues (None: of all ever used), in name order, without unknown ones."""
+    async def stats(self) -> dict[str, QueueStats]:
+        """Return the counters of every queue ever used, in name order."""
         ...
 
     async def pending_queues(self) -> list[str]:
@@ -488,26 +465,19 @@ class Engine(Protocol):
 
     async def paused(self) -> set[str]: ...
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         """Make due jobs pending, and cancel those that expired before they started.
 
         Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
         """
         ...
 
-    async def next_due(self, now: int | None = None) -> int | None:
+    async def next_due(self) -> int | None:
         """Return microseconds until the next job is due or expires: 0 if one is, None if there is none."""
         ...
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
 
@@ -516,32 +486,21 @@ class Engine(Protocol):
         """
         ...
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         """End up to ``limit`` claims of dead workers, as if their leases had expired."""
         ...
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
-        """Remove finished jobs whose retention is over, and reservations of ids that have ended.
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        """Remove finished jobs whose retention was over at ``over_by``, and ended reservations of ids.
 
-        Up to ``limit`` of each kind. Return the number of each.
+        None stands for now. Up to ``limit`` of each kind. Return the number of each.
         """
         ...
 
     async def sweep_finished(
-        self,
-        state: JobState,
-        age: int,
-        after: bytes | None,
-        limit: int,
-        now: int | None = None,
-        token: Token | None = None,
+        self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
     ) -> tuple[int, bytes | None]:
         """Remove jobs in ``state`` that finished ``age`` microseconds ago or earlier.
 
@@ -549,7 +508,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
         """Return the engine's time, and the documents of the kind, in the byte order of their names."""
         ...
 
@@ -558,7 +517,6 @@ class Engine(Protocol):
         writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
-        now: int | None = None,
         token: Token | None = None,
     ) -> bool:
         """Write the documents and ``insert`` the jobs in one commit, if all documents are as expected.

@@ -29,12 +29,15 @@ from dayjob.engines.base import (
     claim_key,
 )
 from dayjob.engines.store import Store
+from dayjob.errors import ConfigError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import Signals, Topic
 
 Reply = TypeVar("Reply")
 StoreType = TypeVar("StoreType", bound=Store)
+Verb = Callable[[StoreType], Coroutine[Any, Any, Reply]]
+TimedVerb = Callable[[StoreType, int], Coroutine[Any, Any, Reply]]
 Claims = Callable[[Reply], list[list[Job]]]
 
 
@@ -90,13 +93,10 @@ class LocalEngine(ABC, Generic[StoreType]):
     def __init__(self, clock: Clock, timeout: float = 0.0) -> None:
         self.signals = Signals()
         self.timeout = timeout
+        self.retention = RetentionByQueue()
         self.ended: deque[EndedJob] = deque()
         self.skipped: set[bytes] = set()
         self._clock = clock
-
-    def _now(self, now: int | None) -> int:
-        """Return the time to act at. A verb asks when it runs, after it has waited for its turn."""
-        return self._clock.now() if now is None else now
 
     @abstractmethod
     async def open(self) -> None: ...
@@ -106,20 +106,33 @@ class LocalEngine(ABC, Generic[StoreType]):
 
     @abstractmethod
     async def _write(
-        self,
-        verb: Callable[[StoreType], Coroutine[Any, Any, Reply]],
-        token: Token | None = None,
-        claims: Claims[Reply] | None = None,
+        self, verb: Verb[StoreType, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
     ) -> Reply:
         """Run the verb. ``claims`` returns the claimed jobs in its reply, for an engine that may lose it."""
 
-    async def _read(self, verb: Callable[[StoreType], Coroutine[Any, Any, Reply]]) -> Reply:
+    async def _read(self, verb: Verb[StoreType, Reply]) -> Reply:
         return await self._write(verb)
 
-    @abstractmethod
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]: ...
+    async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
+        raise ConfigError(
+            f"connection={connection!r}: this storage has no transactions to join; leave connection out, "
+            "or use sqlite:///"
+        )
+
+    def _write_at(
+        self, verb: TimedVerb[StoreType, Reply], token: Token | None, claims: Claims[Reply] | None = None
+    ) -> Coroutine[Any, Any, Reply]:
+        return self._write(self._at_time(verb), token, claims)
+
+    def _at_time(self, verb: TimedVerb[StoreType, Reply]) -> Verb[StoreType, Reply]:
+        """Return the verb with the time: that of the system when it runs, or that of an injected clock now.
+
+        It may have to wait for its turn.
+        """
+        if self._clock is SYSTEM:
+            return lambda store: verb(store, SYSTEM.now())
+        now = self._clock.now()
+        return lambda store: verb(store, now)
 
     @abstractmethod
     async def diagnose(self) -> list[Diagnostic]: ...
@@ -127,72 +140,54 @@ class LocalEngine(ABC, Generic[StoreType]):
     # Verbs of every job return the coroutine of ``_write``: another one around it would cost time.
 
     def insert(
-        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
+        self, jobs: Sequence[Insertion], token: Token | None = None
     ) -> Coroutine[Any, Any, list[Enqueued]]:
-        return self._write(lambda store: verbs.insert(store, self._now(now), jobs), token)
+        return self._write_at(lambda store, now: verbs.insert(store, now, jobs), token)
 
     def claim(
-        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
+        self, requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> Coroutine[Any, Any, list[list[Job]]]:
-        return self._write(
-            lambda store: verbs.claim(store, self._now(now), requests, claim_key(token), self.ended),
+        return self._write_at(
+            lambda store, now: verbs.claim(store, now, requests, claim_key(token), self.ended),
             token,
             lambda reply: reply,
         )
 
     async def insert_and_claim(
-        self,
-        jobs: Sequence[Insertion],
-        requests: Sequence[ClaimRequest],
-        now: int | None = None,
-        token: Token | None = None,
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
-        return await self._write(
-            lambda store: verbs.insert_and_claim(
-                store, self._now(now), jobs, requests, claim_key(token), self.ended
-            ),
-            token,
-            lambda reply: reply[1],
-        )
+        async def insert_then_claim(store: StoreType, now: int) -> tuple[list[Enqueued], list[list[Job]]]:
+            enqueued = await verbs.insert(store, now, jobs)
+            return enqueued, await verbs.claim(store, now, requests, claim_key(token), self.ended)
+
+        return await self._write_at(insert_then_claim, token, lambda reply: reply[1])
 
     def settle(
-        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
+        self, ops: Sequence[SettleOp], token: Token | None = None
     ) -> Coroutine[Any, Any, list[JobState | None]]:
-        return self._write(lambda store: verbs.settle(store, self._now(now), ops, self.skipped), token)
+        return self._write_at(lambda store, now: verbs.settle(store, now, ops, self.skipped), token)
 
-    async def renew(
-        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
-    ) -> list[Renewed]:
-        return await self._write(lambda store: verbs.renew(store, self._now(now), renewals), token)
+    async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
+        return await self._write_at(lambda store, now: verbs.renew(store, now, renewals), token)
 
     async def record_progress(self, reports: Sequence[Progress], token: Token | None = None) -> None:
         await self._write(lambda store: verbs.record_progress(store, reports), token)
 
-    async def cancel(
-        self,
-        keys: Sequence[bytes],
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[CancelOutcome]:
-        outcomes, ended = await self._write(
-            lambda store: verbs.cancel(store, self._now(now), keys, retention), token
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
+        outcomes, ended = await self._write_at(
+            lambda store, now: verbs.cancel(store, now, keys, self.retention), token
         )
         self.ended.extend(ended)
         return outcomes
 
-    async def requeue(
-        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
-        replies, ended = await self._write(lambda store: verbs.requeue(store, self._now(now), keys), token)
+    async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
+        replies, ended = await self._write_at(lambda store, now: verbs.requeue(store, now, keys), token)
         self.ended.extend(ended)
         return replies
 
-    async def requeue_dead(
-        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
-    ) -> int:
-        _, ended = await self._write(
-            lambda store: verbs.requeue_dead(store, self._now(now), queue, limit), token
+    async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
+        _, ended = await self._write_at(
+            lambda store, now: verbs.requeue_dead(store, now, queue, limit), token
         )
         self.ended.extend(ended)
         return len(ended)
@@ -203,10 +198,8 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return await self._write(lambda store: verbs.purge(store, keys), token)
 
-    async def reschedule(
-        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
-        return await self._write(lambda store: verbs.reschedule(store, self._now(now), changes), token)
+    async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
+        return await self._write_at(lambda store, now: verbs.reschedule(store, now, changes), token)
 
     async def kv_write(
         self, writes: Sequence[tuple[bytes, bytes | None]], token: Token | None = None
@@ -219,49 +212,35 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._write(lambda store: verbs.pause(store, queue, paused), token)
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
-        return await self._write(lambda store: verbs.promote(store, self._now(now), limit, retention), token)
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
+        return await self._write_at(
+            lambda store, now: verbs.promote(store, now, limit, self.retention), token
+        )
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        return await self._write(
-            lambda store: verbs.reap(store, self._now(now), limit, retention, expired_by), token
+        return await self._write_at(
+            lambda store, now: verbs.reap(store, now, limit, self.retention, expired_by), token
         )
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
-        return await self._write(
-            lambda store: verbs.reclaim(store, self._now(now), workers, limit, retention), token
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        return await self._write_at(
+            lambda store, now: verbs.reclaim(store, now, workers, limit, self.retention), token
         )
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
-        return await self._write(lambda store: verbs.sweep(store, self._now(now), limit), token)
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        return await self._write_at(
+            lambda store, now: verbs.sweep(store, now if over_by is None else over_by, limit), token
+        )
 
     async def sweep_finished(
-        self,
-        state: JobState,
-        age: int,
-        after: bytes | None,
-        limit: int,
-        now: int | None = None,
-        token: Token | None = None,
+        self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
     ) -> tuple[int, bytes | None]:
-        return await self._write(
-            lambda store: verbs.sweep_finished(store, self._now(now), state, age, after, limit), token
+        return await self._write_at(
+            lambda store, now: verbs.sweep_finished(store, now, state, age, after, limit), token
         )
 
     async def compare_and_set(
@@ -269,12 +248,10 @@ class LocalEngine(ABC, Generic[StoreType]):
         writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
-        now: int | None = None,
         token: Token | None = None,
     ) -> bool:
-        return await self._write(
-            lambda store: verbs.compare_and_set(store, self._now(now), writes, jobs, announce, self.skipped),
-            token,
+        return await self._write_at(
+            lambda store, now: verbs.compare_and_set(store, now, writes, jobs, announce, self.skipped), token
         )
 
     # Reads.
@@ -294,9 +271,8 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def position(self, key: bytes, limit: int) -> int:
         return await self._read(lambda store: store.position(key, limit))
 
-    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
-        found = await self._read(lambda store: store.stats())
-        return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
+    async def stats(self) -> dict[str, QueueStats]:
+        return dict(sorted((await self._read(lambda store: store.stats())).items()))
 
     async def pending_queues(self) -> list[str]:
         return [name for name, counts in (await self.stats()).items() if counts.pending]
@@ -304,17 +280,16 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def paused(self) -> set[str]:
         return await self._read(lambda store: store.paused())
 
-    async def next_due(self, now: int | None = None) -> int | None:
-        return await self._read(lambda store: verbs.next_due(store, self._now(now)))
+    async def next_due(self) -> int | None:
+        return await self._read(self._at_time(verbs.next_due))
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._read(lambda store: store.kv_get(keys))
 
-    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
         """The time is read before the documents, so that a delay between them ages no document."""
 
-        async def read(store: StoreType) -> tuple[int, list[Document]]:
-            time = self._now(now)
-            return time, await store.documents(kind)
+        async def read(store: StoreType, now: int) -> tuple[int, list[Document]]:
+            return now, await store.documents(kind)
 
-        return await self._read(read)
+        return await self._read(self._at_time(read))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -75,6 +76,27 @@ class Location(Struct, frozen=True):
     def take(self, name: str, default: str) -> str:
         return self.options.pop(name, default)
 
+    def number(self, name: str, default: str, least: float, most: float) -> float:
+        """Take an option that is a number within these bounds."""
+        text = self.take(name, default)
+        try:
+            number = float(text)
+        except ValueError:
+            number = nan
+        if not least <= number <= most:
+            raise ConfigError(
+                f"the URL {self.shown!r} has {name}={text!r}: write a number from {least:g} to {most:g}"
+            )
+        return number
+
+    def choice(self, name: str, *known: str) -> str:
+        """Take an option that is one of these words, in upper or lower case. The first is the default."""
+        value = self.take(name, known[0]).lower()
+        if value not in known:
+            accepted = f"{', '.join(known[:-1])} or {known[-1]}"
+            raise ConfigError(f"the URL {self.shown!r} has {name}={value!r}: write {accepted}")
+        return value
+
     def done(self, known: str) -> None:
         """Raise ``ConfigError`` for an option that was not taken."""
         if self.options:
@@ -96,7 +118,7 @@ def absolute(url: str) -> str:
     return url.replace(parts.path, f"/{quote(str(Path(path).absolute()))}", 1)
 
 
-def create_engine(url: str, clock: Clock) -> Engine:
+def create_engine(url: str, clock: Clock | None) -> Engine:
     """Return the engine for the URL, not yet open."""
     location = parse(url)
     engine: Engine = _module(location).create(location, clock)

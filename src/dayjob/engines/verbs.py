@@ -155,18 +155,6 @@ async def claim(
     return replies
 
 
-async def insert_and_claim(
-    store: Store,
-    now: int,
-    jobs: Sequence[Insertion],
-    requests: Sequence[ClaimRequest],
-    key: bytes,
-    quarantined: deque[EndedJob],
-) -> tuple[list[Enqueued], list[list[Job]]]:
-    enqueued = await insert(store, now, jobs)
-    return enqueued, await claim(store, now, requests, key, quarantined)
-
-
 async def settle(
     store: Store, now: int, ops: Sequence[SettleOp], skipped: set[bytes]
 ) -> list[JobState | None]:

@@ -7,11 +7,10 @@ jobs: those that a filter selects, in bounded memory.
 
 from dayjob.inspect.cancel import Cancelled
 from dayjob.inspect.dead import DeadGroup, DeadGroups, error_line, error_pattern
-from dayjob.inspect.inspector import Health, Inspector
+from dayjob.inspect.inspector import Health, Inspector, WorkerView
 from dayjob.inspect.overview import Overview, Point, QueueView, sum_stats
 from dayjob.inspect.redaction import Redaction
 from dayjob.inspect.search import EXAMINED, Filter, Page
-from dayjob.inspect.workers import WorkerView
 
 __all__ = [
     "EXAMINED", "Cancelled", "DeadGroup", "DeadGroups", "Filter", "Health", "Inspector", "Overview", "Page",

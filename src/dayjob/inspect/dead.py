@@ -7,8 +7,7 @@ import re
 from msgspec import Struct
 
 from dayjob.broker import Broker
-from dayjob.inspect.read_budget import ReadBudget
-from dayjob.inspect.search import Page
+from dayjob.inspect.search import Page, ReadBudget
 from dayjob.model.job import Job, JobState, known_key
 
 GROUPED = 5_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from math import inf
 from typing import Any
 
@@ -10,14 +10,18 @@ from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.errors import DayjobError
-from dayjob.inspect import dead, json_fields, search, workers
+from dayjob.inspect import dead, json_fields, search
 from dayjob.inspect.cancel import Cancelled, cancel_matching
-from dayjob.inspect.overview import Overview, OverviewReader, Point
+from dayjob.inspect.overview import OverviewReader
 from dayjob.inspect.redaction import Redaction
 from dayjob.model.explanation import Explanation
-from dayjob.model.job import Job
+from dayjob.model.job import Job, JobState
 from dayjob.model.recurring import Schedule
+from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
+
+RUNNING_READ = 1_000
+"""How many running jobs are read with the workers."""
 
 
 class Health(Struct, frozen=True):
@@ -28,7 +32,12 @@ class Health(Struct, frozen=True):
     round_trip_seconds: float | None = None
 
 
-class Inspector:
+class WorkerView(Struct, frozen=True):
+    info: WorkerInfo
+    jobs: list[Job]
+
+
+class Inspector(OverviewReader):
     """Reads one broker's store.
 
     ``budget`` is a time in seconds: a method starts no further read after it, and returns the results so far.
@@ -38,23 +47,8 @@ class Inspector:
         self, broker: Broker, redaction: Redaction | None = None, *, history_max_age: float = 0.0
     ) -> None:
         """``history_max_age``: seconds for which the samples of the throughput are cached."""
-        self.broker = broker
+        super().__init__(broker, history_max_age)
         self.redaction = redaction or Redaction()
-        self._overviews = OverviewReader(broker, history_max_age)
-
-    async def overview(self, *, budget: float = inf) -> Overview:
-        """Return all queues. Beyond the budget, the age of a queue's oldest pending job is left out."""
-        return await self._overviews.overview(budget)
-
-    async def chart(self, queue: str | None = None, minutes: int = 60, *, budget: float = inf) -> list[Point]:
-        """Return the last minutes of one queue, or of all together."""
-        return (await self.charts([queue], minutes, budget=budget))[queue]
-
-    async def charts(
-        self, queues: Sequence[str | None], minutes: int = 60, *, budget: float = inf
-    ) -> dict[str | None, list[Point]]:
-        """Return the charts of several queues from one read. None stands for all queues together."""
-        return await self._overviews.charts(queues, minutes, budget)
 
     async def health(self) -> Health:
         begun = SYSTEM.elapsed()
@@ -111,9 +105,11 @@ class Inspector:
         """Return dead jobs, the latest failure first."""
         return await dead.dead_page(self.broker, queue, after, limit)
 
-    async def workers(self) -> list[workers.WorkerView]:
+    async def workers(self) -> list[WorkerView]:
         """Return the live workers with their running jobs."""
-        return await workers.live_workers(self.broker)
+        running = await self.broker.jobs(state=JobState.RUNNING, limit=RUNNING_READ)
+        live = await self.broker.workers()
+        return [WorkerView(info, [job for job in running if job.worker == info.id]) for info in live]
 
     async def schedules(self) -> list[Schedule]:
         return await self.broker.schedules()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from dayjob.inspect.dead import DeadGroups
 from dayjob.inspect.overview import Overview, Point
@@ -65,6 +65,10 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
     return fields | special
 
 
+def _named(value: Struct, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
 def queue_fields(overview: Overview) -> list[dict[str, Any]]:
     return [
         {
@@ -83,39 +87,22 @@ def overview_fields(overview: Overview) -> dict[str, Any]:
         "at": iso(overview.at_us),
         "total": to_builtins(overview.total),
         "done_per_second": round(overview.done_per_second, 3),
-        "workers": overview.workers,
-        "slots": overview.slots,
-        "running": overview.running,
-        "schedules": overview.schedules,
-        "round_trip_seconds": overview.round_trip_seconds,
+        **_named(overview, "workers", "slots", "running", "schedules", "round_trip_seconds"),
         "queues": queue_fields(overview),
     }
 
 
 def point_fields(point: Point) -> dict[str, Any]:
-    return {
-        "until": iso(point.at_us),
-        "done": point.done,
-        "pending": point.pending,
-        "scheduled": point.scheduled,
-        "running": point.running,
-        "dead": point.dead,
-        "wait_seconds": point.wait_seconds,
-    }
+    counted = _named(point, "done", "pending", "scheduled", "running", "dead", "wait_seconds")
+    return {"until": iso(point.at_us), **counted}
 
 
 def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
     return {
-        "id": worker.id,
-        "name": worker.name,
-        "app": worker.app,
-        "host": worker.host,
-        "pid": worker.pid,
-        "version": worker.version,
+        **_named(worker, "id", "name", "app", "host", "pid", "version"),
         "queues": list(worker.queues),
         "tasks": list(worker.tasks),
-        "slots": worker.slots,
-        "running": worker.running,
+        **_named(worker, "slots", "running"),
         "started": iso(worker.started_us),
         "seen": iso(worker.seen_us),
     }
@@ -123,14 +110,7 @@ def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
 
 def schedule_fields(schedule: Schedule) -> dict[str, Any]:
     return {
-        "id": schedule.id,
-        "cron": schedule.cron,
-        "every": schedule.every,
-        "timezone": schedule.timezone,
-        "missed": schedule.missed,
-        "task": schedule.task,
-        "queue": schedule.queue,
-        "paused": schedule.paused,
+        **_named(schedule, "id", "cron", "every", "timezone", "missed", "task", "queue", "paused"),
         "declared_by": schedule.app,
         "last_at": iso(schedule.last_us),
         "next_at": None if schedule.paused else iso(schedule.next_us),
@@ -142,24 +122,15 @@ def explanation_fields(why: Explanation) -> dict[str, Any]:
     return {
         "id": why.id,
         "state": None if why.state is None else why.state.value,
-        "reasons": [
-            {"code": reason.code, "text": reason.text, "data": reason.data} for reason in why.reasons
-        ],
+        "reasons": [_named(reason, "code", "text", "data") for reason in why.reasons],
     }
 
 
 def dead_group_fields(found: DeadGroups) -> dict[str, Any]:
     return {
         "groups": [
-            {
-                "error": group.error,
-                "task": group.task,
-                "count": group.count,
-                "queues": group.queues,
-                "latest": group.latest.id,
-            }
+            {**_named(group, "error", "task", "count", "queues"), "latest": group.latest.id}
             for group in found.groups
         ],
-        "examined": found.examined,
-        "total": found.total,
+        **_named(found, "examined", "total"),
     }

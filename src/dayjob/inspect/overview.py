@@ -10,7 +10,7 @@ from math import inf
 from msgspec import Struct, to_builtins
 
 from dayjob.broker import Broker
-from dayjob.broker.history import MINUTE, Sample
+from dayjob.broker.history import MINUTE, Sample, counters_of
 from dayjob.model.durations import SECOND
 from dayjob.model.job import QueueStats
 from dayjob.runtime.clock import SYSTEM
@@ -60,19 +60,20 @@ class OverviewReader:
     """Reads overviews and charts. Samples, which change once a minute, are cached for ``max_age`` seconds."""
 
     def __init__(self, broker: Broker, max_age: float) -> None:
-        self._broker = broker
+        self.broker = broker
         self._max_age = max_age
         self._cached: tuple[int, float, int, list[Sample]] | None = None
         self._first_due: tuple[float, dict[str, int]] = (-inf, {})
 
-    async def overview(self, budget: float) -> Overview:
+    async def overview(self, *, budget: float = inf) -> Overview:
+        """Return all queues. Beyond the budget, the age of a queue's oldest pending job is left out."""
         begun = SYSTEM.elapsed()
-        stats = await self._broker.all_stats()
+        stats = await self.broker.all_stats()
         round_trip = SYSTEM.elapsed() - begun
-        paused = await self._broker.paused()
-        workers = await self._broker.workers()
+        paused = await self.broker.paused()
+        workers = await self.broker.workers()
         now, samples = await self._history(1)
-        first_due = await self._broker.first_due(stats, budget - (SYSTEM.elapsed() - begun))
+        first_due = await self.broker.first_due(stats, budget - (SYSTEM.elapsed() - begun))
         self._first_due = (SYSTEM.elapsed(), first_due)
         waits = {name: max(now - due, 0) / SECOND for name, due in first_due.items()}
         queues = [
@@ -84,18 +85,23 @@ class OverviewReader:
             done_per_second=sum(view.done_per_second for view in queues), workers=len(workers),
             slots=sum(worker.slots for worker in workers),
             running=sum(worker.running for worker in workers),
-            schedules=len(await self._broker.schedules()), round_trip_seconds=round_trip,
+            schedules=len(await self.broker.schedules()), round_trip_seconds=round_trip,
         )  # fmt: skip
 
+    async def chart(self, queue: str | None = None, minutes: int = 60, *, budget: float = inf) -> list[Point]:
+        """Return the last minutes of one queue, or of all together."""
+        return (await self.charts([queue], minutes, budget=budget))[queue]
+
     async def charts(
-        self, queues: Sequence[str | None], minutes: int, budget: float
+        self, queues: Sequence[str | None], minutes: int = 60, *, budget: float = inf
     ) -> dict[str | None, list[Point]]:
+        """Return the charts of several queues from one read. None stands for all queues together."""
         now, samples = await self._history(minutes // 60 + 1)
-        stats = await self._broker.all_stats()
-        counters = {name: _counters(each) for name, each in stats.items()}
+        stats = await self.broker.all_stats()
+        counters = {name: counters_of(each) for name, each in stats.items()}
         read_at, first_due = self._first_due  # A page reads its overview just before its charts.
         if SYSTEM.elapsed() - read_at > min(self._max_age, 1.0):
-            first_due = await self._broker.first_due(stats, budget)
+            first_due = await self.broker.first_due(stats, budget)
         samples = [*samples, Sample(now, counters, first_due)]
         first = now - now % MINUTE - (minutes - 1) * MINUTE
         ends = range(first + MINUTE, first + (minutes + 1) * MINUTE, MINUTE)
@@ -118,7 +124,7 @@ class OverviewReader:
     async def _history(self, hours: int) -> tuple[int, list[Sample]]:
         elapsed = SYSTEM.elapsed()
         if self._cached is None or self._cached[0] < hours or elapsed - self._cached[1] >= self._max_age:
-            self._cached = (hours, elapsed, *await self._broker.history(hours))
+            self._cached = (hours, elapsed, *await self.broker.history(hours))
         _, read_at, now, samples = self._cached
         return now + round((elapsed - read_at) * SECOND) if elapsed > read_at else now, samples
 
@@ -151,7 +157,3 @@ def _stats_of(sample: Sample, queue: str | None) -> QueueStats:
     if queue is not None:
         return sample.stats(queue)
     return QueueStats(*map(sum, zip(*sample.queues.values(), strict=True))) if sample.queues else QueueStats()
-
-
-def _counters(each: QueueStats) -> tuple[int, int, int, int, int, int]:
-    return (each.pending, each.scheduled, each.running, each.done, each.dead, each.cancelled)

@@ -200,11 +200,12 @@ class Slots:
                     raise
                 _log.exception("Job %s: the executor failed", run.job.id)
                 settlement = Settlement.nack(run.job, describe(error))
-            run.seconds = SYSTEM.elapsed() - run.started_at
-            self.rate.record(run.seconds)
+            ended_at = SYSTEM.elapsed()
+            run.seconds = ended_at - run.started_at
+            self.rate.record(run.seconds, ended_at)
             if run.task is not None and run.task.pool is not None:
                 limit = self._limits[run.task.pool]
-                limit.rate.record(run.seconds)
+                limit.rate.record(run.seconds, ended_at)
                 limit.leave()
             if not run.abandoned:
                 self._on_end(run, settlement)

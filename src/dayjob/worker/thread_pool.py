@@ -15,22 +15,19 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from msgspec import Struct
+
 from dayjob.runtime import process
 from dayjob.worker.forked_process import end_forked
 from dayjob.worker.pool_limit import PoolLimit
 
 
-class Call:
+class Call(Struct, eq=False):
     """One function call for a thread."""
 
-    __slots__ = ("function", "future", "variables")
-
-    def __init__(
-        self, function: Callable[[], Any], future: asyncio.Future[Any], variables: Variables
-    ) -> None:
-        self.function = function
-        self.future = future
-        self.variables = variables
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    variables: Variables
 
 
 class ThreadPool:

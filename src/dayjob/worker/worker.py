@@ -503,7 +503,7 @@ class Worker:
         settling = min(self._unsettled, MAX_UNSETTLED * capacity)
         in_use = len(self._runs) - settling - slots.waiting_for_pools
         free = max(capacity - in_use, 0)
-        if slots.waiting and free < capacity // 4:
+        if slots.waiting and free < capacity // 2:
             return 0
         return free if self._max_jobs is None else min(free, self._max_jobs - self._accepted)
 

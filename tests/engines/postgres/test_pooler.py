@@ -132,7 +132,7 @@ async def test_documents_and_jobs_are_written_together_or_not_at_all(broker: Bro
     assert [job.id for job in await broker.jobs()] == [id_text(second.key)]
     [job] = await broker.claim("q", worker="gone")
     assert await engine.position(job.key, 10) == 0
-    assert len(await engine.reclaim(["gone"], 10, broker._validator.policies.retention)) == 1
+    assert len(await engine.reclaim(["gone"], 10)) == 1
 
 
 async def test_a_worker_runs_jobs(url: str) -> None:

@@ -16,7 +16,6 @@ from dayjob.engines.base import (
     Engine,
     Progress,
     Reschedule,
-    RetentionByQueue,
     RetentionTimes,
     SettleOp,
     Token,
@@ -30,7 +29,7 @@ from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.support.observe import check_counters, every_job
 
 HOUR = 3600 * SECOND
-RETENTION = RetentionByQueue(RetentionTimes(done=HOUR, dead=HOUR, cancelled=HOUR))
+KEPT = RetentionTimes(done=HOUR, dead=HOUR, cancelled=HOUR)
 FORGET = RetentionTimes(done=0, dead=0, cancelled=0)
 
 Reply = TypeVar("Reply")
@@ -142,7 +141,7 @@ async def test_an_insert_with_a_claim(broker: Broker, engine: Engine) -> None:
     assert len(await every_job(broker)) == 1
 
 
-@pytest.mark.parametrize("retention", [FORGET, RETENTION.default], ids=["not kept", "kept"])
+@pytest.mark.parametrize("retention", [FORGET, KEPT], ids=["not kept", "kept"])
 async def test_a_settlement_of_a_current_and_a_lost_claim(
     broker: Broker, engine: Engine, retention: RetentionTimes
 ) -> None:
@@ -183,7 +182,7 @@ async def test_progress_does_not_replace_later_progress(broker: Broker, engine: 
 
 async def test_a_cancel(broker: Broker, engine: Engine) -> None:
     waiting, job = await broker.enqueue("later", delay=60), await running(broker)
-    write = Write(lambda token: engine.cancel([id_key(waiting.id), job.key], RETENTION, token=token))
+    write = Write(lambda token: engine.cancel([id_key(waiting.id), job.key], token=token))
     assert await write.first() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
     await broker.mark_cancelled(job)
     assert await write.again() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
@@ -241,10 +240,11 @@ async def test_a_pause_does_not_replace_a_later_one(broker: Broker, engine: Engi
     assert await broker.paused() == (set() if paused else {"q"})
 
 
-async def test_promotion_and_expiry(broker: Broker, engine: Engine) -> None:
+async def test_promotion_and_expiry(broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     await broker.enqueue_many([NewJob("q", delay=60)] * 3 + [NewJob("q", expires=60)] * 3)
     later = SYSTEM.now() + HOUR
-    write = Write(lambda token: engine.promote(2, RETENTION, later, token))
+    monkeypatch.setattr(engine, "_now", lambda: later)
+    write = Write(lambda token: engine.promote(2, token))
     due, expired = await write.first()
     assert (due, len(expired)) == (2, 2)
     assert await write.again() == (due, expired)
@@ -257,8 +257,8 @@ async def test_ended_claims(broker: Broker, engine: Engine) -> None:
         await broker.enqueue("q")
     await broker.claim("q", limit=4, worker="w")
     later = SYSTEM.now() + HOUR
-    reap = Write(lambda token: engine.reap(1, RETENTION, None, later, token))
-    reclaim = Write(lambda token: engine.reclaim(["w"], 1, RETENTION, token=token))
+    reap = Write(lambda token: engine.reap(1, later, token))
+    reclaim = Write(lambda token: engine.reclaim(["w"], 1, token=token))
     for write in (reap, reclaim):
         ended = await write.first()
         assert len(ended) == 1
@@ -272,7 +272,7 @@ async def test_sweeps(broker: Broker, engine: Engine) -> None:
     later = SYSTEM.now() + 1000 * HOUR
     sweep = Write(lambda token: engine.sweep(2, later, token))
     assert [(await sweep.first())[0], (await sweep.again())[0]] == [2, 2]
-    finished = Write(lambda token: engine.sweep_finished(JobState.DEAD, 0, None, 2, later, token))
+    finished = Write(lambda token: engine.sweep_finished(JobState.DEAD, 0, None, 2, token))
     reply = await finished.first()
     assert reply[0] == 2
     assert await finished.again() == reply, "with the same cursor"
@@ -284,7 +284,7 @@ async def test_documents(broker: Broker, engine: Engine, names: list[str]) -> No
     writes = [DocumentWrite("k", name, None, b"1") for name in names]
     changes = [DocumentWrite("k", name, b"1", b"2") for name in names]
     for wanted, written in ((writes, True), (writes, False), (changes, True), (changes, False)):
-        write = Write(partial(engine.compare_and_set, wanted, (), False, None))
+        write = Write(partial(engine.compare_and_set, wanted, (), False))
         assert await write.first() is written
         assert await write.again() is written
     assert {document.value for document in (await engine.documents("k"))[1]} == {b"2"}
@@ -294,6 +294,6 @@ async def test_the_first_of_two_concurrent_tries_decides(broker: Broker, engine:
     """The second try finds no stored reply, and meets the token of the first when it stores its own."""
     job = await running(broker)
     token = Token(new_key(), new_key(), 0, 1)
-    op = ack(job, RETENTION.default)
+    op = ack(job, KEPT)
     assert await engine.settle([op], token=token) == [JobState.DONE]
     assert await engine.settle([op], token=token) == [JobState.DONE], "although it is not marked as repeated"

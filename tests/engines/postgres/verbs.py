@@ -52,6 +52,6 @@ async def use_every_verb(broker: Broker) -> None:
         [DocumentWrite("k", "a", b"1", None), DocumentWrite("k", "b", None, b"2")]
     )
     assert [document.name for document in (await engine.documents("k"))[1]] == ["b"]
-    assert len(await engine.reclaim(["gone"], 10, broker._validator.policies.retention)) == 0
+    assert len(await engine.reclaim(["gone"], 10)) == 0
     assert await engine.position(jobs[4].key, 10) == 1
     await check_counters(broker)

@@ -97,7 +97,7 @@ async def test_a_full_server_accepts_documents_and_refuses_jobs(server: Server, 
                 engine.compare_and_set([DocumentWrite("k", "new", b"22", None)], [insertion(broker)])
             )
         assert await values(broker) == {"new": b"22"}
-        assert len(await engine.reclaim(["w"], 10, broker._policies.retention)) == 1
+        assert len(await engine.reclaim(["w"], 10)) == 1
         connection.config_set("maxmemory", 0)
     stats = await broker.stats("q")
     assert (stats.pending, stats.running) == (1, 0)
@@ -156,12 +156,11 @@ async def test_reclaiming_skips_any_number_of_other_claims(server: Server, broke
     for worker, jobs in (("alive", 700), ("gone", 600), ("alive", 700), ("", 100)):
         await broker.enqueue_many([NewJob("q") for _ in range(jobs)])
         assert len(await broker.claim("q", limit=jobs, worker=worker or None)) == jobs
-    retention = broker._policies.retention
     with client(server.url) as connection:
         connection.config_resetstat()
-        assert len(await broker._engine.reclaim(["unknown", ""], 10, retention)) == 0
+        assert len(await broker._engine.reclaim(["unknown", ""], 10)) == 0
         assert connection.info("commandstats")["cmdstat_zscan"]["calls"] > 5
-    assert [len(await broker._engine.reclaim(["gone"], 350, retention)) for _ in range(3)] == [350, 250, 0]
+    assert [len(await broker._engine.reclaim(["gone"], 350)) for _ in range(3)] == [350, 250, 0]
     stats = await broker.stats("q")
     assert (stats.pending, stats.running) == (600, 1500)
 
@@ -176,7 +175,7 @@ async def test_a_damaged_record_does_not_stop_reclaiming(server: Server, broker:
         connection.hset(jobs, other.key, b"\x09" + record[1:])
         connection.zrem(Keys("dayjob").leases, lost.key)
         connection.zadd(Keys("dayjob").leases, {lost.key: 0, b"x" * 16: 0})
-    assert len(await broker._engine.reclaim(["gone"], 10, broker._policies.retention)) == 3
+    assert len(await broker._engine.reclaim(["gone"], 10)) == 3
     await broker.reap()
     assert len(await broker.jobs()) == 4
 

@@ -196,7 +196,7 @@ async def test_the_documented_rights_suffice_for_all_verbs(server: Server, proxy
         for expected, value in ((None, b"1"), (b"1", b"2"), (b"2", None)):
             assert await engine.compare_and_set([DocumentWrite("k", "a", expected, value)], announce=True)
             await engine.documents("k")
-        await engine.reclaim(["w"], 10, broker._policies.retention)
+        await engine.reclaim(["w"], 10)
         await engine.position(second.key, 10)
         with client(server.url) as connection:
             assert connection.acl_log() == []

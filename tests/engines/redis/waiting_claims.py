@@ -7,6 +7,8 @@ from typing import Any
 
 from dayjob import Broker, Job
 from dayjob.engines.redis.engine import RedisEngine
+from dayjob.model.durations import to_datetime
+from dayjob.testing import ManualClock
 from tests.support.servers.redis import Server, client
 from tests.support.workers import pause
 
@@ -53,8 +55,12 @@ def receive(broker: Broker, message: bytes) -> None:
 
 async def promote(broker: Broker, after: int = LATER) -> int:
     """Run the duty as if that much time had passed."""
-    now = await broker._engine.documents("none")
-    return (await broker._engine.promote(10, broker._policies.retention, now[0] + after))[0]
+    engine = engine_of(broker)
+    now, _ = await engine.documents("none")
+    engine._clock = ManualClock(to_datetime(now + after))
+    promoted, _ = await engine.promote(10)
+    engine._clock = None
+    return promoted
 
 
 def sizes(server: Server, *names: str) -> list[int]:

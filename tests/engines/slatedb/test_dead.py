@@ -67,7 +67,7 @@ async def test_the_index_has_exactly_the_dead_jobs(url: str) -> None:
         await broker.nack(await running(broker, "b", max_attempts=1), "boom")
         await broker.enqueue("c", max_attempts=1)
         await broker.claim("c", worker="gone")
-        assert len(await broker._engine.reclaim(["gone"], 10, broker._policies.retention)) == 1
+        assert len(await broker._engine.reclaim(["gone"], 10)) == 1
         damaged = await broker.enqueue("d", b"data")
         damage_job(url, id_key(damaged.id), "no body")
         assert await broker.claim("d") == []
@@ -88,7 +88,7 @@ async def test_a_job_that_is_no_longer_dead_leaves_the_index(url: str) -> None:
         assert await check_index(broker, url) == 5
         assert await broker.purge_dead("c") == 2
         assert await check_index(broker, url) == 3
-        assert await broker._engine.sweep(2, now=2**60) == (2, 0)
+        assert await broker._engine.sweep(2, over_by=2**60) == (2, 0)
         assert await check_index(broker, url) == 1
         assert await broker.sweep_dead(timedelta(0)) == 1
         assert await check_index(broker, url) == 0
@@ -178,9 +178,9 @@ async def test_dead_jobs_of_the_first_layout_are_indexed(
         assert await check_index(broker, url) == 4
     async with Broker(url, config=QUIET) as broker:
         await check_latest(broker)
-        assert await broker._engine.sweep(10, now=1060) == (2, 0)
+        assert await broker._engine.sweep(10, over_by=1060) == (2, 0)
         assert await check_index(broker, url) == 2
-        assert await broker._engine.sweep(10, now=2000) == (2, 0)
+        assert await broker._engine.sweep(10, over_by=2000) == (2, 0)
         assert [UUID(job.id).int for job in await broker.latest_dead()] == [3]
         assert await broker.purge_dead() == 1
         assert await check_index(broker, url) == 0

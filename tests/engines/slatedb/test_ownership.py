@@ -250,7 +250,7 @@ async def test_the_owner_writes_heartbeats(url: str) -> None:
         async def beat() -> int:
             value = await thread._database.get(keys.OWNER)
             assert value is not None
-            return values.owner(value).beat_us
+            return values.decode(values.Owner, value).beat_us
 
         first = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(beat(), thread._loop))  # type: ignore[arg-type]
 

@@ -270,7 +270,7 @@ async def test_the_layout_of_an_owner_in_the_log_is_checked(
         await broker.enqueue("q")
         [row] = [row for row in await settings_of(url).last_log_rows() if row.key == keys.OWNER]
         assert row.value is not None
-        value = values.owner_value(replace(values.owner(row.value), layout=layout))
+        value = values.encode(replace(values.decode(values.Owner, row.value), layout=layout))
 
     async def rows(_: SlateSettings) -> list[uniffi.RowEntry]:
         return [

@@ -48,7 +48,7 @@ async def test_reads_do_not_wait_for_the_write_lock(
     async with asyncio.timeout(5):
         assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
         assert await engine.position(id_key(last.id), 10) == 1
-        assert len(await engine.reclaim(["no worker"], 10, broker._policies.retention)) == 0
+        assert len(await engine.reclaim(["no worker"], 10)) == 0
     writing = asyncio.create_task(engine.compare_and_set([DocumentWrite("k", "a", b"1", b"2")]))
     assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
     assert not writing.done()
@@ -153,9 +153,8 @@ async def test_reclaim_of_more_workers_than_fit_into_one_statement(broker: Broke
     workers = [f"worker {number}" for number in range(jobs)]
     claimed = await engine.claim([ClaimRequest((("q", 60_000_000),), 1, worker) for worker in workers])
     assert {len(jobs) for jobs in claimed} == {1}
-    retention = broker._policies.retention
-    assert len(await engine.reclaim([*workers, *workers], WIDEST + 10, retention)) == WIDEST + 10
-    assert len(await engine.reclaim(workers, WIDEST + 10, retention)) == 10
+    assert len(await engine.reclaim([*workers, *workers], WIDEST + 10)) == WIDEST + 10
+    assert len(await engine.reclaim(workers, WIDEST + 10)) == 10
     assert (await broker.stats("q")).pending == jobs
     assert await broker.jobs(state=JobState.RUNNING) == []
 

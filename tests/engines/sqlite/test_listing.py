@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dayjob import Broker, JobState, NewJob
-from dayjob.engines.sqlite import listings
+from dayjob.engines.sqlite import queries
 
 PENDING = JobState.PENDING
 
@@ -15,9 +15,9 @@ PENDING = JobState.PENDING
 @pytest.fixture(params=["few jobs", "few runs", "many runs"])
 def broker(request: pytest.FixtureRequest, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
     if request.param != "few jobs":
-        monkeypatch.setattr(listings, "_SPARSE", 0)
+        monkeypatch.setattr(queries, "_SPARSE", 0)
     if request.param == "many runs":
-        monkeypatch.setattr(listings, "_MERGED", 0)
+        monkeypatch.setattr(queries, "_MERGED", 0)
     return broker
 
 

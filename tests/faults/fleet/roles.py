@@ -67,6 +67,12 @@ def build(url: str, event_log: EventLog | None = None, *, dead_after: float = 15
         await pause(0.3)
         os._exit(9)
 
+    @app.task(name="burn")
+    def burn() -> None:
+        """Use the CPU in a thread."""
+        for _ in range(10_000):
+            sum(range(1000))
+
     @app.task(name="hang")
     async def hang() -> None:
         """Never end."""
@@ -115,7 +121,7 @@ async def work(url: str, log_path: str, options: dict[str, Any]) -> None:
     event_log = EventLog(log_path)
     app = build(url, event_log, dead_after=options.get("dead_after", 15))
     declare(app, options.get("declares", []))
-    worker = Worker(app, concurrency=options.get("concurrency", 10), name=options.get("name"))
+    worker = Worker(app, options.get("queues"), options.get("concurrency", 10), name=options.get("name"))
 
     @app.on("worker.started")
     async def started(event: Event) -> None:

@@ -86,7 +86,7 @@ class WorkerFleet:
         found: list[WorkerProcess] = []
 
         async def leads() -> bool:
-            _, documents = await self.broker._engine.documents(KIND, None)
+            _, documents = await self.broker._engine.documents(KIND)
             holders = [msgspec.msgpack.decode(document.value, type=Holder) for document in documents]
             found.extend(member for member in members for holder in holders if holder.pid == member.pid)
             return bool(found)
@@ -157,7 +157,7 @@ class WorkerFleet:
 
     async def now(self) -> int:
         """Return the time of the engine, in microseconds."""
-        now, _ = await self.broker._engine.documents(KIND, None)
+        now, _ = await self.broker._engine.documents(KIND)
         return now
 
     def end(self, task: str) -> None:

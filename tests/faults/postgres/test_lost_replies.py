@@ -317,9 +317,8 @@ async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
 async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("end_claims")
-    retention = broker._validator.policies.retention
     (ended,) = await broker._session.storage.write(
-        lambda token: broker._engine.reclaim(["w"], 10, retention, token=token)
+        lambda token: broker._engine.reclaim(["w"], 10, token=token)
     )
     assert (ended.id, ended.state, ended.error) == (job.id, JobState.PENDING, "worker gone")
     assert loss.has_happened

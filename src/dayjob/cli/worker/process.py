@@ -37,8 +37,8 @@ OK, FAILED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 REPLACE = 75
 """The exit code of a child that its supervisor replaces at once."""
 
-THREADS_TIMEOUT = 3.0
-"""Seconds for threads and tasks of handlers to end after the worker has stopped."""
+TASKS_TIMEOUT, THREADS_TIMEOUT = 1.0, 3.0
+"""Seconds for tasks and for threads of handlers to end after the worker has stopped."""
 
 
 def run_worker(options: WorkerOptions) -> int:
@@ -189,7 +189,7 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> bool:
     for task in left:
         task.cancel()
     if left:
-        _run_until_complete(loop, loop.create_task(asyncio.wait(left, timeout=THREADS_TIMEOUT)))
+        _run_until_complete(loop, loop.create_task(asyncio.wait(left, timeout=TASKS_TIMEOUT)))
     return all(task.done() for task in left)
 
 

@@ -6,15 +6,15 @@ from dayjob.engines.memory.engine import MemoryEngine
 from dayjob.engines.memory.store import MemoryStore
 from dayjob.engines.registry import Location
 from dayjob.errors import ConfigError
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _shared: dict[str, MemoryStore] = {}
 
 
-def create(location: Location, clock: Clock) -> MemoryEngine:
+def create(location: Location, clock: Clock | None) -> MemoryEngine:
     """``memory://`` is private to its broker; ``memory://name`` is shared by name within the process."""
     location.done("memory:// takes none")
     name = location.parts.netloc
     if location.parts.path.strip("/"):
         raise ConfigError(f"the URL {location.url!r} has a path: write memory:// or memory://name")
-    return MemoryEngine(_shared.setdefault(name, MemoryStore()) if name else MemoryStore(), clock)
+    return MemoryEngine(_shared.setdefault(name, MemoryStore()) if name else MemoryStore(), clock or SYSTEM)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from dayjob.engines.base import Capabilities, Diagnostic, Insertion, Token
-from dayjob.engines.local import Claims, LocalEngine
+from dayjob.engines.base import Capabilities, Diagnostic, Token
+from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.memory.store import MemoryStore
 from dayjob.engines.store import run_now
-from dayjob.errors import ConfigError
-from dayjob.model.job import Enqueued
 from dayjob.runtime.clock import Clock
 
 Reply = TypeVar("Reply")
@@ -19,13 +16,7 @@ Reply = TypeVar("Reply")
 class MemoryEngine(LocalEngine[MemoryStore]):
     """Jobs in the memory of this process."""
 
-    capabilities = Capabilities(
-        persistent=False,
-        multi_process=False,
-        transactional_enqueue=False,
-        knows_orphans=False,
-        stores_replies=False,
-    )
+    capabilities = Capabilities()
 
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
         super().__init__(clock)
@@ -38,10 +29,7 @@ class MemoryEngine(LocalEngine[MemoryStore]):
         self._store.subscribers.remove(self.signals)
 
     async def _write(
-        self,
-        verb: Callable[[MemoryStore], Coroutine[Any, Any, Reply]],
-        token: Token | None = None,
-        claims: Claims[Reply] | None = None,
+        self, verb: Verb[MemoryStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
     ) -> Reply:
         store = self._store
         with store.lock:
@@ -49,14 +37,6 @@ class MemoryEngine(LocalEngine[MemoryStore]):
             topics, store.topics = store.topics, set()
         store.subscribers.publish(topics, self.signals)
         return reply
-
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
-        raise ConfigError(
-            f"connection={connection!r}: memory:// has no transactions to join; "
-            "leave connection out, or use sqlite:///"
-        )
 
     async def diagnose(self) -> list[Diagnostic]:
         return [

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 from threading import Lock
 
 from dayjob.engines import record as records
-from dayjob.engines.active_jobs import ActiveJobs, Entry
-from dayjob.engines.base import Document, Insertion, JobQuery
+from dayjob.engines.active_jobs import ActiveStore, Entry
+from dayjob.engines.base import Insertion, JobQuery
 from dayjob.engines.local import Subscribers
 from dayjob.engines.ordered_collections import LazyHeap
 from dayjob.engines.record import Facts, Record
-from dayjob.engines.store import Deltas, Store
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
 
 
-class MemoryStore(Store):
+class MemoryStore(ActiveStore):
     """The storage of one memory URL. A verb holds ``lock`` while it runs."""
 
     def __init__(self) -> None:
-        super().__init__()
+        stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
+        super().__init__(stats, set(), stats.__getitem__)
         self.lock = Lock()
         self.subscribers = Subscribers()
-        self._active = ActiveJobs()
-        self._jobs = self._active.jobs
+        self._jobs = self.active.jobs
         self._facts: dict[bytes, Facts] = {}
         self._dead: set[bytes] = set()
         self._removals: LazyHeap[Entry] = LazyHeap(self._is_removal, self._jobs)
-        self._stats: defaultdict[str, QueueStats] = defaultdict(QueueStats)
-        self._paused: set[str] = set()
         self._kv: dict[bytes, bytes] = {}
-        self._documents: dict[tuple[str, str], Document] = {}
 
     def _is_removal(self, entry: Entry) -> bool:
         record = self._jobs.get(entry[1])
@@ -43,7 +38,7 @@ class MemoryStore(Store):
     # Jobs by id.
 
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
-        active = self._active
+        active = self.active
         other = active.conflict(job.key, job.queue, job.dedup_key)
         if other is None:
             record = records.new_record(job, run_at, expires_at, now)
@@ -55,24 +50,21 @@ class MemoryStore(Store):
         return other
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        return self._active.reserved_ids(keys, now)
+        return self.active.reserved_ids(keys, now)
 
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
         for key in keys:
-            self._active.reserve(key, until)
+            self.active.reserve(key, until)
 
     def free_ids(self, limit: int, now: int) -> int:
-        return len(self._active.take_ended(limit, now))
-
-    def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
-        return self._jobs
+        return len(self.active.take_ended(limit, now))
 
     def save(self, record: Record, before: JobState) -> None:
-        self._active.release(record)
+        self.active.release(record)
         if before is JobState.DEAD:
             self._dead.discard(record.key)
         if record.state not in FINISHED:
-            self._active.enter(record)
+            self.active.enter(record)
         elif record.removed:
             self.remove(record)
         else:
@@ -82,13 +74,13 @@ class MemoryStore(Store):
                 self._removals.push((record.remove_us, record.key))
 
     def save_lease(self, record: Record) -> None:
-        self._active.enter(record)
+        self.active.enter(record)
 
     def save_progress(self, record: Record) -> None:
         """The record is the stored one."""
 
     def remove(self, record: Record) -> None:
-        self._active.remove(record.key)
+        self.active.remove(record.key)
         self._dead.discard(record.key)
         del self._facts[record.key]
 
@@ -100,7 +92,7 @@ class MemoryStore(Store):
     async def claim_from(
         self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        active, facts = self._active, self._facts
+        active, facts = self.active, self._facts
         jobs: list[Job] = []
         for record in active.take_pending(queue, now):
             records.claim(record, now, lease, worker, key)
@@ -116,35 +108,24 @@ class MemoryStore(Store):
         return jobs
 
     async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
-        return self._active.claimed_by({*workers}, limit)
-
-    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
-        return self._active.cancel_requests()
+        return self.active.claimed_by({*workers}, limit)
 
     # Jobs by time.
 
-    def next_due(self) -> int | None:
-        return self._active.next_due()
-
     async def expired(self, limit: int, now: int) -> Sequence[Record]:
-        return self._active.take(self._active.expiries, limit, now)
-
-    def due(self, limit: int, now: int) -> Sequence[Record]:
-        return self._active.take(self._active.due, limit, now)
+        return self.active.take(self.active.expiries, limit, now)
 
     async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
-        return self._active.take(self._active.leases, limit, now)
+        return self.active.take(self.active.leases, limit, now)
 
     async def removable(self, limit: int, now: int) -> Sequence[Record]:
-        return self._active.take(self._removals, limit, now)
+        return self.active.take(self._removals, limit, now)
 
     async def finished_in(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int
     ) -> Sequence[Record]:
-        if state is JobState.DEAD and queue is not None:
-            stats = self._stats.get(queue)
-            if stats is None or not stats.dead:
-                return []
+        if self._lacks_dead(state, queue):
+            return []
         return list(islice(self._find(JobQuery(limit, queue, state, after=after)), limit))
 
     # Listings.
@@ -162,39 +143,16 @@ class MemoryStore(Store):
         latest = nlargest(limit, (entry for entry in entries if before is None or entry < before))
         return [self._job(self._jobs[key]) for _, key in latest]
 
-    async def position(self, key: bytes, limit: int) -> int:
-        return self._active.position(key, limit)
-
     def _find(self, query: JobQuery) -> Iterator[Record]:
         """Dead jobs have their own index: a queue may have few of them among millions of others."""
-        return self._active.find(query, self._dead if query.state is JobState.DEAD else None)
+        return self.active.find(query, self._dead if query.state is JobState.DEAD else None)
 
     def _job(self, record: Record) -> Job:
         job = record.to_job(self._facts[record.key])
         job.headers = job.headers.copy()
         return job
 
-    # Queues.
-
-    def count(self, deltas: Deltas) -> None:
-        for (queue, state), delta in deltas.items():
-            stats, name = self._stats[queue], state._value_
-            setattr(stats, name, getattr(stats, name) + delta)
-
-    async def stats(self) -> dict[str, QueueStats]:
-        return {queue: copy(stats) for queue, stats in self._stats.items()}
-
-    def pause(self, queue: str, paused: bool) -> None:
-        self._stats[queue]
-        (self._paused.add if paused else self._paused.discard)(queue)
-
-    def is_paused(self, queue: str) -> bool:
-        return queue in self._paused
-
-    async def paused(self) -> set[str]:
-        return set(self._paused)
-
-    # Kv pairs and documents.
+    # Kv pairs.
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self._kv.get(key) for key in keys]
@@ -205,16 +163,3 @@ class MemoryStore(Store):
                 self._kv.pop(key, None)
             else:
                 self._kv[key] = value
-
-    def document(self, kind: str, name: str) -> bytes | None:
-        found = self._documents.get((kind, name))
-        return None if found is None else found.value
-
-    def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None:
-        if value is None:
-            self._documents.pop((kind, name), None)
-        else:
-            self._documents[kind, name] = Document(name, value, now)
-
-    async def documents(self, kind: str) -> list[Document]:
-        return [self._documents[name] for name in sorted(self._documents) if name[0] == kind]

@@ -11,9 +11,9 @@ from dayjob.runtime.clock import Clock
 __all__ = ["create", "layout"]
 
 
-def create(location: Location, clock: Clock) -> PostgresEngine:
+def create(location: Location, clock: Clock | None) -> PostgresEngine:
     """``postgresql://user@host/database`` with the options of ``read_settings``."""
-    return PostgresEngine(read_settings(location))
+    return PostgresEngine(read_settings(location), clock)
 
 
 def layout(location: Location) -> PostgresLayout:

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from dayjob.engines.caller_connection import started
-from dayjob.engines.postgres.insert import Fetch
+from dayjob.engines.postgres.writes import Fetch
 from dayjob.errors import InvalidState
 
 _ACCEPTED = (
@@ -49,10 +49,7 @@ def _asyncpg(connection: Any, raw: Any) -> Fetch:
     if not raw.is_in_transaction():
         raise _no_transaction(connection)
 
-    async def fetch(sql: str, *parameters: Any) -> Rows:
-        found: Rows = await raw.fetch(sql, *parameters)
-        return found
-
+    fetch: Fetch = raw.fetch
     return fetch
 
 

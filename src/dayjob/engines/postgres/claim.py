@@ -17,6 +17,7 @@ from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transie
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
+from dayjob.engines.record import corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
@@ -67,7 +68,7 @@ class Claimer:
             await asyncio.wait({searching})
 
     async def claim(
-        self, requests: Sequence[ClaimRequest], now: int | None, token: Token | None, part: int = 0
+        self, requests: Sequence[ClaimRequest], token: Token | None, part: int = 0
     ) -> list[list[Job]]:
         """Claim for each request. Equal requests share a commit. ``part`` is the number of the first commit.
 
@@ -84,7 +85,7 @@ class Claimer:
                     key = token_key(token, part + numbers[0])
                     limit = min(sum(requests[number].limit for number in numbers), BATCH)
                     shared = replace(requests[numbers[0]], limit=limit)
-                    jobs = await self._claim(shared, now, key, repeated=repeated)
+                    jobs = await self._claim(shared, key, repeated=repeated)
                     if not jobs:
                         break
                     while jobs and numbers:
@@ -95,22 +96,20 @@ class Claimer:
         self._database.count_row()
         return claimed
 
-    async def _claim(
-        self, request: ClaimRequest, now: int | None, key: bytes, *, repeated: bool
-    ) -> list[Job]:
+    async def _claim(self, request: ClaimRequest, key: bytes, *, repeated: bool) -> list[Job]:
         """Return jobs up to the limit or ``BATCH_BYTES``, unless there are no more.
 
         Corrupt ones are replaced by others. ``key`` names the claim. If it is ``repeated``, return the jobs
         of the first try, if there are any.
         """
         if repeated and (found := await self._find(request, key)):
-            return await self._decode(found, request, now, key)
+            return await self._decode(found, request, key)
         jobs: list[Job] = []
         size = 0
         while len(jobs) < request.limit:
             limit = min(request.limit - len(jobs), self._most_rows)
-            found = await self._take(request, limit, BATCH_BYTES - size, now, key)
-            jobs += await self._decode(found, request, now, key)
+            found = await self._take(request, limit, BATCH_BYTES - size, key)
+            jobs += await self._decode(found, request, key)
             if len(jobs) == request.limit:
                 break
             size += sum(len(row[rows.PAYLOAD]) for row in found)
@@ -123,7 +122,7 @@ class Claimer:
         # A job whose lease ended between two statements may be claimed by both: its last claim counts.
         return list({job.key: job for job in jobs}.values())
 
-    async def _take(self, request: ClaimRequest, limit: int, size: int, now: int | None, key: bytes) -> Rows:
+    async def _take(self, request: ClaimRequest, limit: int, size: int, key: bytes) -> Rows:
         queues = [queue for queue, _ in request.queues]
         leases = [lease for _, lease in request.queues]
         thorough = SYSTEM.elapsed() >= self._thorough_at
@@ -133,8 +132,8 @@ class Claimer:
         async def take() -> Rows:
             ranges, after_priorities, after_ids, until_priorities, until_ids = self._hints.ranges(queues)
             return await self._database.fetch(
-                "claim", now, queues, leases, after_priorities, after_ids, limit, request.worker, key,
-                thorough, size, ranges, until_priorities, until_ids,
+                "claim", self._database.now(), queues, leases, after_priorities, after_ids, limit,
+                request.worker, key, thorough, size, ranges, until_priorities, until_ids,
             )  # fmt: skip
 
         if hinted := self._hints.among(queues):
@@ -185,7 +184,7 @@ class Claimer:
 
         return await self._database.read(find)
 
-    async def _decode(self, found: Rows, request: ClaimRequest, now: int | None, key: bytes) -> list[Job]:
+    async def _decode(self, found: Rows, request: ClaimRequest, key: bytes) -> list[Job]:
         """Decode the rows of ``claim.sql``. Quarantine those that can't be decoded."""
         jobs: list[Job] = []
         corrupt: list[bytes] = []
@@ -195,12 +194,12 @@ class Claimer:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
             except rows.Corrupt as error:
-                text = rows.corrupt_text(error)
+                text = corrupt_text(str(error))
                 corrupt.append(row[rows.KEY])
                 errors.append(text)
                 ended.append(rows.quarantined_job(row, text))
         if corrupt:
-            await self._database.fetch("quarantine", now, key, corrupt, errors)
+            await self._database.fetch("quarantine", self._database.now(), key, corrupt, errors)
             self._quarantined.extend(ended)
         return jobs
 

@@ -22,7 +22,7 @@ from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.runtime import ids
 from dayjob.runtime.backoff import Backoff
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, Clock
 
 
 class Connection(Protocol):
@@ -246,14 +246,19 @@ class Database:
     the background when this process has written or read many.
     """
 
-    def __init__(self, pool: Pool, statements: Statements) -> None:
+    def __init__(self, pool: Pool, statements: Statements, clock: Clock | None) -> None:
         self.pool = pool
         self.statements = statements
+        self._clock = clock
         self.listening = asyncio.Event()
         """Cleared while the listener starts. A read before it listens might miss a change right after it."""
         self.listening.set()
         self._rows_written = 0
         self._folding: asyncio.Task[None] | None = None
+
+    def now(self) -> int | None:
+        """Return the time of an injected clock, or None for that of the server."""
+        return None if self._clock is None else self._clock.now()
 
     async def close(self) -> None:
         if self._folding is not None:
@@ -343,17 +348,13 @@ class Database:
 
     async def fold_and_prune(self) -> None:
         """Fold the counters, and remove all old replies."""
-        await self._fold()
+        taken, left = BATCH, 0
+        while taken == BATCH and left <= BATCH // 2:  # Until there are few rows, or as many queues as rows.
+            ((taken, left),) = await self._maintain("fold_counters", BATCH)
         removed, after = BATCH, 0
         while removed == BATCH:
             # Each batch starts after the last, not at the dead index entries that the last has left.
             ((removed, after),) = await self._maintain("prune_replies", _REPLY_RETENTION, BATCH, after)
-
-    async def _fold(self) -> None:
-        """Fold the counters until there are few rows, or as many queues as rows."""
-        taken, left = BATCH, 0
-        while taken == BATCH and left <= BATCH // 2:
-            ((taken, left),) = await self._maintain("fold_counters", BATCH)
 
     async def _maintain(self, name: str, *parameters: Any) -> list[Any]:
         return await self.pool.run(lambda connection: connection.fetch(self.statements[name], *parameters))

@@ -12,7 +12,6 @@ from dayjob.engines.base import (
     ClaimRequest,
     Diagnostic,
     Document,
-    DocumentWrite,
     Insertion,
     JobQuery,
     Progress,
@@ -20,21 +19,19 @@ from dayjob.engines.base import (
     Renewed,
     Reschedule,
     RetentionByQueue,
-    SettleOp,
     Token,
     Transient,
 )
-from dayjob.engines.postgres import diagnosis, documents, listing, rows
+from dayjob.engines.postgres import diagnosis, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
 from dayjob.engines.postgres.claim import Claimer
-from dayjob.engines.postgres.database import Connection, Database, Pool, after_commit
-from dayjob.engines.postgres.insert import Transaction, insert, insert_all
+from dayjob.engines.postgres.database import Database, Pool, after_commit
 from dayjob.engines.postgres.migrate import prepare
 from dayjob.engines.postgres.notifier import Notifier, has_due_time
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
-from dayjob.engines.postgres.settle import settle
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
+from dayjob.engines.postgres.writes import Transaction, Writes, insert_all
 from dayjob.errors import Closed, ConfigError
 from dayjob.model.job import (
     LEASE_EXPIRED,
@@ -48,30 +45,29 @@ from dayjob.model.job import (
     id_key,
 )
 from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
-from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, queue_topic
+from dayjob.runtime.clock import Clock
+from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
 _FIRST_TIME = -LAST_TIME
 
 
-class PostgresEngine:
+class PostgresEngine(Writes):
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True,
-        multi_process=True,
-        transactional_enqueue=True,
-        knows_orphans=False,
-        stores_replies=True,
+        persistent=True, multi_process=True, transactional_enqueue=True, stores_replies=True
     )
 
-    def __init__(self, settings: PostgresSettings) -> None:
+    def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.retention = RetentionByQueue()
         self.ended: deque[EndedJob] = deque()
         self.skipped: set[bytes] = set()
         self._settings = settings
+        self._clock = clock
         self._statements = Statements(settings.schema)
         self._hints = ScanHints()
         self._dead_after: dict[str | None, bytes] = {}
@@ -85,17 +81,15 @@ class PostgresEngine:
         statements = self._statements
         pool = Pool(self._settings)
 
-        async def read_installation(connection: Connection) -> str:
-            installation: str = await connection.fetchval(statements["installation"])
-            return installation
-
         try:
             await prepare(pool, self._settings, lambda text: _log.info("%s: %s", self._settings.url, text))
-            self._installation = await pool.run_retrying(read_installation)
+            self._installation = await pool.run_retrying(
+                lambda connection: connection.fetchval(statements["installation"])
+            )
         except BaseException:
             await pool.close()
             raise
-        self._opened = Database(pool, statements)
+        self._opened = Database(pool, statements, self._clock)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
         self._claimer = Claimer(self._opened, self._hints, self.signals, self.ended)
 
@@ -112,18 +106,12 @@ class PostgresEngine:
             raise Closed(f"{self._settings.url}: the engine is not open")
         return self._opened
 
-    # Insert.
+    def _now(self) -> int | None:
+        return self._database.now()
 
-    async def insert(
-        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
-    ) -> list[Enqueued]:
-        enqueued = await insert(self._database, self._notifier, jobs, now, token)
-        self._notifier.jobs_inserted(jobs)
-        return enqueued
+    # Insert and claim.
 
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
+    async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         statements = self._database.statements
         fetch = await caller_fetch(connection)
         try:
@@ -141,43 +129,28 @@ class PostgresEngine:
         if any(map(has_due_time, jobs)):
             topics.add(DUE)
         message = self._notifier.message(list(topics))
-        transaction = Transaction(fetch, statements, now, self._notifier.channel, message)
+        transaction = Transaction(fetch, statements, self._now(), self._notifier.channel, message)
         return await insert_all(transaction, jobs)
 
-    # Claim and settle.
-
-    async def claim(
-        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
-    ) -> list[list[Job]]:
+    async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         """Claim for each request, in a commit each. A repetition looks for the jobs of all of them."""
-        return await self._claimer.claim(requests, now, token)
+        return await self._claimer.claim(requests, token)
 
     async def insert_and_claim(
-        self,
-        jobs: Sequence[Insertion],
-        requests: Sequence[ClaimRequest],
-        now: int | None = None,
-        token: Token | None = None,
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         """``insert``, then ``claim``: two commits of one statement each are faster than one of both."""
-        enqueued = await insert(self._database, self._notifier, jobs, now, token)
+        enqueued = await self._insert(jobs, token)
         self._notifier.track(jobs)
         try:
-            return enqueued, await self._claimer.claim(requests, now, token, part=1)
+            return enqueued, await self._claimer.claim(requests, token, part=1)
         finally:
             self._notifier.jobs_inserted(jobs)
 
-    async def settle(
-        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
-    ) -> list[JobState | None]:
-        return await settle(self._database, self._notifier, ops, now, token, self.skipped)
-
-    async def renew(
-        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
-    ) -> list[Renewed]:
+    async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         ordered = rows.in_lock_order(renewals)
         found = await self._database.fetch(
-            "renew", now,
+            "renew", self._now(),
             [renewal.key for renewal in ordered],
             [renewal.claim for renewal in ordered],
             [renewal.lease for renewal in ordered],
@@ -197,17 +170,11 @@ class PostgresEngine:
 
     # Operations on single jobs.
 
-    async def cancel(
-        self,
-        keys: Sequence[bytes],
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[CancelOutcome]:
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
         database, notifier = self._database, self._notifier
         reply = await database.execute(
-            "cancel", token, now, notifier.channel, notifier.message([CANCEL]), list(dict.fromkeys(keys)),
-            *rows.retention_columns(retention, JobState.CANCELLED),
+            "cancel", token, self._now(), notifier.channel, notifier.message([CANCEL]),
+            list(dict.fromkeys(keys)), *rows.retention_columns(self.retention, JobState.CANCELLED),
         )  # fmt: skip
         before = {job.key: job for job in rows.ended_jobs(reply, CANCELLED)}
         outcomes: list[CancelOutcome] = []
@@ -245,16 +212,13 @@ class PostgresEngine:
         keys = await listing.dead_keys(self._database, queue, before, limit)
         return [job for job in await self.get(keys) if job is not None]
 
-    async def requeue(
-        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
-        requeued = await self._requeue(list(dict.fromkeys(keys)), now, token)
+    async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
+        requeued = await self._requeue(list(dict.fromkeys(keys)), token)
         return [requeued.pop(key, None) is not None for key in keys]
 
-    async def _requeue(
-        self, keys: Sequence[bytes], now: int | None, token: Token | None
-    ) -> dict[bytes, EndedJob]:
-        ended = rows.ended_jobs(await self._database.execute("requeue", token, now, keys), REQUEUED)
+    async def _requeue(self, keys: Sequence[bytes], token: Token | None) -> dict[bytes, EndedJob]:
+        reply = await self._database.execute("requeue", token, self._now(), keys)
+        ended = rows.ended_jobs(reply, REQUEUED)
         self._notifier.jobs_returned({job.queue for job in ended})
         self.ended.extend(ended)
         return {job.key: job for job in ended}
@@ -265,10 +229,8 @@ class PostgresEngine:
         self._notifier.jobs_returned(set(queues.values()))
         return [queues.pop(key, None) is not None for key in keys]
 
-    async def requeue_dead(
-        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
-    ) -> int:
-        return len(await self._requeue(await self._dead_keys(queue, limit), now, token))
+    async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
+        return len(await self._requeue(await self._dead_keys(queue, limit), token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         return await self.purge(await self._dead_keys(queue, limit), token)
@@ -290,11 +252,9 @@ class PostgresEngine:
     async def purge(self, keys: Sequence[bytes], token: Token | None = None) -> int:
         return int((await self._database.execute("purge_dead", token, list(keys)))[0])
 
-    async def reschedule(
-        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
+    async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
         reply = await self._database.execute(
-            "reschedule", token, now,
+            "reschedule", token, self._now(),
             [change.key for change in changes],
             [change.run_at for change in changes],
             [change.priority for change in changes],
@@ -305,10 +265,10 @@ class PostgresEngine:
 
     # Queues and values.
 
-    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+    async def stats(self) -> dict[str, QueueStats]:
         found = await self._database.fetch("stats")
         self._database.fold_if_many(sum(row[7] for row in found) - len(found))
-        return {row[0]: QueueStats(*row[1:7]) for row in found if queues is None or row[0] in queues}
+        return {row[0]: QueueStats(*row[1:7]) for row in found}
 
     async def pending_queues(self) -> list[str]:
         return [row[0] for row in await self._database.fetch("pending_queues")]
@@ -340,110 +300,75 @@ class PostgresEngine:
 
     # Duties.
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         """Expire jobs, then make due jobs pending: two commits."""
         database, notifier = self._database, self._notifier
-        columns = rows.retention_columns(retention, JobState.CANCELLED)
+        columns = rows.retention_columns(self.retention, JobState.CANCELLED)
         expired = rows.ended_jobs(
-            await database.execute("expire", token, now, limit, *columns, EXPIRED), EXPIRED
+            await database.execute("expire", token, self._now(), limit, *columns, EXPIRED), EXPIRED
         )
         notifier.jobs_finished([job.key for job in expired])
         try:
-            due, *queues = await database.execute("promote", token, now, limit, part=1)
+            due, *queues = await database.execute("promote", token, self._now(), limit, part=1)
         except Transient as error:
             raise after_commit(error) from error.__cause__
         notifier.jobs_returned(queues)
         return int(due), expired
 
-    async def next_due(self, now: int | None = None) -> int | None:
-        found = (await self._database.fetch("next_due", now))[0][0]
+    async def next_due(self) -> int | None:
+        found = (await self._database.fetch("next_due", self._now()))[0][0]
         return None if found is None else max(found, 0)
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        return await self._end_claims(token, now, limit, retention, LEASE_EXPIRED, None, expired_by)
+        return await self._end_claims(token, limit, LEASE_EXPIRED, None, expired_by)
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
-        return await self._end_claims(token, now, limit, retention, WORKER_GONE, list(workers), None)
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        return await self._end_claims(token, limit, WORKER_GONE, list(workers), None)
 
     async def _end_claims(
         self,
         token: Token | None,
-        now: int | None,
         limit: int,
-        retention: RetentionByQueue,
         error: str,
         workers: list[str] | None,
         expired_by: int | None,
     ) -> list[EndedJob]:
-        columns = rows.retention_columns(retention, JobState.DEAD)
-        given = (now, limit, *columns, error, workers, expired_by)
+        columns = rows.retention_columns(self.retention, JobState.DEAD)
+        given = (self._now(), limit, *columns, error, workers, expired_by)
         ended = rows.ended_jobs(await self._database.execute("end_claims", token, *given), error)
         self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])
         self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
         return ended
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
         """Fold the counters, prune, and remove jobs: several commits."""
         await self._database.fold_and_prune()
-        [[ids]] = await self._database.fetch("free_ids", now, limit)
-        removed, last = await self._database.execute("sweep", token, now, limit, self._swept_until)
+        time = self._now() if over_by is None else over_by
+        [[ids]] = await self._database.fetch("free_ids", time, limit)
+        removed, last = await self._database.execute("sweep", token, time, limit, self._swept_until)
         self._swept_until = int(last) if int(removed) == limit else _FIRST_TIME
         return int(removed), ids
 
     async def sweep_finished(
-        self,
-        state: JobState,
-        age: int,
-        after: bytes | None,
-        limit: int,
-        now: int | None = None,
-        token: Token | None = None,
+        self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
     ) -> tuple[int, bytes | None]:
         keys = await listing.finished_keys(self._database, state, None, after, limit)
         cursor = keys[-1].hex() if len(keys) == limit else ""
-        reply = await self._database.execute("sweep_finished", token, now, keys, state.value, age, cursor)
+        reply = await self._database.execute(
+            "sweep_finished", token, self._now(), keys, state.value, age, cursor
+        )
         return int(reply[0]), bytes.fromhex(reply[1]) or None
 
     # Documents.
 
-    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
-        found = await self._database.fetch("documents", now, kind)
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
+        found = await self._database.fetch("documents", self._now(), kind)
         present = [Document(name, value, written) for _, name, value, written in found if name is not None]
         return found[0][0], present
-
-    async def compare_and_set(
-        self,
-        writes: Sequence[DocumentWrite],
-        jobs: Sequence[Insertion] = (),
-        announce: bool = False,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> bool:
-        database, notifier = self._database, self._notifier
-        written = await documents.compare_and_set(
-            database, notifier, writes, jobs, announce, now, token, self.skipped
-        )
-        if written:
-            notifier.jobs_inserted(jobs)
-            if announce:
-                self.signals.publish({documents_topic(write.kind) for write in writes})
-        return written
 
     async def diagnose(self) -> list[Diagnostic]:
         return await self._database.read(lambda connection: diagnosis.diagnose(connection, self._settings))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
+from dayjob.engines.record import corrupt_text
 from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key, id_text
 
 Row = Sequence[Any]
@@ -158,7 +159,7 @@ def full_job(row: Row) -> Job:
     except Corrupt as error:
         rest[HEADERS] = None
         job = claimed_job(rest, worker, claim)
-        job.last_error = job.last_error or corrupt_text(error)
+        job.last_error = job.last_error or corrupt_text(str(error))
     job.state = _STATES.get(state, JobState.DEAD)
     job.finished_us = finished
     job.errors = _errors(errors) if errors else ()
@@ -181,10 +182,6 @@ def quarantined_job(row: Row, error: str) -> EndedJob:
     """Return a claimed job that is quarantined. The attempt does not count."""
     key, queue, task, attempts = row[KEY], row[QUEUE], row[TASK], max(row[ATTEMPTS] - 1, 0)
     return EndedJob(key, queue, task, JobState.PENDING, JobState.DEAD, attempts, error)
-
-
-def corrupt_text(error: Corrupt) -> str:
-    return f"corrupt record: {error}"
 
 
 def _headers(text: str) -> dict[str, str]:

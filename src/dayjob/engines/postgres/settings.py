@@ -61,13 +61,11 @@ def read_settings(location: Location) -> PostgresSettings:
     schema = location.take("schema", "dayjob")
     if not schema or "\0" in schema or len(schema.encode()) > MAX_NAME_BYTES - len("dayjob "):
         raise ConfigError(f"the URL {url!r} has schema={schema!r}: write a name of 1 to 56 bytes")
-    connections = int(_number(location, "connections", "4", 1, MAX_CONNECTIONS))
-    timeout = _number(location, "timeout", "15", 0.1, 3600)
-    migration_timeout = _number(location, "migration_timeout", "3600", 0.1, 604_800)
-    poll = _number(location, "poll", "1", 0.01, 3600)
-    pgbouncer = location.take("pgbouncer", "0")
-    if pgbouncer not in ("0", "1", "prepared"):
-        raise ConfigError(f"the URL {url!r} has pgbouncer={pgbouncer!r}: write 0, 1 or prepared")
+    connections = int(location.number("connections", "4", 1, MAX_CONNECTIONS))
+    timeout = location.number("timeout", "15", 0.1, 3600)
+    migration_timeout = location.number("migration_timeout", "3600", 0.1, 604_800)
+    poll = location.number("poll", "1", 0.01, 3600)
+    pgbouncer = location.choice("pgbouncer", "0", "1", "prepared")
     passed = {name: location.take(name, "") for name in _DRIVER_OPTIONS & {*location.options}}
     location.done(_KNOWN)
     dsn = location.parts._replace(scheme="postgresql", query=urlencode(passed)).geturl()
@@ -76,16 +74,3 @@ def read_settings(location: Location) -> PostgresSettings:
         migration_timeout=migration_timeout, poll=poll, pgbouncer=pgbouncer != "0",
         prepared=pgbouncer != "1",
     )  # fmt: skip
-
-
-def _number(location: Location, name: str, default: str, least: float, most: float) -> float:
-    text = location.take(name, default)
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not least <= number <= most:
-        raise ConfigError(
-            f"the URL {location.shown!r} has {name}={text!r}: write a number from {least:g} to {most:g}"
-        )
-    return number

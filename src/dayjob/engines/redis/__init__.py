@@ -8,10 +8,10 @@ from dayjob.engines.registry import Location
 from dayjob.runtime.clock import Clock
 
 
-def create(location: Location, clock: Clock) -> RedisEngine:
+def create(location: Location, clock: Clock | None) -> RedisEngine:
     """``redis://user:password@host:6379/0``, ``rediss://`` for TLS, or ``unix:///path/redis.sock``.
 
     ``?prefix=`` sets the namespace, ``?timeout=`` the seconds for which an operation is repeated during an
     outage.
     """
-    return RedisEngine(read_settings(location))
+    return RedisEngine(read_settings(location), clock)

@@ -30,9 +30,8 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostConnection
 
 from dayjob.engines.base import Transient
-from dayjob.engines.redis.idle_timeout_parser import IdleTimeoutParser
 from dayjob.engines.redis.scripts import script
-from dayjob.engines.redis.settings import RedisSettings
+from dayjob.engines.redis.settings import IdleTimeoutParser, RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM

@@ -27,7 +27,7 @@ from dayjob.engines.base import (
     Token,
     WaitingClaim,
 )
-from dayjob.engines.redis import arguments, documents, queries, record
+from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.diagnosis import diagnose
@@ -39,7 +39,7 @@ from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
@@ -64,20 +64,16 @@ _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUE
 class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
-    capabilities = Capabilities(
-        persistent=True,
-        multi_process=True,
-        transactional_enqueue=False,
-        knows_orphans=False,
-        stores_replies=True,
-    )
+    capabilities = Capabilities(persistent=True, multi_process=True, stores_replies=True)
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
         self.signals = Signals()
         self.timeout = settings.timeout
+        self.retention = RetentionByQueue()
         self.ended: deque[EndedJob] = deque()
         self.skipped: set[bytes] = set()
         self._settings = settings
+        self._clock = clock
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
         self._waiting_claims = WaitingClaims(self._acknowledge)
@@ -116,33 +112,36 @@ class RedisEngine:
             raise Closed(f"{self._settings.shown}: the engine is not open")
         return self._opened[0]
 
+    def _now(self) -> int | None:
+        """Return the time of an injected clock, or None for that of the server."""
+        return None if self._clock is None else self._clock.now()
+
     async def _listen(self, *, for_claims: bool = False) -> None:
         """Start to listen, before a read after which the caller may wait for a change."""
         if self._opened is None:
             raise Closed(f"{self._settings.shown}: the engine is not open")
         await self._opened[1].listen(for_claims=for_claims)
 
-    async def _run(self, token: Token | None, verb: str, now: int | None, *given: Any, step: int = 0) -> Any:
+    async def _run(
+        self, token: Token | None, verb: str, *given: Any, step: int = 0, now: int | None = None
+    ) -> Any:
         """Return the reply of the verb's script, which stores it with the token's number and the step.
 
         The slot of the token has the stored reply of its last write. A write without a token gets a new slot.
+        ``now`` is the time to act at, if it is not that of the clock.
         """
         if token is None:
             token = _new_token()
         keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
-        head = self._client.script_head(now, token.number, step, token.key)
+        head = self._client.script_head(self._now() if now is None else now, token.number, step, token.key)
         return await self._client.run(verb, keys, (*head, *given))
 
     # Insert.
 
-    async def insert(
-        self, jobs: Sequence[Insertion], now: int | None = None, token: Token | None = None
-    ) -> list[Enqueued]:
-        return _enqueued(jobs, await self._run(token, "insert", now, *arguments.jobs(jobs)))
+    async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
+        return _enqueued(jobs, await self._run(token, "insert", *arguments.jobs(jobs)))
 
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
+    async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         raise ConfigError(
             f"connection={connection!r}: Redis has no transactions to join; "
             "leave connection out, or use sqlite:///"
@@ -150,34 +149,26 @@ class RedisEngine:
 
     # Claim.
 
-    async def claim(
-        self, requests: Sequence[ClaimRequest], now: int | None = None, token: Token | None = None
-    ) -> list[list[Job]]:
+    async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         await self._listen(for_claims=True)
         waiting = self._waiting_claims
         removed = waiting.before_claim(requests)
-        given = arguments.requests(requests, None if now is not None else waiting.client)
-        replies = await self._run(token, "claim", now, len(removed), *removed, *given)
+        given = arguments.requests(requests, waiting.client if self._now() is None else None)
+        replies = await self._run(token, "claim", len(removed), *removed, *given)
         found = [
             waiting.after_claim(request, reply) for request, reply in zip(requests, replies, strict=True)
         ]
-        return await self._claimed(requests, found, now)
+        return await self._claimed(requests, found)
 
     async def insert_and_claim(
-        self,
-        jobs: Sequence[Insertion],
-        requests: Sequence[ClaimRequest],
-        now: int | None = None,
-        token: Token | None = None,
+        self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         enqueued, replies = await self._run(
-            token, "insert_and_claim", now, *arguments.jobs(jobs), *arguments.requests(requests)
+            token, "insert_and_claim", *arguments.jobs(jobs), *arguments.requests(requests)
         )
-        return _enqueued(jobs, enqueued), await self._claimed(requests, replies, now)
+        return _enqueued(jobs, enqueued), await self._claimed(requests, replies)
 
-    async def _claimed(
-        self, requests: Sequence[ClaimRequest], replies: list[list[bytes]], now: int | None
-    ) -> list[list[Job]]:
+    async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
         """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
 
         If that fails, the broker repeats the call and gets the stored claims, without the quarantined ones.
@@ -197,10 +188,10 @@ class RedisEngine:
                     ended.append(record.quarantined_job(key, blob, str(error)))
             claimed.append(jobs)
             if keys:
-                await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=now)
+                await self._client.run_idempotent("quarantine", arguments.ids(keys), *errors, now=self._now())
                 self.ended.extend(ended)
                 others = ClaimRequest(request.queues, len(keys), request.worker)
-                jobs += (await self.claim([others], now))[0]
+                jobs += (await self.claim([others]))[0]
         return claimed
 
     def _acknowledge(self, waiting: WaitingClaim, job: Job, late: bool) -> None:
@@ -233,10 +224,8 @@ class RedisEngine:
             elif late:
                 waiting.give_back([job])  # Without effect, unless the reply to the first try was lost.
 
-    async def settle(
-        self, ops: Sequence[SettleOp], now: int | None = None, token: Token | None = None
-    ) -> list[JobState | None]:
-        reply = await self._run(token, "settle", now, *arguments.ops(ops))
+    async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
+        reply = await self._run(token, "settle", *arguments.ops(ops))
         if len(reply) > len(ops):
             applied = zip(ops, reply, strict=False)
             self._skip([job for op, code in applied if code for job in op.insert], reply[len(ops) :])
@@ -247,13 +236,11 @@ class RedisEngine:
         enqueued = zip(jobs, _enqueued(jobs, reply), strict=True)
         self.skipped.update(job.key for job, each in enqueued if not each.created)
 
-    async def renew(
-        self, renewals: Sequence[Renewal], now: int | None = None, token: Token | None = None
-    ) -> list[Renewed]:
+    async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         given: Arguments = [arguments.ids(renewal.key for renewal in renewals)]
         for renewal in renewals:
             given += (renewal.claim, renewal.lease)
-        reply = await self._run(token, "renew", now, *given)
+        reply = await self._run(token, "renew", *given)
         renewed: list[Renewed] = []
         for start in range(0, len(reply), 9):
             lease = TIME.unpack_from(reply, start)[0]
@@ -264,19 +251,13 @@ class RedisEngine:
         given: Arguments = [arguments.ids(report.key for report in reports)]
         for report in reports:
             given += (report.claim, record.progress(report.fraction, report.message))
-        await self._run(token, "record_progress", None, *given)
+        await self._run(token, "record_progress", *given)
 
     # Jobs by id.
 
-    async def cancel(
-        self,
-        keys: Sequence[bytes],
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[CancelOutcome]:
-        given = (arguments.ids(keys), *arguments.retention(retention))
-        outcomes, ended = await self._run(token, "cancel", now, *given)
+    async def cancel(self, keys: Sequence[bytes], token: Token | None = None) -> list[CancelOutcome]:
+        given = (arguments.ids(keys), *arguments.retention(self.retention))
+        outcomes, ended = await self._run(token, "cancel", *given)
         self.ended.extend(record.ended_jobs(ended, CANCELLED))
         return [_OUTCOMES[code] for code in outcomes]
 
@@ -298,18 +279,14 @@ class RedisEngine:
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
         return await queries.find_dead(self._client, queue, before, limit)
 
-    async def requeue(
-        self, keys: Sequence[bytes], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
-        replies, requeued = await self._run(token, "requeue", now, arguments.ids(keys))
+    async def requeue(self, keys: Sequence[bytes], token: Token | None = None) -> list[bool]:
+        replies, requeued = await self._run(token, "requeue", arguments.ids(keys))
         self.ended.extend(record.ended_jobs(requeued, REQUEUED))
         return [code == 1 for code in replies]
 
-    async def requeue_dead(
-        self, queue: str, limit: int, now: int | None = None, token: Token | None = None
-    ) -> int:
+    async def requeue_dead(self, queue: str, limit: int, token: Token | None = None) -> int:
         keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
-        return sum(await self.requeue(keys, now, token))
+        return sum(await self.requeue(keys, token))
 
     async def purge_dead(self, queue: str | None, limit: int, token: Token | None = None) -> int:
         keys = await queries.finished_keys(self._client, JobState.DEAD, queue, None, limit)
@@ -325,26 +302,22 @@ class RedisEngine:
         keys: Sequence[bytes],
         age: int | str = "",
         cursor: bytes | None = None,
-        now: int | None = None,
     ) -> tuple[int, bytes | None]:
         """Remove the jobs that are in the state. Return their number, and the cursor of the first try."""
         given = (STATE_CODES[state], age, cursor or b"", arguments.ids(keys))
-        dropped, cursor = await self._run(token, "drop", now, *given)
+        dropped, cursor = await self._run(token, "drop", *given)
         return dropped, cursor or None
 
-    async def reschedule(
-        self, changes: Sequence[Reschedule], now: int | None = None, token: Token | None = None
-    ) -> list[bool]:
+    async def reschedule(self, changes: Sequence[Reschedule], token: Token | None = None) -> list[bool]:
         given: Arguments = [arguments.ids(change.key for change in changes)]
         for change in changes:
             given.append(b"" if change.run_at is None else TIME.pack(change.run_at))
             given.append(b"" if change.priority is None else change.priority)
-        return [code == 1 for code in await self._run(token, "reschedule", now, *given)]
+        return [code == 1 for code in await self._run(token, "reschedule", *given)]
 
-    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
+    async def stats(self) -> dict[str, QueueStats]:
         await self._listen()
-        found = await queries.stats(self._client)
-        return found if queues is None else {name: found[name] for name in sorted({*queues} & {*found})}
+        return await queries.stats(self._client)
 
     async def pending_queues(self) -> list[str]:
         await self._listen(for_claims=True)
@@ -366,10 +339,10 @@ class RedisEngine:
         last = dict(writes)
         puts = [part for key, value in last.items() if value is not None for part in (key, value)]
         deletes = [key for key, value in last.items() if value is None]
-        await self._run(token, "kv_write", None, len(puts) // 2, *puts, len(deletes), *deletes)
+        await self._run(token, "kv_write", len(puts) // 2, *puts, len(deletes), *deletes)
 
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
-        await self._run(token, "pause", None, queue, int(paused))
+        await self._run(token, "pause", queue, int(paused))
 
     async def paused(self) -> set[str]:
         (names,) = await self._client.execute(("SMEMBERS", self._keys.paused))
@@ -380,13 +353,11 @@ class RedisEngine:
 
     # Duties.
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
-        promoted, expired = await self._run(token, "promote", now, limit, *arguments.retention(retention))
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
+        promoted, expired = await self._run(token, "promote", limit, *arguments.retention(self.retention))
         return promoted, record.ended_jobs(expired)
 
-    async def next_due(self, now: int | None = None) -> int | None:
+    async def next_due(self) -> int | None:
         await self._listen()
         first = (0, 0, "WITHSCORES")
         (seconds, micros), waiting, *ends = await self._client.execute(
@@ -396,6 +367,7 @@ class RedisEngine:
             ("ZRANGE", self._keys.expiries, *first),
             ("ZRANGE", self._keys.handoffs, *first),
         )
+        now = self._now()
         at = int(seconds) * 1_000_000 + int(micros) if now is None else now
         times = [int(float(end[1])) for end in ends if end]
         if waiting:
@@ -403,59 +375,44 @@ class RedisEngine:
         return max(min(times) - at, 0) if times else None
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
-        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(retention))
-        return record.ended_jobs(await self._run(token, "reap", now, *given))
+        given = (limit, "" if expired_by is None else expired_by, *arguments.retention(self.retention))
+        return record.ended_jobs(await self._run(token, "reap", *given))
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
-        given = (limit, len(workers), *workers, *arguments.retention(retention))
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
+        given = (limit, len(workers), *workers, *arguments.retention(self.retention))
         token = token or _new_token()
         step, cursor = 0, b"0"
         ended: list[Any] = []
         while len(ended) < limit * record.REPORTED:
             page = (cursor, _EXAMINED, len(ended), *ended)
             # A repetition continues after the last step whose reply is stored.
-            step, cursor, ended = await self._run(token, "reclaim", now, *page, *given, step=step)
+            step, cursor, ended = await self._run(token, "reclaim", *page, *given, step=step)
             step += 1
             if cursor == b"0":
                 break
         return record.ended_jobs(ended)
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
-        jobs, ids = await self._run(token, "sweep", now, limit)
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        jobs, ids = await self._run(token, "sweep", limit, now=over_by)
         return jobs, ids
 
     async def sweep_finished(
-        self,
-        state: JobState,
-        age: int,
-        after: bytes | None,
-        limit: int,
-        now: int | None = None,
-        token: Token | None = None,
+        self, state: JobState, age: int, after: bytes | None, limit: int, token: Token | None = None
     ) -> tuple[int, bytes | None]:
         keys = await queries.finished_keys(self._client, state, None, after, limit)
         cursor = keys[-1] if len(keys) == limit else None
-        return await self._drop(token, state, keys, age, cursor, now)
+        return await self._drop(token, state, keys, age, cursor)
 
     # Documents.
 
-    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
         await self._listen()
-        time, found = await documents.read(self._client, kind)
+        time, found = await queries.documents(self._client, kind)
+        now = self._now()
         return time if now is None else now, found
 
     async def compare_and_set(
@@ -463,11 +420,10 @@ class RedisEngine:
         writes: Sequence[DocumentWrite],
         jobs: Sequence[Insertion] = (),
         announce: bool = False,
-        now: int | None = None,
         token: Token | None = None,
     ) -> bool:
         given = (int(announce), *arguments.documents(writes), *arguments.jobs(jobs))
-        reply: bytes = await self._run(token, "compare_and_set", now, *given)
+        reply: bytes = await self._run(token, "compare_and_set", *given)
         if reply[0]:
             self._skip(jobs, reply[1:])
         return reply[0] == 1

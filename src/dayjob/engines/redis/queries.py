@@ -1,4 +1,4 @@
-"""Reads: jobs in id order, dead jobs by time, counters and positions.
+"""Reads: jobs in id order, dead jobs by time, counters, positions and documents.
 
 A listing uses the sorted set in which it skips the fewest entries. Finished and pending jobs have sets in
 which each queue, or each priority of it, is a run in id order. A rare state is listed from its own set, which
@@ -8,10 +8,12 @@ is sorted here. Other listings walk all ids. Records are read after their ids an
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import groupby, islice
+from struct import error as LayoutError
 
-from dayjob.engines.base import JobQuery
+from dayjob.engines.base import Document, JobQuery
 from dayjob.engines.redis import record
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.record import STATE_CODES, TIME
@@ -32,9 +34,7 @@ _TRIES = 3
 _BEYOND = b"\xff" * 25
 """Above every time and id."""
 
-_COUNTED = (
-    JobState.PENDING, JobState.SCHEDULED, JobState.RUNNING, JobState.DONE, JobState.DEAD, JobState.CANCELLED,
-)  # fmt: skip
+_COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__)
 
 
 async def stats(client: Client) -> dict[str, QueueStats]:
@@ -58,6 +58,25 @@ async def pending_queues(client: Client) -> list[str]:
         found += page
         if len(page) < PAGE:
             return [name.decode() for name in found]
+
+
+async def documents(client: Client, kind: str) -> tuple[int, list[Document]]:
+    """Return the server's time, no earlier than any of their writes, and the documents of the kind.
+
+    A document is one member: its kind, NUL, its name, NUL, the time of its write (8 bytes, big endian), and
+    its value. Neither kind nor name has a NUL, so a kind is one range, in the byte order of the names.
+    Damaged members are left out, so that they stop no duty.
+    """
+    prefix = kind.encode()
+    members, (seconds, micros) = await client.execute(
+        ("ZRANGEBYLEX", client.settings.keys.documents, b"[%b\0" % prefix, b"(%b\1" % prefix), ("TIME",)
+    )
+    found: list[Document] = []
+    for member in members:
+        name, _, rest = member[len(prefix) + 1 :].partition(b"\0")
+        with suppress(UnicodeDecodeError, LayoutError):
+            found.append(Document(name.decode(), rest[TIME.size :], TIME.unpack_from(rest)[0]))
+    return int(seconds) * 1_000_000 + int(micros), found
 
 
 async def get(client: Client, keys: Sequence[bytes], *, tries: int = _TRIES) -> list[Job | None]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes
+from dayjob.engines.record import corrupt_text
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
@@ -211,10 +212,6 @@ def is_torn(record: bytes, payload: bytes, result: bytes | None) -> bool:
         return False
     size: int = _SIZE.unpack_from(record, _HEAD.size - _SIZE.size)[0]
     return size != len(payload) or (record[2] & _RESULT > 0) != (result is not None)
-
-
-def corrupt_text(reason: str) -> str:
-    return f"corrupt record: {reason}"
 
 
 def _time(value: int) -> int | None:

@@ -28,6 +28,20 @@ _PARTS = {
 
 _RULES = 4
 
+_REPLY_AGAIN = b"""local stored = stored_reply()
+if stored then
+  return stored
+end
+"""
+
+_WITHOUT_REPLY = frozenset(
+    {
+        "build_dead_index", "cancel_requests", "claim", "insert_and_claim", "migrate", "pending_queues",
+        "prune_dead_index", "quarantine", "repair", "split_records",
+    }
+)  # fmt: skip
+"""The scripts that store no reply, or return a stored one in their own way. Others begin with its check."""
+
 
 class Script(Struct, frozen=True):
     source: bytes
@@ -36,8 +50,9 @@ class Script(Struct, frozen=True):
 
 @cache
 def script(verb: str) -> Script:
-    source = b"".join(_shared()[: _PARTS.get(verb, _RULES)]) + (_LUA / f"{verb}.lua").read_bytes()
-    source = _constants() + source
+    parts = _shared()[: _PARTS.get(verb, _RULES)]
+    start = b"" if verb in _WITHOUT_REPLY else _REPLY_AGAIN
+    source = b"".join([_constants(), *parts, start, (_LUA / f"{verb}.lua").read_bytes()])
     return Script(source, sha1(source, usedforsecurity=False).hexdigest().encode())
 
 

@@ -1,20 +1,52 @@
-"""The settings of a Redis connection, from its URL. The password is never shown."""
+"""The connections of an engine: their settings from the URL, and their parser. No password is shown."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import unquote
 
 from msgspec import Struct
+from redis._parsers.hiredis import _AsyncHiredisParser
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as LostConnection
 
-from dayjob.engines.redis.idle_timeout_parser import IdleTimeoutParser
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.registry import Location
 from dayjob.errors import ConfigError
 
 _KNOWN = "redis://, rediss:// and unix:// take prefix and timeout, rediss:// ca_certs, unix:// db"
 _CONNECT_TIMEOUT = 5.0
+
+
+class IdleTimeoutParser(_AsyncHiredisParser):
+    """The driver's parser of replies, which restarts the time limit of a try whenever data arrives.
+
+    A slow reply is not a failure. A read that gets no data within the time limit is one.
+    """
+
+    def __init__(self, socket_read_size: int) -> None:
+        super().__init__(socket_read_size=socket_read_size)
+        self._limit: asyncio.Timeout | None = None
+        self._silence = 0.0
+        self._has_data = False
+
+    def limit_silence(self, limit: asyncio.Timeout | None, silence: float = 0.0) -> None:
+        """Set the limit of the try under way. Its first read has the rest of it, later ones ``silence``."""
+        self._limit = limit
+        self._silence = silence
+        self._has_data = False
+
+    async def read_from_socket(self) -> bool:
+        if self._limit is not None:
+            if self._has_data:
+                self._limit.reschedule(asyncio.get_running_loop().time() + self._silence)
+            self._has_data = True
+        data = await self._stream.read(self._read_size)  # type: ignore[union-attr]
+        if not data:
+            raise LostConnection("the server closed the connection")
+        self._reader.feed(data)  # type: ignore[attr-defined]
+        return True
 
 
 class RedisSettings(Struct, frozen=True):
@@ -43,7 +75,7 @@ def read_settings(location: Location) -> RedisSettings:
     prefix = location.take("prefix", "dayjob")
     if not prefix or any(character in prefix for character in "{}\0"):
         raise ConfigError(f"the URL {location.shown!r} has prefix={prefix!r}: write a name without braces")
-    timeout = _timeout(location)
+    timeout = location.number("timeout", "15", 0.001, 3600)
     options: dict[str, Any] = {}
     connection_type: type[AbstractConnection]
     if parts.scheme == "unix":
@@ -80,17 +112,3 @@ def read_settings(location: Location) -> RedisSettings:
         connection_type=connection_type,
         options=options,
     )
-
-
-def _timeout(location: Location) -> float:
-    text = location.take("timeout", "15")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds <= 3600:
-        raise ConfigError(
-            f"the URL {location.shown!r} has timeout={text!r}: write the seconds for which an "
-            "operation is repeated during an outage, 3600 at most"
-        )
-    return seconds

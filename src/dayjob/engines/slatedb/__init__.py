@@ -12,7 +12,7 @@ from dayjob.engines.slatedb.engine import SlateEngine
 from dayjob.engines.slatedb.reader import SlateReader
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.errors import ConfigError
-from dayjob.runtime.clock import Clock
+from dayjob.runtime.clock import SYSTEM, Clock
 
 _KNOWN = "flush_ms, takeover, readonly, timeout and beat, for buckets endpoint, and for s3:// region"
 _ENDPOINTS = {
@@ -23,9 +23,9 @@ _ENDPOINTS = {
 """The variables for the endpoint, and for one without encryption."""
 
 
-def create(location: Location, clock: Clock) -> Engine:
+def create(location: Location, clock: Clock | None) -> Engine:
     """``s3://bucket/prefix``, ``gs://``, ``az://``, or ``file:///absolute/folder``."""
-    settings = _settings(location)
+    settings, clock = _settings(location), clock or SYSTEM
     return SlateReader(settings, clock) if settings.read_only else SlateEngine(settings, clock)
 
 
@@ -45,15 +45,20 @@ def _settings(location: Location) -> SlateSettings:
         if not location.parts.netloc:
             raise ConfigError(f"the URL {url!r} names no bucket: write {scheme}://bucket/prefix")
         store, path = f"{scheme}://{location.parts.netloc}", path.strip("/") or "dayjob"
+
+    def number(name: str, default: str, least: float, most: float) -> float:
+        default = os.environ.get(f"DAYJOB_SLATEDB_{name.upper()}", default)
+        return location.number(name, default, least, most)
+
     variables = () if scheme == "file" else _variables(location, scheme)
     local = scheme == "file"
     settings = SlateSettings(
         url, store, path,
-        flush_ms=int(_number(location, "flush_ms", "5" if local else "100", 1, 60_000)),
-        timeout=_number(location, "timeout", "30", 0.1, 3600),
-        beat=_number(location, "beat", "10" if local else "30", 0.1, 3600),
-        take_over=_flag(location, "takeover"),
-        read_only=_flag(location, "readonly"),
+        flush_ms=int(number("flush_ms", "5" if local else "100", 1, 60_000)),
+        timeout=number("timeout", "30", 0.1, 3600),
+        beat=number("beat", "10" if local else "30", 0.1, 3600),
+        take_over=location.choice("takeover", "0", "1") == "1",
+        read_only=location.choice("readonly", "0", "1") == "1",
         variables=variables,
     )  # fmt: skip
     location.done(f"{scheme}:// takes {_KNOWN}")
@@ -85,24 +90,3 @@ def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
         if endpoint.startswith("http://"):
             found[allow_http] = "true"
     return tuple(found.items())
-
-
-def _number(location: Location, name: str, default: str, least: float, most: float) -> float:
-    """Return an option of the URL, or of the environment as ``DAYJOB_SLATEDB_`` and its name."""
-    text = location.take(name, os.environ.get(f"DAYJOB_SLATEDB_{name.upper()}", default))
-    try:
-        number = float(text)
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise ConfigError(
-            f"the URL {location.url!r} has {name}={text!r}: write a number, {least:g} to {most:g}"
-        )
-    return number
-
-
-def _flag(location: Location, name: str) -> bool:
-    text = location.take(name, "0")
-    if text not in ("0", "1"):
-        raise ConfigError(f"the URL {location.url!r} has {name}={text!r}: write 0 or 1")
-    return text == "1"

@@ -186,7 +186,7 @@ class Archive:
                 time, key = keys.moment_of(stored)
                 if key in unreadable:
                     unreadable[key].remove_us = time
-                    unreadable[key].queue = values.removal(value).queue
+                    unreadable[key].queue = values.decode(values.Removal, value).queue
         if any(record.state is JobState.DEAD for record in unreadable.values()):
             async for rows in self._write_batch.source.scan(keys.dead_prefix(None)):
                 for stored, value in rows:

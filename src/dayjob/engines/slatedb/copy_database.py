@@ -46,7 +46,7 @@ async def copy_database(source: SlateSettings, target: SlateSettings) -> int:
             if (
                 owner is not None
             ):  # The next session has a new number, so that claims of this one are orphans.
-                last[keys.OWNER] = values.owner_value(replace(owner, closed=True))
+                last[keys.OWNER] = values.encode(replace(owner, closed=True))
             handle = await copy.write(last)
             await copy.flush()
             await copy.wait_durable(handle)

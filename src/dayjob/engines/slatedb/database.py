@@ -123,6 +123,12 @@ class Source:
 class Database(Source):
     """A writer."""
 
+    async def _write(self, work: Awaitable[Reply]) -> Reply:
+        try:
+            return await work
+        except uniffi.Error as error:
+            raise self.settings.translated(error) from error
+
     async def write(self, changes: Mapping[bytes, bytes | None]) -> uniffi.WriteHandle:
         """Apply the changes atomically; None deletes. It waits while too many are not durable yet."""
         batch = uniffi.WriteBatch()
@@ -132,24 +138,15 @@ class Database(Source):
                 delete(batch, key)
             else:
                 put(batch, key, value)
-        try:
-            handle: uniffi.WriteHandle = await self._handle.write(batch)
-            return handle
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+        handle: uniffi.WriteHandle = await self._write(self._handle.write(batch))
+        return handle
 
     async def wait_durable(self, handle: uniffi.WriteHandle) -> None:
-        try:
-            await handle.await_durable()
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+        await self._write(handle.await_durable())
 
     async def flush(self, *, table: bool = False) -> None:
         """Make the earlier writes durable, in the log or in a table."""
-        try:
-            await self._handle.flush_with_options(_TABLE if table else _LOG)
-        except uniffi.Error as error:
-            raise self.settings.translated(error) from error
+        await self._write(self._handle.flush_with_options(_TABLE if table else _LOG))
 
     @property
     def stopped(self) -> DayjobError | None:

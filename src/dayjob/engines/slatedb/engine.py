@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from dayjob.engines.base import Capabilities, Diagnostic, Insertion, Token
-from dayjob.engines.local import Claims, LocalEngine
+from dayjob.engines.base import Capabilities, Diagnostic, Token
+from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.slatedb import handles
-from dayjob.engines.slatedb.diagnosis import diagnose
+from dayjob.engines.slatedb.keys import VERSION
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.store_thread import StoreThread
 from dayjob.errors import Closed, ConfigError, EngineFenced, EngineUnavailable
-from dayjob.model.job import Enqueued
 from dayjob.runtime.clock import Clock
 
 Reply = TypeVar("Reply")
 
-CAPABILITIES = Capabilities(
-    persistent=True,
-    multi_process=False,
-    transactional_enqueue=False,
-    knows_orphans=True,
-    stores_replies=False,
-)
+CAPABILITIES = Capabilities(persistent=True, knows_orphans=True)
 
 
 class SlateEngine(LocalEngine[SlateStore]):
@@ -93,10 +85,7 @@ class SlateEngine(LocalEngine[SlateStore]):
         return await asyncio.shield(self._reopening)
 
     async def _write(
-        self,
-        verb: Callable[[SlateStore], Coroutine[Any, Any, Reply]],
-        token: Token | None = None,
-        claims: Claims[Reply] | None = None,
+        self, verb: Verb[SlateStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
     ) -> Reply:
         thread = self._thread
         if thread is None:
@@ -105,13 +94,15 @@ class SlateEngine(LocalEngine[SlateStore]):
             thread = await self._usable(thread)
         return await thread.run(verb, token, claims)
 
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
-        raise ConfigError(
-            f"connection={connection!r}: an object store has no transactions to join; "
-            "leave connection out, or use sqlite:///"
-        )
-
     async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self.settings)
+
+
+def diagnose(settings: SlateSettings) -> list[Diagnostic]:
+    text = "accepted jobs are in the bucket"
+    if settings.local:
+        text = "jobs survive a kill of the process, but not a power cut: file:// does not sync its writes"
+    return [
+        Diagnostic("layout", "ok", f"version {VERSION} at {settings.store}{settings.path.lstrip('/')}"),
+        Diagnostic("durability", "ok", text),
+    ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.active_jobs import Entry
+from dayjob.engines.base import Document
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.database import Source
-from dayjob.engines.slatedb.documents import stored_documents
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
@@ -61,7 +62,7 @@ async def read_owner(source: Source) -> Owner | None:
     """Return the owner. One that can't be decoded can only be taken over."""
     value = await source.get(keys.OWNER)
     try:
-        return None if value is None else values.owner(value)
+        return None if value is None else values.decode(Owner, value)
     except Corrupt as error:
         if source.settings.take_over:
             return None
@@ -114,7 +115,7 @@ async def _logged_owner(settings: SlateSettings) -> tuple[Owner, int] | None:
     if last is None or last.value is None or last.create_ts is None:
         return None
     try:
-        owner = values.owner(last.value)
+        owner = values.decode(Owner, last.value)
     except Corrupt:
         return None
     _refuse_newer(settings, owner.layout)
@@ -207,7 +208,7 @@ async def load_queues(write_batch: WriteBatch) -> None:
         for stored, value in rows:
             name = keys.queue_name(stored)
             try:
-                found = values.queue(value)
+                found = values.decode(values.Queue, value)
             except Corrupt as error:
                 _log.error("the counters of queue %r are reset: %s", name, error)
                 write_batch.touch(name)
@@ -215,6 +216,19 @@ async def load_queues(write_batch: WriteBatch) -> None:
             write_batch.stats[name] = QueueStats(*found.stats)
             if found.paused:
                 write_batch.paused.add(name)
+
+
+async def stored_documents(source: Source, prefix: bytes) -> AsyncIterator[tuple[str, Document]]:
+    """Yield kinds and documents under the prefix, in key order, without those that can't be decoded."""
+    async for rows in source.scan(prefix):
+        for stored, value in rows:
+            kind, name = keys.document_parts(stored)
+            try:
+                found = values.decode(values.StoredDocument, value)
+            except values.Corrupt as error:
+                _log.error("the document %r of kind %r is ignored: %s", name, kind, error)
+                continue
+            yield kind, Document(name, found.value, found.written_us)
 
 
 Unreadable = dict[bytes, tuple[Record, str]]
@@ -250,7 +264,7 @@ async def _load_changes(store: SlateStore, unreadable: Unreadable) -> None:
                 continue
             store.changed.add(key)
             try:
-                change = values.changed(value)
+                change = values.decode(values.Changed, value)
             except Corrupt as error:
                 unreadable[key] = (record, str(error))
                 continue
@@ -265,7 +279,7 @@ async def _load_claims(store: SlateStore) -> None:
     async for rows in store.write_batch.source.scan(keys.CLAIM):
         for stored, value in rows:
             try:
-                claim = values.claimed(value)
+                claim = values.decode(Claimed, value)
             except Corrupt as error:
                 _log.error("a claim can't be decoded, so its jobs are pending again: %s", error)
                 claim = Claimed(0, 0, None, [])

@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from heapq import nlargest
-from typing import Any, NoReturn, TypeVar
+from typing import TypeVar
 
-from dayjob.engines.base import Diagnostic, Document, JobQuery, RetentionByQueue, Token
-from dayjob.engines.slatedb import keys, values
+from dayjob.engines.base import Diagnostic, Document, JobQuery, Token
+from dayjob.engines.local import Claims, LocalEngine, Verb
+from dayjob.engines.slatedb import keys
 from dayjob.engines.slatedb.database import Source
-from dayjob.engines.slatedb.diagnosis import diagnose
-from dayjob.engines.slatedb.documents import stored_documents
-from dayjob.engines.slatedb.engine import CAPABILITIES
-from dayjob.engines.slatedb.opening import check_layout, load, load_queues
+from dayjob.engines.slatedb.engine import CAPABILITIES, diagnose
+from dayjob.engines.slatedb.opening import check_layout, load, load_queues, stored_documents
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable, InvalidState
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import Signals, Topic
+from dayjob.runtime.signals import Topic
 
 Reply = TypeVar("Reply")
 
@@ -38,18 +36,14 @@ _POLL_INTERVAL = 1.0
 """Seconds between polls for changes while a caller waits for the end of a job."""
 
 
-class SlateReader:
+class SlateReader(LocalEngine[SlateStore]):
     """Jobs in an object store, read-only."""
 
     capabilities = CAPABILITIES
 
     def __init__(self, settings: SlateSettings, clock: Clock) -> None:
-        self.signals = Signals()
+        super().__init__(clock, settings.timeout)
         self.settings = settings
-        self.timeout = settings.timeout
-        self.ended: deque[EndedJob] = deque()
-        self.skipped: set[bytes] = set()
-        self._clock = clock
         self._open = False
         self._polling: asyncio.Task[None] | None = None
         self.signals.on_listen = self._on_listen
@@ -103,7 +97,7 @@ class SlateReader:
         finally:
             await source.close()
 
-    async def _read(self, read: Callable[[SlateStore], Awaitable[Reply]], *, whole: bool = True) -> Reply:
+    async def _read(self, verb: Verb[SlateStore, Reply], *, whole: bool = True) -> Reply:
         """Read one state of the database, with finished jobs only if not ``whole``.
 
         A reader may catch up with the writer between two reads. Every move of a job rewrites the row of its
@@ -113,28 +107,23 @@ class SlateReader:
             for _ in range(_TRIES):
                 before = await source.versions(keys.QUEUE)
                 batch = WriteBatch(source, _discard)
-                reply = await read(await (load(batch, session=0) if whole else _load_finished(batch)))
+                reply = await verb(await (load(batch, session=0) if whole else _load_finished(batch)))
                 if await source.versions(keys.QUEUE) == before:
                     return reply
         raise EngineUnavailable(
             f"{self.settings.url}: it changes too fast to be read as a whole: try again, or read its stats"
         )
 
-    async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    async def _write(
+        self, verb: Verb[SlateStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
+    ) -> Reply:
         raise InvalidState(
             f"{self.settings.url}: it was opened with readonly=1, so nothing can be changed: "
             "open it without, in the one process that writes"
         )
 
-    insert = insert_tx = claim = insert_and_claim = settle = renew = record_progress = _refuse
-    cancel = requeue = requeue_dead = purge_dead = purge = reschedule = kv_write = pause = _refuse
-    sweep_finished = compare_and_set = _refuse
-
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
         return []
-
-    async def get(self, wanted: Sequence[bytes]) -> list[Job | None]:
-        return await self._read(lambda store: store.get(wanted))
 
     async def find(self, query: JobQuery) -> list[Job]:
         whole = query.state not in keys.FINISHED_STATES
@@ -148,69 +137,49 @@ class SlateReader:
 
         return await self._read(read, whole=False)
 
-    async def stats(self, queues: Sequence[str] | None = None) -> dict[str, QueueStats]:
-        found = {name: QueueStats(*row.stats) for name, row in (await self._queues()).items()}
-        return {name: found[name] for name in sorted(found if queues is None else {*queues} & {*found})}
-
-    async def pending_queues(self) -> list[str]:
-        return [name for name, counts in (await self.stats()).items() if counts.pending]
+    async def stats(self) -> dict[str, QueueStats]:
+        return dict(sorted((await self._queues()).stats.items()))
 
     async def paused(self) -> set[str]:
-        return {name for name, row in (await self._queues()).items() if row.paused}
+        return (await self._queues()).paused
 
-    async def _queues(self) -> dict[str, values.Queue]:
-        found: dict[str, values.Queue] = {}
+    async def _queues(self) -> WriteBatch:
         async with self._source() as source:
-            async for rows in source.scan(keys.QUEUE):
-                found |= {keys.queue_name(stored): values.queue(value) for stored, value in rows}
-        return found
+            batch = WriteBatch(source, _discard)
+            await load_queues(batch)
+        return batch
 
     async def kv_get(self, wanted: Sequence[bytes]) -> list[bytes | None]:
         async with self._source() as source:
             return await source.get_all([keys.kv(key) for key in wanted])
 
-    async def position(self, key: bytes, limit: int) -> int:
-        return await self._read(lambda store: store.position(key, limit))
-
-    async def documents(self, kind: str, now: int | None = None) -> tuple[int, list[Document]]:
+    async def documents(self, kind: str) -> tuple[int, list[Document]]:
         async with self._source() as source:
             found = [one async for _, one in stored_documents(source, keys.documents_prefix(kind))]
-        return self._clock.now() if now is None else now, found
+        return self._clock.now(), found
 
     # Duties are for the process that writes.
 
     async def diagnose(self) -> list[Diagnostic]:
         return diagnose(self.settings)
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         return 0, []
 
-    async def next_due(self, now: int | None = None) -> int | None:
+    async def next_due(self) -> int | None:
         return None
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         return []
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         return []
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
         return 0, 0
 
 

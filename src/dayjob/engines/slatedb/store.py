@@ -8,51 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from heapq import merge
 from itertools import islice
 
 from msgspec.structs import replace
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
-from dayjob.engines.active_jobs import ActiveJobs
-from dayjob.engines.base import Document, Insertion, JobQuery, RetentionTimes, SettleOp
+from dayjob.engines.active_jobs import ActiveStore
+from dayjob.engines.base import Insertion, JobQuery, RetentionTimes, SettleOp
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
-from dayjob.engines.slatedb.listings import JobListings
+from dayjob.engines.slatedb.keys import FINISHED_STATES
 from dayjob.engines.slatedb.open_claims import OpenClaims
 from dayjob.engines.slatedb.payload_cache import PayloadCache
 from dayjob.engines.slatedb.values import Claimed, Corrupt, Finished
 from dayjob.engines.slatedb.write_batch import WriteBatch
-from dayjob.engines.store import Deltas, Store
 from dayjob.errors import EngineUnavailable
-from dayjob.model.job import FINISHED, Job, JobState, QueueStats
+from dayjob.model.job import FINISHED, Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import Topic
+
+_LISTED = 500
+"""The number of payloads that a listing reads at once."""
 
 _CHUNK = 100
 """The number of payloads that a claim reads at once."""
 
 
-class SlateStore(Store):
+class SlateStore(ActiveStore):
     """One database. ``session`` is the opening that its claims belong to."""
 
     def __init__(self, write_batch: WriteBatch, session: int) -> None:
-        super().__init__()
+        super().__init__(write_batch.stats, write_batch.paused, write_batch.touch)
         self.write_batch = write_batch
-        self.active = ActiveJobs()
         self.claims = OpenClaims()
         self.archive = Archive(write_batch)
         self.payloads = PayloadCache(write_batch, self.active.jobs.__contains__)
-        self.listings = JobListings(self.active, self.payloads, self.archive, write_batch)
         self.changed: set[bytes] = set()
         """The active jobs with a row for their state."""
         self.newest = b""
         """The largest id that was ever stored. A larger one is certainly new."""
         self.orphans: list[tuple[bytes, bytes]] = []
         """The claims of earlier processes. Only one process can write, so those are gone."""
-        self._documents: dict[str, dict[str, Document]] = {}
         self._session = session
         self._later: list[Callable[[], Awaitable[object]]] = []
         self._begin()
@@ -143,12 +143,9 @@ class SlateStore(Store):
             stored = claim.stored
             entries = [entry for entry in stored.entries if entry[0] != key]
             claim.stored = replace(stored, entries=entries)
-            self.write_batch.put(keys.claim(number), values.claim_value(claim.stored))
+            self.write_batch.put(keys.claim(number), values.encode(claim.stored))
 
     # Jobs by id.
-
-    def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
-        return self.active.jobs
 
     async def load_finished(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return {record.key: record for record in self._keep((await self.archive.find(keys)).values())}
@@ -266,7 +263,7 @@ class SlateStore(Store):
             entries = [(job.key, job.epoch, lease) for job in jobs]
             stored = Claimed(self._session, now, worker, entries, key)
             number = self.claims.add(stored, {job.key for job in jobs})
-            self.write_batch.put(keys.claim(number), values.claim_value(stored))
+            self.write_batch.put(keys.claim(number), values.encode(stored))
             self._clean = False
         return jobs
 
@@ -284,21 +281,12 @@ class SlateStore(Store):
         await self.payloads.need([record.key for record in found])
         return found
 
-    async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
-        return self.active.cancel_requests()
-
     # Jobs by time.
-
-    def next_due(self) -> int | None:
-        return self.active.next_due()
 
     async def expired(self, limit: int, now: int) -> Sequence[Record]:
         taken = self.active.take(self.active.expiries, limit, now)
         await self._need_payloads(taken)
         return taken
-
-    def due(self, limit: int, now: int) -> Sequence[Record]:
-        return self.active.take(self.active.due, limit, now)
 
     async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
         ended = {record.key: record for record in self.active.take(self.active.leases, limit, now)}
@@ -318,10 +306,8 @@ class SlateStore(Store):
     async def finished_in(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int
     ) -> Sequence[Record]:
-        if state is JobState.DEAD and queue is not None:
-            stats = self.write_batch.stats.get(queue)
-            if stats is None or not stats.dead:
-                return []
+        if self._lacks_dead(state, queue):
+            return []
         return self._keep(
             await self.archive.find_in(
                 state, lambda found: queue in (None, found.record.queue), after, limit, queue=queue
@@ -331,36 +317,58 @@ class SlateStore(Store):
     # Listings.
 
     async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        return await self.listings.get(keys)
+        active = [record for key in keys if (record := self.active.jobs.get(key)) is not None]
+        jobs = {job.key: job for job in await self._jobs(active)}
+        finished = await self.archive.find([key for key in keys if key not in jobs])
+        return [
+            jobs[key] if key in jobs else finished[key].to_job() if key in finished else None for key in keys
+        ]
 
     async def find(self, query: JobQuery) -> list[Job]:
-        return await self.listings.find(query)
+        queue = query.queue
+        if query.limit <= 0 or not (queue in (None, values.UNREADABLE) or queue in self._stats):
+            return []
+        found: list[list[Job]] = []
+        if query.state not in FINISHED_STATES:
+            found.append(await self._find_active(query))
+
+        def matches(one: Finished) -> bool:
+            return queue in (None, one.record.queue) and query.task in (None, one.task)
+
+        for state in FINISHED_STATES:
+            if query.state in (None, state):
+                finished = await self.archive.find_in(
+                    state, matches, query.after, query.limit, query.newest_first, queue
+                )
+                found.append([one.to_job() for one in finished])
+        merged = merge(*found, key=lambda job: job.key, reverse=query.newest_first)
+        return list(islice(merged, query.limit))
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        return await self.listings.find_dead(queue, before, limit)
+        return [one.to_job() for one in await self.archive.latest_dead(queue, before, limit)]
 
-    async def position(self, key: bytes, limit: int) -> int:
-        return self.active.position(key, limit)
+    async def _find_active(self, query: JobQuery) -> list[Job]:
+        matching = self.active.find(query)
+        found: list[Job] = []
+        chunk = _LISTED if query.task is not None else query.limit
+        while len(found) < query.limit and (some := list(islice(matching, chunk))):
+            found += [job for job in await self._jobs(some) if query.task in (None, job.task)]
+        return found[: query.limit]
 
-    # Queues.
-
-    def count(self, deltas: Deltas) -> None:
-        for (queue, state), delta in deltas.items():
-            stats, name = self.write_batch.touch(queue), state._value_
-            setattr(stats, name, getattr(stats, name) + delta)
-
-    async def stats(self) -> dict[str, QueueStats]:
-        return {queue: copy(stats) for queue, stats in self.write_batch.stats.items()}
-
-    def pause(self, queue: str, paused: bool) -> None:
-        self.write_batch.touch(queue)
-        (self.write_batch.paused.add if paused else self.write_batch.paused.discard)(queue)
-
-    def is_paused(self, queue: str) -> bool:
-        return queue in self.write_batch.paused
-
-    async def paused(self) -> set[str]:
-        return set(self.write_batch.paused)
+    async def _jobs(self, records: Sequence[Record]) -> list[Job]:
+        """Return the public records of active jobs, in order."""
+        jobs: list[Job] = []
+        for start in range(0, len(records), _LISTED):
+            some = records[start : start + _LISTED]
+            await self.payloads.need([record.key for record in some])
+            for record in some:
+                try:
+                    head, body = values.job_parts(self.payloads[record.key])
+                    jobs.append(values.full_job(record, head, body))
+                except values.Corrupt as error:
+                    head = values.substitute_head(record)
+                    jobs.append(values.full_job(record, head, b"", str(error)))
+        return jobs
 
     # Kv pairs and documents.
 
@@ -371,22 +379,10 @@ class SlateStore(Store):
         for key, value in writes:
             self.write_batch.staged[keys.kv(key)] = value
 
-    def load_document(self, kind: str, document: Document) -> None:
-        """Documents are few, so all of them are in memory."""
-        self._documents.setdefault(kind, {})[document.name] = document
-
-    def document(self, kind: str, name: str) -> bytes | None:
-        found = self._documents.get(kind, {}).get(name)
-        return None if found is None else found.value
-
     def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None:
         row = keys.document(kind, name)
         if value is not None:
-            self.load_document(kind, Document(name, value, now))
-            self.write_batch.put(row, values.document_value(value, now))
-        elif self._documents.get(kind, {}).pop(name, None) is not None:
+            self.write_batch.put(row, values.encode(values.StoredDocument(now, value)))
+        elif self.document(kind, name) is not None:
             self.write_batch.delete(row)
-
-    async def documents(self, kind: str) -> list[Document]:
-        found = self._documents.get(kind, {})
-        return [found[name] for name in sorted(found)]
+        super().write_document(kind, name, value, now)

@@ -323,7 +323,7 @@ class StoreThread:
 
     def _stage_owner(self) -> None:
         self._owner = replace(self._owner, beat_us=SYSTEM.now())
-        self._write_batch.put(keys.OWNER, values.owner_value(self._owner))
+        self._write_batch.put(keys.OWNER, values.encode(self._owner))
 
     async def _serve(self) -> None:
         while self.failure is None:
@@ -422,7 +422,9 @@ class StoreThread:
         """Return whether the write has succeeded. Fail the thread if not, also if no call waits for it."""
         error = asyncio.CancelledError() if durable.cancelled() else durable.exception()
         if error is not None and self._serves and not durable.cancelled():
-            self._fail(error if isinstance(error, DayjobError) else _unexpected(self.settings, error))
+            if not isinstance(error, DayjobError):
+                error = EngineUnavailable(f"{self.settings.url}: a write could not be confirmed ({error!r})")
+            self._fail(error)
         return error is None
 
     async def _commit(self, outcomes: list[Outcome]) -> None:
@@ -588,7 +590,3 @@ class StoreThread:
 
         if self._search is None or self._search.done():
             self._search = asyncio.ensure_future(search())
-
-
-def _unexpected(settings: SlateSettings, error: BaseException) -> EngineUnavailable:
-    return EngineUnavailable(f"{settings.url}: a write could not be confirmed ({error!r})")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Facts, Record, corrupt_text
@@ -125,17 +126,16 @@ class StoredDocument(Struct, array_like=True, frozen=True, gc=False):
 
 UNREADABLE_HEAD = Head(queue=UNREADABLE, priority=0, max_attempts=1, enqueued_us=0, run_us=0, scheduled=False)
 
-_heads = msgspec.msgpack.Decoder(Head)
-_decode_head = _heads.decode
-_bodies = msgspec.msgpack.Decoder(Body)
-_changes = msgspec.msgpack.Decoder(Changed)
-_claims = msgspec.msgpack.Decoder(Claimed)
-_queues = msgspec.msgpack.Decoder(Queue)
-_owners = msgspec.msgpack.Decoder(Owner)
-_removals = msgspec.msgpack.Decoder(Removal)
-_documents = msgspec.msgpack.Decoder(StoredDocument)
+_NAMES: dict[type[Struct], str] = {
+    Head: "head", Body: "body", Changed: "state", Claimed: "claim", Queue: "queue's counters", Owner: "owner",
+    Removal: "removal", StoredDocument: "document",
+}  # fmt: skip
+"""The parts, as errors name them."""
 
-Part = TypeVar("Part")
+_decoders: dict[type[Struct], Any] = {kind: msgspec.msgpack.Decoder(kind).decode for kind in _NAMES}
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+Part = TypeVar("Part", bound=Struct)
 
 
 def _join(*parts: bytes) -> bytes:
@@ -156,11 +156,22 @@ def _split(value: bytes, count: int) -> list[bytes]:
     return [*parts, value[start:]]
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Part], part: bytes, name: str) -> Part:
+def _read(kind: type[Part], part: bytes) -> Part:
     try:
-        return decoder.decode(part)
+        decoded: Part = _decoders[kind](part)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupt(f"the {name} can't be decoded ({error})") from None
+        raise Corrupt(f"the {_NAMES[kind]} can't be decoded ({error})") from None
+    return decoded
+
+
+def encode(part: Struct) -> bytes:
+    """Return a value of one part."""
+    return _join(_encode(part))
+
+
+def decode(kind: type[Part], value: bytes) -> Part:
+    """Return the only part of a value. Raise ``Corrupt`` if it can't be decoded."""
+    return _read(kind, _split(value, 1)[0])
 
 
 # A job that waits or runs.
@@ -187,17 +198,17 @@ def job_head(value: bytes) -> Head:
             return _decode_head(value[5 : 5 + int.from_bytes(value[1:5], "big")])
     except (IndexError, msgspec.MsgspecError, ValueError):
         pass
-    return _read(_heads, _split(value, 2)[0], "head")
+    return _read(Head, _split(value, 2)[0])
 
 
 def job_parts(value: bytes) -> tuple[Head, bytes]:
     """Return the head, and the body still encoded."""
     head, body = _split(value, 2)
-    return _read(_heads, head, "head"), body
+    return _read(Head, head), body
 
 
 def body_of(part: bytes) -> Body:
-    return _read(_bodies, part, "body")
+    return _read(Body, part)
 
 
 def facts(value: bytes) -> Facts:
@@ -260,30 +271,14 @@ def _changed(record: Record, session: int) -> bytes:
     )  # fmt: skip
 
 
-def changed(value: bytes) -> Changed:
-    return _read(_changes, _split(value, 1)[0], "state")
+_COPIED = [name for name in Changed.__struct_fields__ if name not in ("state", "session", "max_attempts")]
 
 
 def apply(record: Record, change: Changed) -> None:
     """Set the fields of the record to the stored ones."""
     record.state = _STATES.get(change.state, JobState.DEAD)
-    record.priority = change.priority
-    record.attempts = change.attempts
-    record.epoch = change.epoch
-    record.run_us = change.run_us
-    record.claimed_us = change.claimed_us
-    record.lease_us = change.lease_us
-    record.finished_us = change.finished_us
-    record.expires_us = change.expires_us
-    record.remove_us = change.remove_us
-    record.last_error = change.last_error
-    record.errors = change.errors
-    record.held_key = change.held_key
-    record.cancel_requested = change.cancel_requested
-    record.worker = change.worker
-    record.result = change.result
-    record.progress = change.progress
-    record.claim = change.claim
+    for name in _COPIED:
+        setattr(record, name, getattr(change, name))
     if change.max_attempts is not None:
         record.max_attempts = change.max_attempts
 
@@ -318,9 +313,9 @@ def finished(key: bytes, state: JobState, value: bytes) -> Finished:
     """Return the stored job. Parts that can't be decoded are replaced."""
     try:
         head_part, change_part, body = _split(value, 3)
-        head = _read(_heads, head_part, "head")
+        head = _read(Head, head_part)
         record = new_record(key, head)
-        apply(record, _read(_changes, change_part, "state"))
+        apply(record, _read(Changed, change_part))
     except Corrupt as error:
         head = UNREADABLE_HEAD
         record = new_record(key, head)
@@ -346,54 +341,21 @@ def full_job(record: Record, head: Head, part: bytes, corrupt: str | None = None
 # The rest.
 
 
-def claim_value(claimed: Claimed) -> bytes:
-    return _join(_encode(claimed))
-
-
-def claimed(value: bytes) -> Claimed:
-    return _read(_claims, _split(value, 1)[0], "claim")
-
-
 def queue_value(stats: QueueStats, paused: bool) -> bytes:
-    counts = (stats.pending, stats.scheduled, stats.running, stats.done, stats.dead, stats.cancelled)
-    return _join(_encode(Queue(paused, counts)))
-
-
-def queue(value: bytes) -> Queue:
-    return _read(_queues, _split(value, 1)[0], "queue's counters")
-
-
-def owner_value(owner: Owner) -> bytes:
-    return _join(_encode(owner))
-
-
-def owner(value: bytes) -> Owner:
-    return _read(_owners, _split(value, 1)[0], "owner")
+    return encode(Queue(paused, astuple(stats)))
 
 
 def removal_value(record: Record) -> bytes:
-    return _join(_encode(Removal(_CODES[record.state], record.queue, record.finished_us)))
-
-
-def removal(value: bytes) -> Removal:
-    return _read(_removals, _split(value, 1)[0], "removal")
+    return encode(Removal(_CODES[record.state], record.queue, record.finished_us))
 
 
 def removal_record(key: bytes, time: int, value: bytes) -> Record:
     """Return a finished job with the fields that its removal needs."""
-    found = removal(value)
+    found = decode(Removal, value)
     record = new_record(key, UNREADABLE_HEAD)
     record.queue, record.state = found.queue, _STATES[found.state]
     record.finished_us, record.remove_us = found.finished_us, time
     return record
-
-
-def document_value(value: bytes, now: int) -> bytes:
-    return _join(_encode(StoredDocument(now, value)))
-
-
-def stored_document(value: bytes) -> StoredDocument:
-    return _read(_documents, _split(value, 1)[0], "document")
 
 
 def layout_value(version: int) -> bytes:

@@ -9,13 +9,11 @@ from dayjob.engines.registry import Location
 from dayjob.engines.sqlite.database import SqliteLayout, SqliteSettings
 from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.errors import ConfigError
-from dayjob.runtime.clock import Clock
-
-_SYNCHRONOUS = ("full", "normal")
+from dayjob.runtime.clock import SYSTEM, Clock
 
 
-def create(location: Location, clock: Clock) -> SqliteEngine:
-    return SqliteEngine(_read(location), clock)
+def create(location: Location, clock: Clock | None) -> SqliteEngine:
+    return SqliteEngine(_read(location), clock or SYSTEM)
 
 
 def layout(location: Location) -> SqliteLayout:
@@ -34,19 +32,7 @@ def _read(location: Location) -> SqliteSettings:
         )
     if "\0" in path:
         raise ConfigError(f"the URL {url!r} holds a NUL character: remove it")
-    synchronous = location.take("synchronous", "full").lower()
-    if synchronous not in _SYNCHRONOUS:
-        raise ConfigError(f"the URL {url!r} has synchronous={synchronous!r}: write full (durable) or normal")
-    timeout = _seconds(location.take("timeout", "30"), url)
+    synchronous = location.choice("synchronous", "full", "normal")
+    timeout = location.number("timeout", "30", 0, 3600)
     location.done("sqlite:/// takes synchronous and timeout")
     return SqliteSettings(url, Path(path).absolute(), synchronous.upper(), timeout)
-
-
-def _seconds(text: str, url: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise ConfigError(f"the URL {url!r} has timeout={text!r}: write a number of seconds, 0 to 3600")
-    return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from dayjob.engines import verbs
-from dayjob.engines.base import Capabilities, Diagnostic, Insertion, RetentionByQueue, Token
+from dayjob.engines.base import Capabilities, Diagnostic, Insertion, Token
 from dayjob.engines.caller_connection import started
-from dayjob.engines.local import Claims, LocalEngine
+from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
 from dayjob.engines.sqlite.diagnosis import diagnose
 from dayjob.engines.sqlite.forks import no_fork
@@ -34,11 +34,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
     """Jobs in a SQLite file."""
 
     capabilities = Capabilities(
-        persistent=True,
-        multi_process=True,
-        transactional_enqueue=True,
-        knows_orphans=True,
-        stores_replies=False,
+        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=True
     )
 
     def __init__(self, settings: SqliteSettings, clock: Clock) -> None:
@@ -88,23 +84,18 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 await thread.close()
 
     async def _write(
-        self,
-        verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]],
-        token: Token | None = None,
-        claims: Claims[Reply] | None = None,
+        self, verb: Verb[SqliteStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
     ) -> Reply:
         if self._writer is None:
             raise Closed(f"{self.settings.url}: the engine is not open")
         return await self._writer.run(verb)
 
-    async def _read(self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]]) -> Reply:
+    async def _read(self, verb: Verb[SqliteStore, Reply]) -> Reply:
         if self._reader is None:
             raise Closed(f"{self.settings.url}: the engine is not open")
         return await self._reader.run(verb)
 
-    async def insert_tx(
-        self, connection: Any, jobs: Sequence[Insertion], now: int | None = None
-    ) -> list[Enqueued]:
+    async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         passed, connection = connection, await started(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise TypeError(
@@ -119,7 +110,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 connection.execute("BEGIN IMMEDIATE")
             if not self._prepared:
                 self.settings.migrate(connection)
-            return run_now(verbs.insert(SqliteStore(connection, self._owner), self._now(now), jobs))
+            return run_now(verbs.insert(SqliteStore(connection, self._owner), self._clock.now(), jobs))
         except sqlite3.Error as error:
             raise self.settings.outage(error) from error
 
@@ -133,43 +124,32 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 f"pass a connection to the queue's own file, {str(self.settings.path)!r}"
             )
 
-    async def promote(
-        self, limit: int, retention: RetentionByQueue, now: int | None = None, token: Token | None = None
-    ) -> tuple[int, list[EndedJob]]:
-        if await self.next_due(now) != 0:
+    async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
+        if await self.next_due() != 0:
             return 0, []
-        return await super().promote(limit, retention, now)
+        return await super().promote(limit)
 
     async def reap(
-        self,
-        limit: int,
-        retention: RetentionByQueue,
-        expired_by: int | None = None,
-        now: int | None = None,
-        token: Token | None = None,
+        self, limit: int, expired_by: int | None = None, token: Token | None = None
     ) -> list[EndedJob]:
         if not expired_by:  # With a time, the call has to take the write lock.
-            time = self._now(now) if expired_by is None else expired_by
+            time = self._clock.now() if expired_by is None else expired_by
             if not await self._read(lambda store: store.must_reap(time)):
                 return []
-        return await super().reap(limit, retention, expired_by, now)
+        return await super().reap(limit, expired_by)
 
-    async def reclaim(
-        self,
-        workers: Sequence[str],
-        limit: int,
-        retention: RetentionByQueue,
-        now: int | None = None,
-        token: Token | None = None,
-    ) -> list[EndedJob]:
+    async def reclaim(self, workers: Sequence[str], limit: int, token: Token | None = None) -> list[EndedJob]:
         if not await self._read(lambda store: store.must_reclaim(workers)):
             return []
-        return await super().reclaim(workers, limit, retention, now)
+        return await super().reclaim(workers, limit)
 
-    async def sweep(self, limit: int, now: int | None = None, token: Token | None = None) -> tuple[int, int]:
-        if not await self._read(lambda store: store.must_sweep(self._now(now))):
+    async def sweep(
+        self, limit: int, over_by: int | None = None, token: Token | None = None
+    ) -> tuple[int, int]:
+        time = self._clock.now() if over_by is None else over_by
+        if not await self._read(lambda store: store.must_sweep(time)):
             return 0, 0
-        return await super().sweep(limit, now)
+        return await super().sweep(limit, over_by)
 
     async def diagnose(self) -> list[Diagnostic]:
         async def read(store: SqliteStore) -> list[Diagnostic]:

@@ -7,7 +7,6 @@ share the interpreter well: the driver releases the GIL at every statement.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -15,7 +14,6 @@ from typing import TypeVar
 
 from dayjob.engines import sql
 from dayjob.engines.sqlite import rows
-from dayjob.engines.sqlite.rows import Row
 
 Item = TypeVar("Item")
 
@@ -69,20 +67,3 @@ def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 def migrations() -> list[tuple[int, str]]:
     return sql.migrations(_HERE)
-
-
-class Statements:
-    """The statements by their names, executed on one cursor."""
-
-    def __init__(self, cursor: sqlite3.Cursor) -> None:
-        self.cursor = cursor
-
-    def execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
-        return self.cursor.execute(statement(name), parameters)
-
-    def one(self, name: str, *parameters: object) -> Row | None:
-        row: Row | None = self.execute(name, *parameters).fetchone()
-        return row
-
-    def keys(self, name: str, *parameters: object) -> list[bytes]:
-        return [row[0] for row in self.execute(name, *parameters).fetchall()]

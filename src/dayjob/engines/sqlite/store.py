@@ -13,22 +13,19 @@ from itertools import chain
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
-from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
+from dayjob.engines.base import Document, Insertion, SettleOp
 from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
-from dayjob.engines.sqlite.listings import JobListings
-from dayjob.engines.sqlite.queues import Queues
+from dayjob.engines.sqlite.queries import Queries
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import (
-    Statements,
     insert_chunks,
     insert_of,
     key_chunks,
     keyed,
     statement,
 )
-from dayjob.engines.store import Deltas, Store
-from dayjob.model.job import Job, JobState, QueueStats
+from dayjob.model.job import Job, JobState
 from dayjob.runtime.process import Process, is_gone
 
 _NO_QUEUE = 0
@@ -45,18 +42,12 @@ class Owner:
         """Whether this engine has claimed jobs, and so added the row."""
 
 
-class SqliteStore(Store):
+class SqliteStore(Queries):
     """One database through one connection. Claims made through it belong to ``owner``."""
 
     def __init__(self, connection: sqlite3.Connection, owner: Owner) -> None:
-        super().__init__()
-        self.connection = connection
+        super().__init__(connection)
         self.owner = owner
-        self._cursor = connection.cursor()
-        self._cursor.row_factory = None
-        self._statements = statements = Statements(self._cursor)
-        self._queues = Queues(statements)
-        self._listings = JobListings(statements, self._queues)
         self._saved: list[Row] = []
         self._removed: list[bytes] = []
         self._leases: list[Row] = []
@@ -82,10 +73,7 @@ class SqliteStore(Store):
         self._gone.clear()
 
     def discard(self) -> None:
-        """Drop buffers, topics, reports and cached queue ids after a rollback, which may undo a new queue."""
-        self._queues.discard()
-        self.topics.clear()
-        self.quarantined.clear()
+        super().discard()
         for buffer in (self._saved, self._removed, self._leases, self._progress, self._gone):
             buffer.clear()
 
@@ -110,11 +98,11 @@ class SqliteStore(Store):
 
     def _queue_of(self, job: Insertion, seen: set[bytes]) -> int:
         """Return the id of the job's queue. A job that exists, or is in the batch, adds no new queue."""
-        found = self._queues.id_of(job.queue)
+        found = self._queue_id(job.queue)
         if found is None and (job.key in seen or self._exists(job.key)):
             return _NO_QUEUE
         seen.add(job.key)
-        return self._queues.make_id_of(job.queue) if found is None else found
+        return self._make_queue_id(job.queue) if found is None else found
 
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         self.flush()
@@ -126,13 +114,13 @@ class SqliteStore(Store):
             return None
         if self._exists(job.key):
             return job.key
-        holder = self._statements.one("holder", queue_id, job.dedup_key)
+        holder = self._one("holder", queue_id, job.dedup_key)
         assert holder is not None, "an insert that conflicts with nothing"
         found: bytes = holder[0]
         return found
 
     def _exists(self, key: bytes) -> bool:
-        return self._statements.one("exists", key) is not None
+        return self._one("exists", key) is not None
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
         found: set[bytes] = set()
@@ -144,7 +132,7 @@ class SqliteStore(Store):
         self._cursor.executemany(statement("reserve_id"), [(key, until) for key in keys])
 
     def free_ids(self, limit: int, now: int) -> int:
-        ended = self._statements.keys("ended_reservations", now, limit)
+        ended = self._keys("ended_reservations", now, limit)
         for width, keys in key_chunks(ended):
             self._cursor.execute(keyed("free_ids", width), keys)
         return len(ended)
@@ -155,7 +143,7 @@ class SqliteStore(Store):
         found: dict[bytes, Record] = {}
         for width, some in key_chunks(keys):
             for row in self._cursor.execute(keyed("load", width), some).fetchall():
-                found[row[0]] = rows.record(row, self._queues.name_of(row[1]))
+                found[row[0]] = rows.record(row, self._queue_name(row[1]))
         return found
 
     def _load_in_order(self, keys: Sequence[bytes]) -> list[Record]:
@@ -189,13 +177,13 @@ class SqliteStore(Store):
     async def claim_from(
         self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        queue_id = self._queues.id_of(queue)
+        queue_id = self._queue_id(queue)
         if queue_id is None:
             return []
         jobs: list[Job] = []
         corrupt: dict[bytes, str] = {}
         left = room
-        for row in self._statements.execute("candidates", queue_id, now, limit):
+        for row in self._execute("candidates", queue_id, now, limit):
             try:
                 job = rows.claimed_job(row, queue, now, lease, worker, key)
             except rows.Corrupt as error:
@@ -229,7 +217,7 @@ class SqliteStore(Store):
             if row is None or not records.current(row[2], row[3], op.claim):
                 queues.append(None)
             else:
-                queues.append(self._queues.name_of(row[1]))
+                queues.append(self._queue_name(row[1]))
                 self._removed.append(op.key)
         return queues
 
@@ -241,121 +229,93 @@ class SqliteStore(Store):
         return self._load_in_order(found)
 
     async def cancel_requests(self) -> list[tuple[bytes, bytes]]:
-        return self._statements.execute("cancel_requests").fetchall()
+        return self._execute("cancel_requests").fetchall()
 
     # Jobs by time.
 
     def next_due(self) -> int | None:
-        row = self._statements.one("next_due")
+        row = self._one("next_due")
         return min((time for time in row or () if time is not None), default=None)
 
     async def expired(self, limit: int, now: int) -> Sequence[Record]:
-        return self._load_in_order(self._statements.keys("expired", now, limit))
+        return self._load_in_order(self._keys("expired", now, limit))
 
     def due(self, limit: int, now: int) -> Sequence[Record]:
         self.flush()
-        return self._load_in_order(self._statements.keys("due", now, limit))
+        return self._load_in_order(self._keys("due", now, limit))
 
     async def lapsed(self, limit: int, now: int) -> Sequence[Record]:
-        keys = self._statements.keys("lapsed", now, limit)
+        keys = self._keys("lapsed", now, limit)
         self._gone = self._gone_owners()
         for owner in self._gone:
-            keys += self._statements.keys("orphans", owner, limit)
+            keys += self._keys("orphans", owner, limit)
         return self._load_in_order(list(dict.fromkeys(keys))[:limit])
 
     async def removable(self, limit: int, now: int) -> Sequence[Record]:
-        return self._load_in_order(self._statements.keys("removable", now, limit))
+        return self._load_in_order(self._keys("removable", now, limit))
 
     async def finished_in(
         self, state: JobState, queue: str | None, after: bytes | None, limit: int
     ) -> Sequence[Record]:
-        return self._load_in_order(self._listings.finished_keys(state, queue, after, limit))
+        return self._load_in_order(await self.finished_keys(state, queue, after, limit))
 
     # Checks for work. They run on the reader, so that a duty without work does not take the write lock.
 
     async def must_reap(self, expired_by: int) -> bool:
-        return bool(self._statements.keys("lapsed", expired_by, 1)) or bool(self._gone_owners())
+        return bool(self._keys("lapsed", expired_by, 1)) or bool(self._gone_owners())
 
     async def must_reclaim(self, workers: Sequence[str]) -> bool:
         return bool(await self.claimed_by(workers, 1))
 
     async def must_sweep(self, now: int) -> bool:
-        return any(self._statements.keys(name, now, 1) for name in ("removable", "ended_reservations"))
+        return any(self._keys(name, now, 1) for name in ("removable", "ended_reservations"))
 
     # Owners.
 
     def _add_owner(self) -> None:
         """Add the row of this process, unless it is there."""
         process = self.owner.process
-        self._statements.execute("add_owner", self.owner.id, process.host, process.pid, process.started)
+        self._execute("add_owner", self.owner.id, process.host, process.pid, process.started)
         self.owner.claimed = True
 
     def remove_owner(self, owner: int) -> None:
-        self._statements.execute("remove_owner", owner)
+        self._execute("remove_owner", owner)
 
     def _gone_owners(self) -> list[int]:
         """Return the owners whose process is gone; and those of other hosts that have no claims.
 
         A process of another host can't be examined. If it lives, its next claim adds the row again.
         """
-        owners = self._statements.execute("owners", self.owner.process.host).fetchall()
+        owners = self._execute("owners", self.owner.process.host).fetchall()
         return [id for id, is_here, pid, started in owners if not is_here or is_gone(pid, started)]
 
-    # Listings.
-
-    async def get(self, keys: Sequence[bytes]) -> list[Job | None]:
-        return self._listings.get(keys)
-
-    async def find(self, query: JobQuery) -> list[Job]:
-        return self._listings.find(query)
-
-    async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:
-        return self._listings.find_dead(queue, before, limit)
-
     async def position(self, key: bytes, limit: int) -> int:
-        row = self._statements.one("position", key, limit)
+        row = self._one("position", key, limit)
         assert row is not None
         position: int = row[0]
         return position
 
-    # Queues.
-
-    def count(self, deltas: Deltas) -> None:
-        self._queues.count(deltas)
-
-    async def stats(self) -> dict[str, QueueStats]:
-        return self._queues.stats()
-
-    def pause(self, queue: str, paused: bool) -> None:
-        self._queues.pause(queue, paused)
-
-    def is_paused(self, queue: str) -> bool:
-        return self._queues.is_paused(queue)
-
-    async def paused(self) -> set[str]:
-        return self._queues.paused()
-
     # Kv pairs and documents.
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None if (row := self._statements.one("kv_get", key)) is None else row[0] for key in keys]
+        return [None if (row := self._one("kv_get", key)) is None else row[0] for key in keys]
 
     def kv_write(self, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
         for key, value in writes:
             if value is None:
-                self._statements.execute("kv_delete", key)
+                self._execute("kv_delete", key)
             else:
-                self._statements.execute("kv_put", key, value)
+                self._execute("kv_put", key, value)
 
     def document(self, kind: str, name: str) -> bytes | None:
-        row = self._statements.one("document", kind, name)
+        row = self._one("document", kind, name)
         return None if row is None else row[0]
 
     def write_document(self, kind: str, name: str, value: bytes | None, now: int) -> None:
         if value is None:
-            self._statements.execute("remove_document", kind, name)
+            self._execute("remove_document", kind, name)
         else:
-            self._statements.execute("write_document", kind, name, now, value)
+            self._execute("write_document", kind, name, now, value)
 
     async def documents(self, kind: str) -> list[Document]:
-        return [Document(*row) for row in self._statements.execute("documents", kind).fetchall()]
+        return [Document(*row) for row in self._execute("documents", kind).fetchall()]

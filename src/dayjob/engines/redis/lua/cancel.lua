@@ -2,10 +2,6 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
 -- Returns a list of two: a string with one byte for each (0 not found, 1 removed, 2 requested), and the jobs that ended,
 -- see report.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local ids = take_ids()
 local retention = take_retention()
 fetch(ids)
@@ -26,6 +22,4 @@ for index, id in ipairs(ids) do
     replies[index] = '\1'
   end
 end
-flush(true)
-publish()
-return store_reply({ table.concat(replies), reported })
+return commit({ table.concat(replies), reported })

@@ -3,10 +3,6 @@
 -- each its kind, its name, flags (1 a document is expected, 2 a document is to be written), the expected value and the
 -- new one, as far as the flags announce them; the jobs (shared/5_insert.lua).
 -- Returns a string: '\1' and the reply of `insert` if it wrote them, else '\0'.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local is_announced = take_number() == 1
 local removed, added, kinds = {}, {}, {}
 for _ = 1, take_number() do

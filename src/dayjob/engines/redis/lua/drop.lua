@@ -2,10 +2,6 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the state; the age or ''; the caller's next cursor or ''; the
 -- ids, joined.
 -- Returns a list of two: the number of removed jobs, and the cursor, so that a repetition continues from the same id.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local state, age, cursor = take_number(), take_number(), take()
 local ids = take_ids()
 fetch(ids)

@@ -2,10 +2,6 @@
 -- has waited there longest, and handed off to it.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insert.lua).
 -- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local MOST_EXAMINED = 10 -- waiting claims that one call examines
 local LARGEST = 65536 -- bytes of a job that is handed off: messages wait in the server's memory
 local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked

@@ -1,10 +1,6 @@
 -- Put and delete user values.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the number of puts, their keys and values; the number of
 -- deletes, their keys.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 for _ = 1, take_number() do
   local key = take()
   redis.call('HSET', KV, key, take())

@@ -1,9 +1,5 @@
 -- Stop or start claims from a queue; the queue counts as used.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the queue; '1' to stop, '0' to start.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local queue, paused = take(), take_number()
 redis.call('SADD', QUEUES, queue)
 if paused == 1 then

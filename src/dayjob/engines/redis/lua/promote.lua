@@ -2,10 +2,6 @@
 -- acknowledged in time.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit for each kind; the retention times.
 -- Returns a list of two: the number of jobs that became pending, and the jobs that expired, see report.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local limit, retention = take_number(), take_retention()
 local expired, promoted = {}, 0
 local ids = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', NOW, 'LIMIT', 0, limit)
@@ -43,6 +39,4 @@ for _, name in ipairs(claims) do
     indexes[HANDOFFS][name] = false
   end
 end
-flush(true)
-publish()
-return store_reply({ promoted, expired })
+return commit({ promoted, expired })

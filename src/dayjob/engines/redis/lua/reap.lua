@@ -2,10 +2,6 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit; the time at which the lease had expired, '' for now; the
 -- retention times.
 -- Returns the jobs of the ended claims; see report.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local limit, expired_by, retention = take_number(), take_number() or NOW, take_retention()
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', expired_by, 'LIMIT', 0, limit)
 local ended = {}
@@ -18,6 +14,4 @@ for _, id in ipairs(ids) do
     indexes[LEASES][id] = false
   end
 end
-flush(true)
-publish()
-return store_reply(ended)
+return commit(ended)

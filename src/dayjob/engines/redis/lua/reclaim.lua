@@ -4,10 +4,6 @@
 -- their names; the retention times.
 -- Returns a list of three: this step, or the later one whose stored reply it returns; the next cursor, '0' after
 -- the last page; the jobs of the claims ended by all steps so far, see report.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local cursor, size, ended, workers = take(), take_number(), {}, {}
 for index = 1, take_number() do
   ended[index] = take()
@@ -43,6 +39,4 @@ for _, id in ipairs(ids) do
     lost = lost + 1
   end
 end
-flush(true)
-publish()
-return store_reply({ STEP, page[1], ended })
+return commit({ STEP, page[1], ended })

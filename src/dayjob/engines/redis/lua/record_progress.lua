@@ -1,9 +1,5 @@
 -- Store the progress of the claims that are current.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its claim and its progress.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local ids = take_ids()
 fetch(ids)
 for _, id in ipairs(ids) do

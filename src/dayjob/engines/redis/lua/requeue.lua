@@ -1,10 +1,6 @@
 -- Make dead jobs pending again; other jobs stay as they are.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined.
 -- Returns a list of two: a string with one byte for each, 1 if it was dead; and those that were, see report.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local ids = take_ids()
 fetch(ids)
 local replies, reported = {}, {}
@@ -17,6 +13,4 @@ for index, id in ipairs(ids) do
   end
   replies[index] = dead and '\1' or '\0'
 end
-flush(true)
-publish()
-return store_reply({ table.concat(replies), reported })
+return commit({ table.concat(replies), reported })

@@ -2,10 +2,6 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; for each its due time (packed) and its
 -- priority, '' for no change.
 -- Returns a string with one byte for each: 1 if the job was scheduled or pending.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local ids = take_ids()
 fetch(ids)
 local replies = {}
@@ -24,6 +20,4 @@ for index, id in ipairs(ids) do
   end
   replies[index] = waiting and '\1' or '\0'
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies))
+return commit(table.concat(replies))

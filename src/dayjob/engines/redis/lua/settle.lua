@@ -5,10 +5,6 @@
 -- which are as in shared/5_insert.lua), and the kv writes.
 -- Returns a string with one byte for each: the new state, or 0 if the claim was lost; then the replies of `insert` for the
 -- follow-up jobs of those that were applied.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local NUMBERS, NUMBERS_SIZE = '>c16BBI4c8c8c8c8', 54
 local NOT_KEPT = to_time(0)
 local ids, numbers = take_ids(), take()
@@ -80,6 +76,4 @@ for index, id in ipairs(ids) do
   end
   replies[index] = string.char(state)
 end
-flush(true)
-publish()
-return store_reply(table.concat(replies) .. table.concat(inserted))
+return commit(table.concat(replies) .. table.concat(inserted))

@@ -2,10 +2,6 @@
 -- those whose client is gone; and clients that have not acknowledged a hand-off for long.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
 -- Returns the numbers of removed jobs and reservations.
-local stored = stored_reply()
-if stored then
-  return stored
-end
 local LONG = 600000000 -- microseconds
 send('ZREM', HANDOFF_CLIENTS, redis.call('ZRANGEBYSCORE', HANDOFF_CLIENTS, '-inf', NOW - LONG, 'LIMIT', 0, CHUNK))
 for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do

@@ -50,7 +50,8 @@ local function send(command, key, values)
 end
 
 -- Return the stored reply if this step of the write, or a later one, was applied before; else nil. A write that
--- arrives after its successor in the same slot has no caller left: it fails, and changes nothing.
+-- arrives after its successor in the same slot has no caller left: it fails, and changes nothing. Every write begins
+-- with this check; scripts.py adds it.
 local function stored_reply()
   local stored = redis.call('GET', REPLY)
   if not stored then

@@ -285,3 +285,10 @@ local function publish()
     redis.call('PUBLISH', ARGV[3], table.concat(ended))
   end
 end
+
+-- Write and publish the collected changes, store the reply, and return it.
+local function commit(reply)
+  flush(true)
+  publish()
+  return store_reply(reply)
+end

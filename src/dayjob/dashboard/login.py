@@ -7,9 +7,8 @@ import re
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from dayjob.dashboard.audit import audit
 from dayjob.dashboard.rendering import page, url
-from dayjob.dashboard.security import Guard, Refused, context_of
+from dayjob.dashboard.security import Guard, Refused, audit, context_of
 
 _LOCAL_PATH = re.compile(r"/(?![/\\])[\w/?&=%.~+-]*", re.ASCII)
 """A path of this dashboard, never a URL of another site."""

@@ -1,0 +1,271 @@
+"""The HTML pages: overview, jobs, one job, dead letters, schedules, workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dayjob.dashboard import charts, live_updates
+from dayjob.dashboard.live_updates import STATES, queue_key
+from dayjob.dashboard.rendering import page, problem, query_value
+from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.errors import ConfigError
+from dayjob.inspect import Filter, Inspector, error_line, sum_stats
+from dayjob.inspect.json_fields import span, when
+from dayjob.model.durations import SECOND
+from dayjob.model.job import Job, JobState
+from dayjob.model.recurring import Schedule
+
+QUEUES_SHOWN = 100
+"""How many queues the overview shows."""
+
+JOBS_SHOWN = 50
+"""How many jobs a page of a list shows."""
+
+GROUPS_SHOWN = 200
+SCHEDULES_SHOWN = 500
+DUE_TIMES_SHOWN = 3
+
+RUNNING_SHOWN = 20
+"""How many running jobs of one worker are shown."""
+
+_END_TITLES = {JobState.DONE: "Completed", JobState.DEAD: "Died", JobState.CANCELLED: "Cancelled"}
+
+
+async def overview(request: Request) -> Response:
+    """All queues at a glance, with the charts of the last hour for all of them or one."""
+    state = state_of(request)
+    inspector = await state.inspector()
+    found = await inspector.overview(budget=READ_BUDGET)
+    queue = query_value(request, "queue")
+    first = _number(query_value(request, "from") or "")
+    end = first + QUEUES_SHOWN
+    shown = found.queues[first:end]
+    drawn = await inspector.charts([queue, *(view.name for view in shown)], budget=READ_BUDGET)
+    return page(
+        request,
+        "overview.html",
+        active="overview",
+        live="/events/overview",
+        live_query={"queue": queue},
+        shape=live_updates.overview_shape(found),
+        values=live_updates.overview_values(found, state),
+        states=STATES,
+        queue=queue,
+        queues=[(view, queue_key(view.name), charts.sparkline(drawn[view.name])) for view in shown],
+        before=max(first - QUEUES_SHOWN, 0) if first else None,
+        after=end if end < len(found.queues) else None,
+        throughput=charts.throughput(drawn[queue]),
+        pending=charts.pending(drawn[queue]),
+        latency=charts.latency(drawn[queue]),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+
+
+# Lists of jobs.
+
+
+def filter_of(request: Request) -> Filter:
+    """Return the filter of a request's query. An unknown state is ignored."""
+    state = query_value(request, "state")
+    return Filter(
+        queue=query_value(request, "queue"),
+        state=JobState(state) if state in STATES else None,
+        task=query_value(request, "task"),
+        tenant=query_value(request, "tenant"),
+        text=(query_value(request, "search") or "").strip() or None,
+    )
+
+
+async def jobs(request: Request) -> Response:
+    """Jobs filtered by state, queue, task, tenant and text, page by page."""
+    inspector = await state_of(request).inspector()
+    filter = filter_of(request)
+    after = query_value(request, "after")
+    found = await inspector.page(filter, after, JOBS_SHOWN, budget=READ_BUDGET)
+    stats = await inspector.broker.all_stats()
+    query = {
+        "state": filter.state and filter.state.value, "queue": filter.queue, "task": filter.task,
+        "tenant": filter.tenant, "search": filter.text,
+    }  # fmt: skip
+    return page(
+        request,
+        "jobs.html",
+        active="jobs",
+        live="/events/overview",
+        query=query,
+        queues=list(stats)[:500],
+        totals=sum_stats(stats.values()),
+        states=STATES,
+        jobs=[(job, listed_detail(job)) for job in found.jobs],
+        found=found,
+        is_partial=found.after is not None and len(found.jobs) < JOBS_SHOWN,
+        is_first=after is None,
+    )
+
+
+def listed_detail(job: Job) -> str | None:
+    """Return the progress, worker or error that a list shows for a job."""
+    if job.state is JobState.RUNNING and job.progress is not None:
+        return f"{job.progress[0]:.0%} {job.progress[1]}"
+    if job.state is JobState.RUNNING:
+        return f"by {job.worker}" if job.worker else None
+    return error_line(job.last_error) if job.last_error else None
+
+
+async def dead(request: Request) -> Response:
+    """Dead letters: the latest failure first, or grouped by error."""
+    inspector = await state_of(request).inspector()
+    queue = query_value(request, "queue")
+    stats = await inspector.broker.all_stats()
+    by_queue = {name: each.dead for name, each in stats.items() if each.dead}
+    common: dict[str, Any] = {
+        "active": "dead",
+        "live": "/events/overview",
+        "queue": queue,
+        "by_queue": dict(list(by_queue.items())[:500]),
+        "dead": by_queue.get(queue, 0) if queue is not None else sum(by_queue.values()),
+        "total": sum(by_queue.values()),
+    }
+    if query_value(request, "by") == "error":
+        found = await inspector.dead_groups(queue, budget=READ_BUDGET)
+        shown = found.groups[:GROUPS_SHOWN]
+        return page(request, "dead_groups.html", found=found, groups=shown, **common)
+    after = query_value(request, "after")
+    latest = await inspector.dead_page(queue, after, JOBS_SHOWN)
+    listed = [(job, error_line(job.last_error)) for job in latest.jobs]
+    return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)
+
+
+# One job.
+
+
+class TimelineEntry(Struct, frozen=True):
+    at_us: int
+    title: str
+    kind: str = "plain"
+    detail: str | None = None
+    error: str | None = None
+
+
+async def job(request: Request) -> Response:
+    """One job: its timeline, details, payload and result."""
+    inspector = await state_of(request).inspector()
+    id = request.path_params["id"]
+    found = await inspector.job(id)
+    if found is None:
+        return problem(
+            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
+        )
+    job, why = found
+    return page(
+        request,
+        "job.html",
+        active="jobs",
+        live=None if job.state.finished else f"/jobs/{job.id}/events",
+        shape=live_updates.job_shape(job, why),
+        job=job,
+        why=why,
+        values=live_updates.job_values(job, why),
+        timeline=timeline(job),
+        details=_details(job),
+        headers=inspector.redaction.headers(job.headers),
+        payload=_content(inspector, job.payload),
+        result=None if job.result is None else _content(inspector, job.result),
+        may_cancel=not job.state.finished and not job.cancel_requested,
+    )
+
+
+def timeline(job: Job) -> list[TimelineEntry]:
+    """Return the known events in order: the recorded failures, the current run, the end."""
+    entries = [TimelineEntry(job.enqueued_us, "Enqueued")]
+    if job.run_us > job.enqueued_us and not job.errors:
+        entries.append(TimelineEntry(job.run_us, "Due"))
+    for failure in job.errors:
+        by = f"by {failure.worker}" if failure.worker else None
+        entries.append(
+            TimelineEntry(failure.at_us, f"Attempt {failure.attempt} failed", "failed", by, failure.message)
+        )
+    if job.claimed_us is not None and (job.state is JobState.RUNNING or job.state is JobState.DONE):
+        by = f"by {job.worker}" if job.worker else None
+        entries.append(TimelineEntry(job.claimed_us, f"Attempt {job.attempts} started", "running", by))
+    if job.errors and not job.state.finished and job.state is not JobState.RUNNING:
+        entries.append(TimelineEntry(job.run_us, f"Attempt {job.attempts + 1} due", "scheduled"))
+    if job.finished_us is not None:
+        took = None
+        if job.claimed_us is not None and job.state is JobState.DONE:
+            took = f"after running for {span((job.finished_us - job.claimed_us) / SECOND)}"
+        entries.append(TimelineEntry(job.finished_us, _END_TITLES[job.state], job.state.value, took))
+    return sorted(entries, key=lambda entry: entry.at_us)
+
+
+def _details(job: Job) -> list[tuple[str, Any]]:
+    details = [
+        ("Queue", job.queue),
+        ("Task", job.task or None),
+        ("Attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("Priority", f"{job.priority:,}"),
+        ("Tenant", job.tenant),
+        ("Worker", job.worker),
+        ("Dedup key", job.dedup_key),
+        ("Cancel requested", "yes" if job.cancel_requested else None),
+        ("Suspect", "yes" if job.suspect else None),
+        ("Error", error_line(job.last_error) if job.last_error else None),
+    ]
+    return [(name, value) for name, value in details if value is not None]
+
+
+def _content(inspector: Inspector, data: bytes) -> dict[str, Any]:
+    return {"value": inspector.content(data), "bytes": len(data)}
+
+
+# Schedules and workers.
+
+
+async def schedules(request: Request) -> Response:
+    """Schedules, with their next due times."""
+    found = await (await state_of(request).inspector()).schedules()
+    return page(
+        request,
+        "schedules.html",
+        active="schedules",
+        live="/events/schedules",
+        shape=live_updates.schedules_shape(found),
+        schedules=[(each, when(each), next_fires(each)) for each in found[:SCHEDULES_SHOWN]],
+        hidden=max(len(found) - SCHEDULES_SHOWN, 0),
+    )
+
+
+def next_fires(schedule: Schedule) -> list[int]:
+    """Return the next due times, if there are any."""
+    if schedule.paused or schedule.next_us is None:
+        return []
+    fires = [schedule.next_us]
+    try:
+        timing = schedule.timing
+        while len(fires) < DUE_TIMES_SHOWN and (following := timing.after(fires[-1])) is not None:
+            fires.append(following)
+    except ConfigError:  # for example, this machine does not know the time zone
+        pass
+    return fires
+
+
+async def workers(request: Request) -> Response:
+    """The live workers and their running jobs."""
+    views = await (await state_of(request).inspector()).workers()
+    return page(
+        request,
+        "workers.html",
+        active="workers",
+        live="/events/workers",
+        shape=live_updates.workers_shape(views),
+        views=[(view, queue_key(view.info.id)) for view in views],
+        values=live_updates.workers_values(views),
+        jobs_shown=RUNNING_SHOWN,
+    )

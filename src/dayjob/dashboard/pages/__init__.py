@@ -1,1 +1,0 @@
-"""The HTML pages, one module each."""

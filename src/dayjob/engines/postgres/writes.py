@@ -1,0 +1,377 @@
+"""Writes of jobs, settlements and documents: in one statement where that is enough, else in a transaction.
+
+Jobs with dedup keys are stored after the others and in the order of queue and key, so that two batches with
+the same keys never deadlock. A key that another open transaction holds is waited for only as long as the
+connection's ``lock_timeout``.
+
+Acks of jobs that are not kept take one statement, other settlements another. Follow-up jobs and kv writes are
+written only for the settlements that were applied, and the whole batch commits at once.
+
+Documents are written before jobs, so a writer that waits for a document holds no job or dedup key that
+another wants. Their reply is stored whether it is yes or no. A repetition that finds the documents changed by
+its own first try, still under way when it began, then finds the token of that try and returns its reply.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
+from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
+from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.rows import ack_columns, in_lock_order, insertion_columns, settle_columns
+from dayjob.engines.postgres.statements import Statements
+from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text
+from dayjob.runtime.signals import DUE, Signals, documents_topic
+
+Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+"""Runs a statement with its parameters on a connection of any driver, and returns its rows."""
+
+_TRIES = 20
+
+Claim = tuple[bytes, bytes]
+Settled = dict[Claim, tuple[JobState, str]]
+"""The new state and the queue of each job whose claim was current, by that claim."""
+
+_STATES = {state.value: state for state in JobState}
+_LOST: tuple[JobState | None, str] = (None, "")
+_DONE = (JobState.DONE, "")
+_SKIPPED = "-"
+"""Marks the id of a follow-up job that was not stored, in a reply."""
+
+_WRITTEN, _NOT_WRITTEN = ["true"], ["false"]
+
+
+class Transaction(Struct, frozen=True):
+    """A transaction that stores jobs, at which time, and the notification that its commit sends."""
+
+    fetch: Fetch
+    statements: Statements
+    now: int | None
+    channel: str
+    message: str | None
+
+    async def run(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
+        return await self.fetch(self.statements[name], *parameters)
+
+
+class _Unexpected(Exception):
+    """A document is not as expected: the transaction is rolled back."""
+
+
+class Writes(ABC):
+    """The verbs of the engine that write jobs, settlements and documents."""
+
+    signals: Signals
+    skipped: set[bytes]
+    _notifier: Notifier
+
+    @property
+    @abstractmethod
+    def _database(self) -> Database: ...
+
+    def _begun(self, connection: Connection, message: str | None) -> Transaction:
+        database, channel = self._database, self._notifier.channel
+        return Transaction(connection.fetch, database.statements, database.now(), channel, message)
+
+    async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
+        enqueued = await self._insert(jobs, token)
+        self._notifier.jobs_inserted(jobs)
+        return enqueued
+
+    async def _insert(self, jobs: Sequence[Insertion], token: Token | None) -> list[Enqueued]:
+        """Store jobs, with their kv writes, in one commit."""
+        database, notifier = self._database, self._notifier
+        if is_plain(jobs):
+            columns = insertion_columns(jobs)
+            with notifier.with_commit(jobs) as message:
+                name, channel = _statement(jobs), notifier.channel
+                reply = await database.write_statement(
+                    name, token, database.now(), channel, message, *columns, wait_for_locks=False
+                )
+            enqueued = _plain_replies(jobs, reply)
+        else:
+            several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
+            key = token_key(token)
+
+            async def store(connection: Connection) -> list[str]:
+                transaction = self._begun(connection, message)
+                if not several:
+                    return _to_texts((await _store(transaction, [(0, jobs[0])], key)).values())
+                async with connection.transaction():
+                    reply = _to_texts(await insert_all(transaction, jobs))
+                    await transaction.run("store_reply", key, reply)
+                return reply
+
+            with notifier.with_commit(jobs) as message:
+                reply = await database.write(token, key, store, keyed=True)
+            enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
+            if several:
+                return enqueued
+        if token is not None and token.repeated and not any(each.created for each in enqueued):
+            # No job was stored, hence no reply. The first try may have been under way, and be the conflict.
+            stored = await database.fetch("stored_reply", token.key)
+            return _plain_replies(jobs, stored[0][0]) if stored else enqueued
+        return enqueued
+
+    async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
+        """A second settlement of a claim is lost."""
+        database, notifier = self._database, self._notifier
+        sent = ops
+        if len({op.key for op in ops}) < len(ops):
+            first: dict[Claim, SettleOp] = {}
+            for op in ops:
+                first.setdefault((op.key, op.claim), op)
+            sent = list(first.values())
+        if all(op.plain for op in sent):
+            sent = in_lock_order(sent)
+            reply = await database.write_statement("ack", token, *ack_columns(sent))
+            if reply is None and len(sent) == len(ops):
+                notifier.jobs_finished([op.key for op in ops])
+                return [JobState.DONE] * len(ops)
+        elif not any(op.insert or op.kv for op in sent):
+            reply = await database.write_statement("settle", token, database.now(), *settle_columns(sent))
+        else:
+            stored = await self._settle_with_effects(sent, token)
+            reply = None if stored is None else [text for text in stored if text[0] != _SKIPPED]
+            self.skipped.update(id_key(text[1:]) for text in stored or () if text[0] == _SKIPPED)
+        settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _settled(reply, sent)
+        notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
+        if any(state not in FINISHED for state, _ in settled.values()):
+            notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
+            if any(state is JobState.SCHEDULED for state, _ in settled.values()):
+                notifier.publish([DUE])
+        for op in ops:
+            if op.insert:
+                notifier.jobs_inserted(op.insert)
+        return [settled.pop((op.key, op.claim), _LOST)[0] for op in ops]
+
+    async def _settle_with_effects(self, ops: Sequence[SettleOp], token: Token | None) -> StoredReply:
+        """Apply settlements and their effects in one transaction."""
+        key = token_key(token)
+
+        async def run(connection: Connection) -> StoredReply:
+            reply: list[str] = []
+            first = 1
+            async with connection.transaction():
+                transaction = self._begun(connection, message)
+                for step in _in_steps(ops):
+                    found = await transaction.run(
+                        "settle", None, transaction.now, *settle_columns(step, first)
+                    )
+                    first += len(step)
+                    reply += found[0][0]
+                    settled = _settled(found[0][0], ops)
+                    applied = [op for op in step if (op.key, op.claim) in settled]
+                    reply += [_SKIPPED + id for id in await _write_effects(transaction, applied)]
+                await transaction.run("store_reply", key, reply)
+            return reply
+
+        keyed = any(op.kv or not is_plain(op.insert) for op in ops)
+        with self._notifier.with_commit([job for op in ops for job in op.insert]) as message:
+            return await self._database.write(token, key, run, keyed=keyed)
+
+    async def compare_and_set(
+        self,
+        writes: Sequence[DocumentWrite],
+        jobs: Sequence[Insertion] = (),
+        announce: bool = False,
+        token: Token | None = None,
+    ) -> bool:
+        """The reply to a write with jobs also has the ids of those that were not stored, for ``skipped``."""
+        database, notifier = self._database, self._notifier
+        now, channel, key = database.now(), notifier.channel, token_key(token)
+        topics = {documents_topic(write.kind): None for write in writes} if announce else {}
+        announcement = notifier.message(list(topics)) if topics else None
+        new = [write for write in writes if write.expected is None]
+        temporary = [DocumentWrite(write.kind, write.name, b"", None) for write in new if write.value is None]
+
+        async def in_transaction(connection: Connection) -> StoredReply:
+            sql = database.statements["compare_and_set"]
+            try:
+                async with connection.transaction():
+                    stored = None if jobs else key
+                    reply: list[str] = await connection.fetchval(
+                        sql, stored, now, channel, announcement, *_document_columns(writes)
+                    )
+                    if reply != _WRITTEN:
+                        raise _Unexpected
+                    if temporary:
+                        await connection.fetchval(
+                            sql, None, now, channel, None, *_document_columns(temporary)
+                        )
+                    if jobs:
+                        transaction = self._begun(connection, message)
+                        enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+                        reply += [id_text(job.key) for job, each in enqueued if not each.created]
+                        await transaction.run("store_reply", key, reply)
+            except _Unexpected:
+                await connection.execute(database.statements["store_reply"], key, _NOT_WRITTEN)
+                return _NOT_WRITTEN
+            return reply
+
+        if jobs or temporary or len(new) > 1:
+            with notifier.with_commit(jobs) as message:
+                reply = await database.write(token, key, in_transaction, keyed=not is_plain(jobs))
+        else:
+            reply = await database.write_statement(
+                "compare_and_set", token, now, channel, announcement, *_document_columns(writes)
+            )
+        assert reply is not None
+        self.skipped.update(map(id_key, reply[1:]))
+        written = reply[0] == _WRITTEN[0]
+        if written:
+            notifier.jobs_inserted(jobs)
+            self.signals.publish(topics)
+        return written
+
+
+def is_plain(jobs: Sequence[Insertion]) -> bool:
+    """Whether one statement stores them: none has a dedup key or kv writes."""
+    return all(job.dedup_key is None and not job.kv for job in jobs)
+
+
+def _statement(jobs: Iterable[Insertion]) -> str:
+    return "insert_reserving" if any(job.reserve_id for job in jobs) else "insert"
+
+
+def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enqueued]:
+    """Return the replies for jobs without dedup keys: all were stored (None), or those with these ids."""
+    if stored is None:
+        return [Enqueued(id_text(job.key), True) for job in jobs]
+    new = set(stored)
+    replies = []
+    for job in jobs:
+        id = id_text(job.key)
+        replies.append(Enqueued(id, id in new))
+        new.discard(id)
+    return replies
+
+
+def _to_texts(replies: Iterable[Enqueued]) -> list[str]:
+    return [f"{each.id} {each.created:d}" for each in replies]
+
+
+def _from_texts(reply: Sequence[str]) -> list[Enqueued]:
+    return [Enqueued(text[:36], text[37:] == "1") for text in reply]
+
+
+async def insert_all(transaction: Transaction, jobs: Sequence[Insertion]) -> list[Enqueued]:
+    """Store any jobs, with their kv writes, in an open transaction."""
+    replies: dict[int, Enqueued] = {}
+    for numbers in _in_order(jobs):
+        replies |= await _store(transaction, [(number, jobs[number]) for number in numbers], None)
+    in_order = [replies[number] for number in range(len(jobs))]
+    values: dict[bytes, bytes] = {}
+    for job, reply in zip(jobs, in_order, strict=True):
+        if reply.created and job.kv:
+            values |= job.kv
+    if values:
+        await transaction.run("kv_write", None, list(values), list(values.values()))
+    return in_order
+
+
+def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
+    """Return the numbers of the jobs, in the groups and the order in which to store them."""
+    if len({job.key for job in jobs}) < len(jobs):
+        return [[number] for number in range(len(jobs))]  # An id occurs twice: one by one, the first wins.
+    plain = [number for number, job in enumerate(jobs) if job.dedup_key is None]
+    keyed = [number for number, job in enumerate(jobs) if job.dedup_key is not None]
+    keyed.sort(key=lambda number: (jobs[number].queue, jobs[number].dedup_key or ""))
+    return [numbers for numbers in (plain, keyed) if numbers]
+
+
+async def _store(
+    transaction: Transaction, jobs: Sequence[tuple[int, Insertion]], token: bytes | None
+) -> dict[int, Enqueued]:
+    """Store the jobs or find the jobs in conflict, again if a conflict was gone before it was found."""
+    replies: dict[int, Enqueued] = {}
+    left = list(jobs)
+    for _ in range(_TRIES):
+        given = [job for _, job in left]
+        rows = await transaction.run(
+            _statement(given), token, transaction.now, transaction.channel, transaction.message,
+            *insertion_columns(given),
+        )  # fmt: skip
+        enqueued, unused = _plain_replies(given, rows[0][0]), rows[0][2:]
+        if any(unused):
+            await transaction.run("unreserve_ids", *unused)
+        replies |= {number: each for (number, _), each in zip(left, enqueued, strict=True) if each.created}
+        left = [(number, job) for number, job in left if number not in replies]
+        if not left:
+            return replies
+        conflicts = await transaction.run(
+            "conflicts",
+            [id_text(job.key) for _, job in left],
+            [job.queue for _, job in left],
+            [job.dedup_key for _, job in left],
+            transaction.now,
+        )
+        for (number, _), (id, exists, holder) in zip(left, conflicts, strict=True):
+            if exists or holder is not None:
+                replies[number] = Enqueued(id if exists else holder, False)
+        left = [(number, job) for number, job in left if number not in replies]
+        if not left:
+            return replies
+    raise RuntimeError(
+        f"the dedup key {left[0][1].dedup_key!r} is taken and released too fast to find its holder"
+    )
+
+
+def _settled(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:
+    """Decode the reply of ``settle.sql`` or ``ack.sql`` to these settlements."""
+    settled = {}
+    for text in reply:
+        number, state, queue = text.split(" ", 2)
+        op = sent[int(number) - 1]
+        settled[op.key, op.claim] = (_STATES[state], queue)
+    return settled
+
+
+async def _write_effects(transaction: Transaction, ops: Sequence[SettleOp]) -> list[str]:
+    """Write follow-up jobs and kv: of all at once, or of one after the other if jobs have kv of their own.
+
+    Return the ids of follow-up jobs that were not stored.
+    """
+    skipped: list[str] = []
+    one_by_one = any(job.kv for op in ops for job in op.insert)
+    for group in [[op] for op in ops] if one_by_one else [ops]:
+        jobs = [job for op in group for job in op.insert]
+        if jobs:
+            enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+            skipped += [id_text(job.key) for job, reply in enqueued if not reply.created]
+        values: dict[bytes, bytes] = {}
+        for op in group:
+            values |= op.kv or {}
+        if values:
+            await transaction.run("kv_write", None, list(values), list(values.values()))
+    return skipped
+
+
+def _in_steps(ops: Sequence[SettleOp]) -> list[list[SettleOp]]:
+    """Return the settlements in groups, such that the order inside a group makes no difference.
+
+    A follow-up job ends its group if it has a dedup key, or the id of a job that is settled later.
+    """
+    steps: list[list[SettleOp]] = [[]]
+    later = {op.key for op in ops}
+    for op in ops:
+        steps[-1].append(op)
+        later.discard(op.key)
+        if any(job.dedup_key is not None or job.key in later for job in op.insert):
+            steps.append([])
+    return [step for step in steps if step]
+
+
+def _document_columns(writes: Sequence[DocumentWrite]) -> list[list[Any]]:
+    """Return the parameters of ``compare_and_set.sql`` from the fifth on."""
+    return [
+        [write.kind for write in writes],
+        [write.name for write in writes],
+        [write.expected for write in writes],
+        [write.value for write in writes],
+    ]
