@@ -296,5 +296,5 @@ def test_an_unusable_connection_is_refused(sqlite_app: App, tmp_path: Path) -> N
 
 
 def test_the_memory_engine_refuses_a_connection(memory_app: App) -> None:
-    with pytest.raises(ConfigError, match="memory:// has no transactions"):
+    with pytest.raises(ConfigError, match="this storage has no transactions"):
         make(memory_app).using(connection=object()).enqueue("ada")

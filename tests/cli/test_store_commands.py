@@ -31,7 +31,7 @@ ON_A_STORE = [
 def test_without_a_url_the_error_explains_how_to_pass_one(command: list[str]) -> None:
     result = CliRunner().invoke(main, command, env={"DAYJOB_URL": None})
     assert result.exit_code == 2
-    assert "pass its URL first, or set DAYJOB_URL" in result.output
+    assert "pass its URL, or set DAYJOB_URL" in result.output
 
 
 @pytest.mark.parametrize("command", ON_A_STORE, ids=" ".join)
@@ -83,6 +83,20 @@ def test_the_url_option_may_come_before_or_after_the_command(
     words = command.split()
     arguments = [*words[:before], *given, *words[before:]]
     result = CliRunner().invoke(main, arguments, env={"DAYJOB_URL": "sqlite:////no/such/file"})
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", ["queues --json URL", "jobs --limit 5 URL", "jobs -q email URL --json", "migrate --sql URL"]
+)
+def test_the_url_may_come_after_options(store: Store, arguments: str) -> None:
+    given = [each.replace("URL", store.url) for each in arguments.split()]
+    result = CliRunner().invoke(main, given, env={"DAYJOB_URL": None})
+    assert result.exit_code == 0, result.output
+
+
+def test_a_url_that_is_the_value_of_an_option_is_not_the_store(store: Store) -> None:
+    result = CliRunner().invoke(main, ["jobs", "--search", "redis://cache"], env={"DAYJOB_URL": store.url})
     assert result.exit_code == 0, result.output
 
 
@@ -204,7 +218,7 @@ def test_doctor_reports_no_problems_of_a_healthy_folder(
     store = Store(tmp_path)
     store.url = f"file://{tmp_path}/folder"
     store.with_broker(lambda broker: broker.kv_put(b"k", b"v"))
-    result = store.run("doctor")
+    result = store.run("doctor", "--strict")
     assert result.exit_code == 0, result.output
     assert "not a power cut" in result.output
 

@@ -203,7 +203,7 @@ def test_drain_raises_the_first_of_several_exceptions() -> None:
         hopeless.enqueue_many([(), ()])
         with pytest.raises(ValueError, match="never") as raised:
             drain(app)
-    assert raised.value.__notes__[-1] == "1 more jobs failed: ValueError('never')"
+    assert raised.value.__notes__[-1] == "Of the other jobs 1 failed: ValueError('never')"
 
 
 async def test_adrain_raises_unless_asked_not_to() -> None:
@@ -279,6 +279,26 @@ async def test_plain_functions_of_adrain_run_in_threads() -> None:
     assert ran != [threading.get_ident()]
 
 
+def test_a_timeout_in_the_calling_thread_ends_the_run_and_the_next_job_runs_after_it() -> None:
+    own = App("memory://")
+    ran: list[str] = []
+
+    @own.task(timeout=0.05, max_attempts=1)
+    def slow(ctx: Context) -> None:
+        ran.append(str(ctx.cancelled.wait_in_thread(20) and ctx.cancelled.reason))
+
+    @own.task
+    def quick() -> None:
+        ran.append("quick")
+
+    with sandbox(own):
+        slow.enqueue()
+        quick.enqueue()
+        with pytest.raises(JobFailed, match=r"TimeoutError: timed out after 0.05 s"):
+            drain(own)
+    assert ran == ["timeout", "quick"]
+
+
 def test_an_interrupt_in_the_calling_thread_ends_the_drain() -> None:
     own = App("memory://")
 
@@ -349,7 +369,15 @@ async def test_stored_calls_can_be_read_on_an_event_loop() -> None:
 
 
 @pytest.mark.slow
-def test_pytest_finds_the_fixtures_by_itself(pytester: pytest.Pytester) -> None:
+def test_pytest_finds_the_fixtures_by_itself_and_imports_little(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+
+        assert "dayjob.pytest_plugin" in sys.modules
+        assert not {"dayjob.app", "dayjob.worker"} & {*sys.modules}
+        """
+    )
     pytester.makepyfile(
         """
         from dayjob import App
@@ -369,18 +397,5 @@ def test_pytest_finds_the_fixtures_by_itself(pytester: pytest.Pytester) -> None:
             assert handle.result(timeout=0) == 4
         """
     )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-
-
-@pytest.mark.slow
-def test_the_entry_point_imports_little(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import sys
-
-        def test_it():
-            assert "dayjob.pytest_plugin" in sys.modules
-            assert "dayjob.app" not in sys.modules
-        """
-    )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    ran = pytester.runpytest_subprocess("-p", "no:asyncio", "-p", "no:xdist", "-p", "no:cacheprovider")
+    ran.assert_outcomes(passed=1)

@@ -128,7 +128,7 @@ def test_another_worker_claims_released_jobs_at_once(scene: Scene) -> None:
 @pytest.mark.parametrize("task", ["stuck", "leaning", "stubborn"])
 def test_handlers_that_never_end_do_not_delay_the_exit(scene: Scene, task: str) -> None:
     ids = scene.enqueue(task, 40)
-    worker = scene.worker("--shutdown-timeout", "0.5")
+    worker = scene.worker("--shutdown-timeout", "0.5", "--threads", "40")
     scene.until_logged("started", 40)
     started_at = SYSTEM.elapsed()
     worker.signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 class StoreCommand(click.Command):
     """A command on a store.
 
-    The URL is its first argument, ``--url`` before or after the command, or ``DAYJOB_URL``.
+    The URL is an argument, ``--url`` before or after the command, or ``DAYJOB_URL``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -33,7 +33,7 @@ class StoreCommand(click.Command):
             0,
             click.Option(
                 ["-u", "--url"], envvar="DAYJOB_URL", show_envvar=True, metavar="URL",
-                help="The store, such as sqlite:///jobs.db. It may also be the first argument.",
+                help="The store, such as sqlite:///jobs.db. It may also be an argument.",
             ),
         )  # fmt: skip
 
@@ -42,13 +42,28 @@ class StoreCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         url, args = take_url(args)
+        if not url:
+            url, args = self._take_later_url(args)
         before = ctx.find_root().params.get("url")
         return super().parse_args(ctx, [*(("--url", before) if before else ()), *url, *args])
+
+    def _take_later_url(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """Return a URL among the arguments as an option, unless it is the value of another option."""
+        with_value = {
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and not option.is_flag and not option.count
+            for name in option.opts
+        }
+        for index, arg in enumerate(args):
+            if arg.partition("://")[0] in ENGINES and "://" in arg and args[index - 1] not in with_value:
+                return ["--url", arg], [*args[:index], *args[index + 1 :]]
+        return [], args
 
     def invoke(self, ctx: click.Context) -> Any:
         """Report errors of the user or the storage in one line, without a traceback."""
         if ctx.params.get("url") is None:
-            raise click.UsageError("no store is given: pass its URL first, or set DAYJOB_URL", ctx)
+            raise click.UsageError("no store is given: pass its URL, or set DAYJOB_URL", ctx)
         try:
             return super().invoke(ctx)
         except (EngineUnavailable, EngineFenced) as error:

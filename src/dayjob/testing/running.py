@@ -175,7 +175,7 @@ class Failures:
         if self._failed:
             first, *others = self._failed.values()
             if others:
-                first.add_note(f"{len(others)} more jobs failed: {', '.join(map(repr, others[:5]))}")
+                first.add_note(f"Of the other jobs {len(others)} failed: {', '.join(map(repr, others[:5]))}")
             raise first
 
 

@@ -55,7 +55,7 @@ MAX_WAIT = 1.0
 MAX_UNSETTLED = 4
 """Ended runs free their slots before their outcomes are stored, up to this multiple of the claims."""
 
-ALONE = 0.1
+ALONE = 0.05
 """Seconds for which no other job starts beside a suspect."""
 
 LAST_ALONE = 60.0

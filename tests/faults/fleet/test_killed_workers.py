@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dayjob import JobState
+from dayjob.worker.worker import ALONE
 from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet, WorkerProcess
 from tests.support.engines import EngineUnderTest
 from tests.support.processes import until
@@ -13,6 +14,8 @@ pytestmark = pytest.mark.slow
 
 JOBS = 100
 DEAD_AFTER = 3.0
+IN_TURN = JOBS // 2 * ALONE
+"""Seconds in which the jobs start one after the other, as suspects do."""
 
 
 async def test_jobs_of_a_worker_killed_on_this_machine_are_reclaimed_at_once(
@@ -21,7 +24,7 @@ async def test_jobs_of_a_worker_killed_on_this_machine_are_reclaimed_at_once(
     """On the same machine the reclaim does not wait for ``dead_after``, here 15 s."""
     took = await _kill_with_jobs(fleet, foreign=False, dead_after=15)
     print(f"{engine}: reclaimed {took:.1f} s after the kill")
-    assert took < 12
+    assert took < 12 + IN_TURN
 
 
 async def test_jobs_of_a_worker_killed_on_another_machine_are_reclaimed_after_dead_after(
@@ -31,14 +34,14 @@ async def test_jobs_of_a_worker_killed_on_another_machine_are_reclaimed_after_de
         pytest.skip("all processes on SQLite are on one machine, where a dead process is detected at once")
     took = await _kill_with_jobs(fleet, foreign=True, dead_after=DEAD_AFTER)
     print(f"{engine}: reclaimed {took:.1f} s after the kill, {DEAD_AFTER:g} s of them silence")
-    assert DEAD_AFTER / 2 < took < (DEAD_AFTER + 5) * 2, "twice the bound, on a busy machine"
+    assert DEAD_AFTER / 2 < took < (DEAD_AFTER + 5) * 2 + IN_TURN, "twice the bound, on a busy machine"
 
 
 async def _kill_with_jobs(fleet: WorkerFleet, *, foreign: bool, dead_after: float) -> float:
     """Return the seconds from the kill until all jobs run on the successor or are dead."""
     options = {"foreign": foreign, "dead_after": dead_after, "concurrency": JOBS}
     victim = await fleet.start(**options)
-    again = await fleet.enqueue("hang", JOBS // 2)
+    again = await fleet.enqueue("hold", JOBS // 2)
     no_more = await fleet.enqueue("hang", JOBS // 2, max_attempts=1)
     await fleet.until_running(again + no_more, victim.id)
     successor: WorkerProcess = await fleet.start(**options)
@@ -46,7 +49,7 @@ async def _kill_with_jobs(fleet: WorkerFleet, *, foreign: bool, dead_after: floa
 
     async def all_elsewhere() -> bool:
         jobs = await fleet.jobs()
-        return all(jobs[id].worker == successor.id for id in again) and all(
+        return set(again) <= set(fleet.logged("started", successor)) and all(
             jobs[id].state is JobState.DEAD for id in no_more
         )
 

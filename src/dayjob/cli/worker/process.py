@@ -37,6 +37,13 @@ OK, FAILED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 REPLACE = 75
 """The exit code of a child that its supervisor replaces at once."""
 
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a CPU-bound thread lets others run, instead of Python's 5 ms.
+
+The event loop and the heartbeat wait that long for each handler that computes in a thread, many times in a
+commit.
+"""
+
 TASKS_TIMEOUT, THREADS_TIMEOUT = 1.0, 3.0
 """Seconds for tasks and for threads of handlers to end after the worker has stopped."""
 
@@ -135,6 +142,7 @@ def _run_worker(
     worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int
 ) -> tuple[int, bool]:
     collect_less_often()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
     loop = runner.get_loop()
     with StopSignals(worker, options.shutdown_timeout, signals):
