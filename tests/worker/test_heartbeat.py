@@ -103,7 +103,7 @@ async def test_jobs_that_have_not_begun_behind_a_blocked_loop_are_released_for_o
 
     watching = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(watch())))
     try:
-        async with working(app):
+        async with working(app, max_jobs=6):  # The released runs do not count.
             assert [await with_timeout(each.aresult()) for each in others] == [1] * 5
             assert released.is_set(), "while the loop was blocked"
             await with_timeout(first.aresult())
