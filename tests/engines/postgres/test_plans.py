@@ -174,7 +174,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "settle": lambda n: ", ".join(
         [
             ID, "NULL", some(n), some(n), each(n, "ack"), each(n, "NULL"), each(n, "0"), each(n, "result"),
-            each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"), each(n, "1"),
+            each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"), each(n, "NULL"), each(n, "1"),
         ]
     ),
     "stats": lambda _: "",
