@@ -286,7 +286,7 @@ async def test_stop_now_releases_running_jobs_at_once(app: App, outside: Broker)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)
 
 
-async def test_a_drain_releases_prefetched_jobs(app: App, outside: Broker) -> None:
+async def test_a_drain_releases_jobs_claimed_ahead(app: App, outside: Broker) -> None:
     started = 0
     gate = asyncio.Event()
 
