@@ -423,6 +423,7 @@ class Deep(msgspec.Struct):
         (Order, Rush(ID, ())),
         (Spot, {"x": 1, "y": 2}),
         (Numbered, Numbered(1)),
+        (Numbered, Numbered(1.5)),
     ],
     ids=steady_id,
 )

@@ -399,7 +399,7 @@ def _fields(kind: Any) -> Sequence[str] | None:
 def _rebuilt(given: Any, rebuilt: Any) -> bool:
     """Return whether the value was rebuilt as it was given. A dict may have become an object with fields."""
     if isinstance(given, float):
-        return isfinite(given)
+        return isfinite(given) and (given == rebuilt or not isinstance(rebuilt, float))
     if isinstance(given, list | tuple) and isinstance(rebuilt, list | tuple):
         return len(given) == len(rebuilt) and all(map(_rebuilt, given, rebuilt))
     if isinstance(given, dict) and isinstance(rebuilt, dict):
