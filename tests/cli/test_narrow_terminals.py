@@ -27,6 +27,9 @@ LONG_WORDS = (ERROR, "Europe/Berlin", "雪" * 30, "雪だるま" * 10)
 def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with long names in each listing, on a terminal of 80 columns."""
 
+    # The width of the first column depends on the ids.
+    ids = [f"01a1de94-bd5{number}-77be-9a79-224309c0e38f" for number in range(6)]
+
     async def fill(broker: Broker) -> None:
         await broker.register(
             replace(MEMBER, id=WORKER, host=WORKER, app=TASK, queues=(QUEUE, "q"), tasks=(TASK,))
@@ -34,11 +37,11 @@ def filled(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
         await broker.schedule(
             Recurring(SCHEDULE, cron="*/15 2-4 * * 1-5", timezone="Europe/Berlin", task=TASK, queue=QUEUE)
         )
-        await broker.enqueue("short", task="t")
-        await broker.enqueue("雪" * 30, task="雪だるま" * 10)
-        for _ in range(3):
-            await broker.enqueue(QUEUE, task=TASK, max_attempts=1)
-        await broker.enqueue(QUEUE, task=TASK, delay=3600)
+        await broker.enqueue("short", task="t", id=ids[0])
+        await broker.enqueue("雪" * 30, task="雪だるま" * 10, id=ids[1])
+        for id in ids[2:5]:
+            await broker.enqueue(QUEUE, task=TASK, max_attempts=1, id=id)
+        await broker.enqueue(QUEUE, task=TASK, delay=3600, id=ids[5])
         job, other = await broker.claim(QUEUE, limit=2, worker=WORKER)
         await broker.dead_letter(job, ERROR)
         await broker.nack(other, f"{ERROR}\nand more")
