@@ -17,7 +17,7 @@ CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chrom
     command -v google-chrome; } >/dev/null
 
 # The number of test processes. Many tests wait for child processes, so it is larger than the cores.
-JOBS ?= 4
+JOBS ?= 5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
