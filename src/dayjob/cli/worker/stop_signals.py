@@ -31,11 +31,13 @@ class StopSignals:
         self._received = 0
         self._pid = os.getpid()
         self._before: dict[int, Any] = {}
+        self._masks = threading.local()
+        """The signals that a thread blocked before it forked."""
         self._limits: SimpleQueue[float | None] = SimpleQueue()
         """Seconds until the process is ended. A signal handler may interrupt any code, but can always put."""
 
     def __enter__(self) -> None:
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._forked)
         threading.Thread(target=self._enforce, name="dayjob-stop", daemon=True).start()
         for number in STOP_SIGNALS:
             self._before[number] = signal.signal(number, self._handle)
@@ -46,10 +48,21 @@ class StopSignals:
         self._before.clear()
         self._limits.put(None)
 
+    def _block(self) -> None:
+        """Hold back the signals of a process that a job forks until it has the default handlers.
+
+        Python drops a signal whose handler is replaced by the default before it was called.
+        """
+        self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def _unblock(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+
     def _forked(self) -> None:
         """Set the default handlers in a process that a job forked: its signals are not for the worker."""
         if self._before:
             set_defaults()
+        self._unblock()
 
     def _handle(self, number: int, _frame: object) -> None:
         if os.getpid() != self._pid:  # A forked process, before its defaults were set.
