@@ -87,6 +87,14 @@ async def test_reap_ends_only_the_leases_that_had_expired_at_the_given_time(
     assert stored.errors[-1].at_us == clock.now()
 
 
+async def test_reap_ends_no_lease_that_has_not_expired_now(
+    broker: Broker, raw_engine: Engine, clock: WatchedClock
+) -> None:
+    """The clock may have been set back after the duty has read it."""
+    await running(broker)
+    assert await raw_engine.reap(10, clock.now() + 60_000_000) == []
+
+
 async def test_reclaim_returns_the_jobs_of_the_claims_that_it_ended(
     broker: Broker, raw_engine: Engine
 ) -> None:

@@ -481,8 +481,9 @@ class Engine(Protocol):
     ) -> list[EndedJob]:
         """End up to ``limit`` claims whose lease had expired at ``expired_by``, or whose process is gone.
 
-        None stands for now. With 0 no lease has expired, so only claims of dead processes end. With a time,
-        the call succeeds only while renewals can be written, even if there is no claim to end.
+        None stands for now, and so does a later time: the clock may have been set back since the caller read
+        it, and renewals written. With 0 no lease has expired, so only claims of dead processes end. With a
+        time, the call succeeds only while renewals can be written, even if there is no claim to end.
         """
         ...
 

@@ -355,7 +355,7 @@ async def next_due(store: Store, now: int) -> int | None:
 async def reap(
     store: Store, now: int, limit: int, retention: RetentionByQueue, expired_by: int | None
 ) -> list[EndedJob]:
-    lapsed = await store.lapsed(limit, now if expired_by is None else expired_by)
+    lapsed = await store.lapsed(limit, now if expired_by is None else min(expired_by, now))
     quarantined, store.quarantined = store.quarantined, []  # When the storage was opened.
     return quarantined + _end_claims(store, now, lapsed, retention, LEASE_EXPIRED)
 

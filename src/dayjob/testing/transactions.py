@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -154,7 +155,7 @@ SELECT (txid_current() >> 32 << 32) | xmin::text::bigint FROM pg_class WHERE oid
 _OUTCOMES = "SELECT number, txid_status(number) FROM unnest(ARRAY{numbers}::bigint[]) AS number"
 
 
-class PostgresWatch:
+class PostgresWatch(ABC):
     """Reads the outcomes of transactions on a connection of its own, as the caller's may be closed then."""
 
     def __init__(self, raw: Any) -> None:
@@ -184,16 +185,17 @@ class PostgresWatch:
     def close(self) -> None:
         self._held = []
 
+    @abstractmethod
     def _in_transaction(self) -> bool:
-        raise NotImplementedError
+        """Return whether the caller's connection has an open transaction."""
 
+    @abstractmethod
     async def _fetch(self, sql: str) -> Rows:
         """Run a statement on the caller's connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _fetch_apart(self, sql: str) -> Rows:
         """Run a statement on another connection."""
-        raise NotImplementedError
 
 
 class PsycopgWatch(PostgresWatch):

@@ -1,6 +1,6 @@
 -- End claims whose lease has expired, or claims of dead workers: their jobs run again, or are dead without attempts left.
 -- $1 token  $2 now  $3 limit  $4 queues  $5 their retention  $6 the retention of other queues  $7 error
--- $8 dead workers, or NULL for leases that had expired at $9, or now if it is NULL.
+-- $8 dead workers, or NULL for leases that had expired at $9 and now. NULL: now.
 -- The last attempt of a job whose error is not of :CRASHES does not count: another job may have ended the worker.
 -- The jobs of dead workers are found by a walk over the running jobs in lease order: workers seldom die.
 -- Replies with each job as a JSON list: id, queue, task, old state, new state, attempts. Stores no reply if there are none.
@@ -12,7 +12,7 @@ locked AS MATERIALIZED (
         attempts >= max_attempts AND (max_attempts = 1 OR coalesce(last_error, '') IN (:CRASHES)) AS dead
     FROM dayjob.jobs
     WHERE state = 'running' AND ($8::text[] IS NULL OR worker = ANY ($8::text[]))
-        AND lease_expires_at <= (SELECT CASE WHEN $8::text[] IS NULL THEN coalesce($9::bigint, now) ELSE :LAST_TIME END FROM clock)
+        AND lease_expires_at <= (SELECT CASE WHEN $8::text[] IS NULL THEN least($9::bigint, now) ELSE :LAST_TIME END FROM clock)
     ORDER BY lease_expires_at
     LIMIT $3
     FOR UPDATE SKIP LOCKED
