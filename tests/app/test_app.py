@@ -31,6 +31,7 @@ from dayjob import (
     Worker,
 )
 from tests.support.app_runs import ajobs, arun, job, jobs, run
+from tests.support.bound import BOUND
 
 
 class Adding:
@@ -105,7 +106,7 @@ def test_with_opens_and_closes(adding: Adding) -> None:
         assert broker.is_open
     assert not broker.is_open
     for thread in set(threading.enumerate()) - before:
-        thread.join(20)
+        thread.join(BOUND)
         assert not thread.is_alive()
     adding.task.enqueue(2)
     assert len(jobs(adding.app)) == 2
@@ -152,7 +153,7 @@ def test_many_threads_use_an_app_concurrently_from_the_first_call(adding: Adding
     barrier = threading.Barrier(16)
 
     def enqueue(number: int) -> str:
-        barrier.wait(20)
+        barrier.wait(BOUND)
         return [adding.task.enqueue(number * 100 + step).id for step in range(10)][-1]
 
     with ThreadPoolExecutor(16) as pool:
@@ -178,14 +179,14 @@ def test_two_event_loops_in_two_threads_use_an_app(adding: Adding) -> None:
 
     async def enqueue(start: int) -> None:
         async with adding.app:
-            barrier.wait(20)
+            barrier.wait(BOUND)
             await asyncio.gather(*(adding.task.aenqueue(start + step) for step in range(20)))
 
     threads = [threading.Thread(target=lambda start=start: asyncio.run(enqueue(start))) for start in (0, 100)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(BOUND)
     assert len(jobs(adding.app)) == 40
 
 
@@ -269,7 +270,7 @@ def test_closing_an_app_wakes_the_threads_that_wait_on_it(
     with ThreadPoolExecutor(1) as pool:
         with adding.app:
             call = pool.submit(getattr(adding.task.enqueue(1), method))
-            assert waiting.wait(20)
+            assert waiting.wait(BOUND)
         with pytest.raises(Closed):
             call.result(20)
 
@@ -312,7 +313,11 @@ with app:
 
 def test_a_parent_and_its_forked_children_can_all_enqueue(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FORK], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", FORK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert int(done.stdout) == 1 + 3 * 11 + 10 + 1
@@ -323,7 +328,7 @@ def test_a_script_that_does_not_close_its_app_exits_without_errors(tmp_path: Pat
     script = FORK.split("def children")[0] + "keep.enqueue(1)\n"
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", script],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, timeout=BOUND,
     )  # fmt: skip
     errors = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]
     assert (done.returncode, errors) == (0, []), "asyncio's warnings about slow callbacks do not count"

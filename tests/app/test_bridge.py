@@ -15,9 +15,7 @@ import pytest
 from dayjob import App, Closed, DayjobError, InvalidState, Task
 from dayjob.runtime.bridge import Bridge
 from tests.support.app_runs import ajobs, jobs
-
-BOUND = 40.0
-"""Seconds after which a wait fails."""
+from tests.support.bound import BOUND
 
 
 def keeping(app: App) -> Task[[int], None, None]:

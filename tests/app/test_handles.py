@@ -27,6 +27,7 @@ from dayjob import (
     Worker,
 )
 from tests.support.app_runs import arun, run
+from tests.support.bound import BOUND
 
 
 @dataclass
@@ -86,7 +87,7 @@ async def test_a_waiter_gets_the_result_when_the_job_ends(app: App) -> None:
 
     async with app:
         handle = await answer.aenqueue()
-        waiting = [asyncio.create_task(handle.aresult(timeout=20)) for _ in range(3)]
+        waiting = [asyncio.create_task(handle.aresult(timeout=BOUND)) for _ in range(3)]
         in_thread = asyncio.create_task(asyncio.to_thread(handle.result, 20))
         await arun(app)
         assert await asyncio.gather(*waiting, in_thread) == [42] * 4
@@ -217,7 +218,7 @@ async def test_a_worker_in_the_same_loop_serves_a_waiter(app: App) -> None:
     async with app:
         worker = Worker(app)
         working = asyncio.create_task(worker.run())
-        assert await (await double.aenqueue(4)).aresult(timeout=20) == 8
+        assert await (await double.aenqueue(4)).aresult(timeout=BOUND) == 8
         worker.stop()
         await asyncio.wait_for(working, 20)
 

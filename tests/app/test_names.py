@@ -13,6 +13,7 @@ import pytest
 
 from dayjob import App, Broker, ConfigError, Context
 from tests.support.app_runs import run, steady_id
+from tests.support.bound import BOUND
 
 SCRIPT = """\
 from dayjob import App
@@ -45,7 +46,7 @@ asyncio.run(Worker(app).run_until_idle())
 
 def python(directory: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=directory, capture_output=True, text=True, timeout=60
+        [sys.executable, *arguments], cwd=directory, capture_output=True, text=True, timeout=BOUND
     )
     assert done.returncode == 0, done.stderr
     return done.stderr

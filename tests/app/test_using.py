@@ -17,6 +17,7 @@ import pytest
 
 from dayjob import HIGH, LOW, App, ConfigError, InvalidState, Job, JobState, Retry, Task
 from tests.support.app_runs import ajobs, job, jobs, run
+from tests.support.bound import BOUND
 
 ID = "0191e0a0-0000-7000-8000-000000000001"
 YEAR_3000 = datetime(3000, 1, 1, tzinfo=UTC)
@@ -168,7 +169,7 @@ def test_equal_calls_have_equal_keys_in_every_process(tmp_path: Path) -> None:
     created = [
         subprocess.run(
             [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONHASHSEED": seed},
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=BOUND, check=True,
         ).stdout.strip()
         for seed in ("1", "2")
     ]  # fmt: skip

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dayjob import Broker, Job
-from tests.support.staging import BOUND, Gate, Stage, turns
+from tests.support.bound import BOUND
+from tests.support.staging import Gate, Stage, turns
 
 Claim = Callable[[Broker], Awaitable[list[Job]]]
 

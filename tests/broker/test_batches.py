@@ -13,8 +13,9 @@ from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weig
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES
+from tests.support.bound import BOUND
 from tests.support.processes import pause
-from tests.support.staging import BOUND, Gate, Stage, turns
+from tests.support.staging import Gate, Stage, turns
 
 
 def with_timeout(seconds: float, config: BrokerConfig | None = None) -> Broker:

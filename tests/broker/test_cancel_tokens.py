@@ -11,7 +11,8 @@ import pytest
 from dayjob import Broker, BrokerConfig, CancelOutcome, EngineUnavailable, Job
 from dayjob.engines.base import ClaimRequest
 from dayjob.testing import ManualClock
-from tests.support.staging import BOUND, Gate, Stage, turns
+from tests.support.bound import BOUND
+from tests.support.staging import Gate, Stage, turns
 
 
 async def fired(job: Job) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Closed, EngineUnavailable
 from dayjob.testing import ManualClock
-from tests.support.staging import BOUND, Gate, Stage, turns
+from tests.support.bound import BOUND
+from tests.support.staging import Gate, Stage, turns
 
 QUIET = BrokerConfig(duties=False)
 

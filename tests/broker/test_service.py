@@ -13,6 +13,7 @@ from dayjob.duties import Service
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 from tests.support.staging import Gate, ObservedClock, turns
 
 
@@ -65,16 +66,16 @@ async def test_a_service_started_twice_runs_its_duty_once(
 
 async def test_a_service_is_stopped_in_the_turn_in_which_its_wait_times_out(signals: Signals) -> None:
     """The timeout cancels the task for a moment, too. That must not hide the stop."""
-    duty = Scripted(0.05)
+    duty = Scripted(1)
     service = Service(duty, signals, SYSTEM)
     service.start()
     await turns()
     loop = asyncio.get_running_loop()
     resumed = loop.create_future()
-    loop.call_later(0.04, resumed.set_result, None)
-    block(0.1)  # Both times are over: this task is resumed first, then the timeout cancels the service.
+    loop.call_later(0.1, resumed.set_result, None)
+    block(1.1)  # Both times are over: this task is resumed first, then the timeout cancels the service.
     await resumed
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await service.stop()
     assert duty.runs == 1
 

@@ -9,7 +9,8 @@ import pytest
 from dayjob import Broker, EngineUnavailable, Job, JobState
 from dayjob.engines.base import WaitingClaim
 from dayjob.testing import ManualClock
-from tests.support.staging import BOUND, Gate, Stage, turns
+from tests.support.bound import BOUND
+from tests.support.staging import Gate, Stage, turns
 
 
 async def waiting(broker: Broker, *queues: str, limit: int = 1) -> asyncio.Task[list[Job]]:

@@ -14,9 +14,7 @@ from typing import TypeVar
 
 from dayjob import Broker, BrokerConfig
 from dayjob.runtime.clock import SYSTEM, block
-
-BOUND = 40.0
-"""Seconds after which a wait fails."""
+from tests.support.bound import BOUND
 
 Answer = TypeVar("Answer")
 

@@ -24,8 +24,8 @@ from dayjob.cli.demo.tasks import EMAIL, POISON, QUEUES, REMINDER, make_app
 from dayjob.model.job import Failure, id_text
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.ids import new_key
+from tests.support.bound import BOUND
 
-BOUND = 60.0
 APP = make_app("memory://")
 
 

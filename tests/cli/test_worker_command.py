@@ -29,7 +29,8 @@ from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.restart_watcher import SourceFiles
 from dayjob.runtime.process import rss
 from dayjob.worker.job_log import SHORT_ID
-from tests.cli.processes import BOUND, Command, Start, eventually, is_gone, starting, with_broker
+from tests.cli.processes import Command, Start, eventually, is_gone, starting, with_broker
+from tests.support.bound import BOUND
 
 JOBS = """
     import asyncio, os

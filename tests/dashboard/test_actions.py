@@ -13,6 +13,7 @@ from dayjob import Broker, EngineUnavailable, Job, JobState, Recurring
 from dayjob.dashboard import bulk
 from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, make_running, rows
+from tests.support.bound import BOUND
 
 
 async def fetch(broker: Broker, id: str) -> Job:
@@ -149,7 +150,7 @@ async def test_a_long_bulk_operation_continues_after_the_response_and_shows_its_
     assert "Purge dead jobs of queue a: 1 jobs" in text
     assert len(rows(text)) == 3
     proceed.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while "In progress" in await browser.text("/dead"):
             await SYSTEM.wait(asyncio.Event(), 0.01)
     assert await broker.dead_jobs() == []

@@ -17,8 +17,7 @@ from dayjob.dashboard.events import Feeds
 from dayjob.engines.base import Progress
 from dayjob.testing import ManualClock
 from tests.dashboard.browsing import Browser, make_running
-
-BOUND = 20.0
+from tests.support.bound import BOUND
 
 
 class Stream:

@@ -24,6 +24,7 @@ from dayjob.dashboard.server import bind, binds_loopback
 from dayjob.errors import ConfigError
 from tests.cli.processes import Command, Start, eventually, starting, with_broker
 from tests.dashboard.browsing import TOKEN, make_dead
+from tests.support.bound import BOUND
 
 ADDRESS = re.compile(r"is on http://127\.0\.0\.1:(\d+)/")
 
@@ -37,7 +38,7 @@ class HttpClient:
     def __call__(
         self, path: str, method: str = "GET", body: str | None = None, **headers: str
     ) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         try:
             connection.request(
                 method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
@@ -104,7 +105,7 @@ def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) 
 def test_a_shutdown_does_not_wait_for_live_streams(start: Start, url: str) -> None:
     with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(url, "--port", "0", command="dashboard")
-    with socket.create_connection(("127.0.0.1", port_of(command)), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", port_of(command)), timeout=BOUND) as connection:
         connection.sendall(b"GET /events/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         received = b""
         while b"total-pending" not in received:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bound import BOUND
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
     "quickstart", "tasks", "patterns", "worker", "recurring", "broker", "broker-quickstart", "engines",
@@ -35,7 +37,11 @@ def test_the_example_runs(heading: str, program: str, tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     file.write_text(program)
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", str(file)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
     )
     unexpected = [line for line in done.stderr.splitlines() if not line.startswith("Job ")]
     assert (done.returncode, unexpected) == (0, []), heading  # A worker logs the jobs that fail.

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from dayjob import Worker
+from tests.support.bound import BOUND
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 
@@ -25,7 +26,7 @@ async def test_the_example_streams_a_job_to_its_end(tmp_path: Path, monkeypatch:
     async with example["jobs"] as jobs, httpx.AsyncClient(transport=transport, base_url="http://shop") as web:
         id = (await web.post("/exports")).json()["id"]
         async with Worker(jobs):
-            answer = await web.get(f"/exports/{id}/events", timeout=60)
+            answer = await web.get(f"/exports/{id}/events", timeout=BOUND)
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(event.removeprefix("data: ")) for event in answer.text.strip().split("\n\n")]
     assert events[-1] == {"state": "done", "done": 1.0, "message": "row 3"}

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Job
+from tests.support.bound import BOUND
 from tests.support.servers import postgres, redis
 from tests.support.servers.slow_link import SlowLink
 from tests.support.workers import until, with_timeout, working
@@ -23,7 +24,6 @@ LINK = 8_000_000
 TIMEOUT = 6
 JOBS = 60
 SIZE = 1_000_000
-BOUND = 60.0
 QUIET = BrokerConfig(duties=False)
 
 

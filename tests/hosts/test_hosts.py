@@ -16,8 +16,9 @@ import pytest
 
 from dayjob import Broker, Job, JobState, Worker
 from dayjob.runtime.clock import SYSTEM
-from tests.cli.processes import BOUND, ROOT, Command, eventually, with_broker
+from tests.cli.processes import ROOT, Command, eventually, with_broker
 from tests.hosts.jobs import Jobs
+from tests.support.bound import BOUND
 
 pytestmark = pytest.mark.slow
 

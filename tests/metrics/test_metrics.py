@@ -24,7 +24,8 @@ from dayjob.metrics import meter as meters
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from dayjob.worker import worker as workers
-from tests.support.workers import BOUND, until, working
+from tests.support.bound import BOUND
+from tests.support.workers import until, working
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -159,7 +160,7 @@ def serving(url: str, alive: Callable[[], str | None] = lambda: None) -> Iterato
 
 def fetch(address: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=BOUND) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

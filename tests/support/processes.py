@@ -19,12 +19,11 @@ from signal import SIGKILL, SIGSTOP
 from typing import Any, TypeVar
 
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 
 Role = Callable[..., Awaitable[None]]
 T = TypeVar("T")
 
-BOUND = 90.0
-"""Seconds after which a wait fails."""
 
 ROOT = Path(__file__).parents[2]
 """The folder to import ``tests`` from."""

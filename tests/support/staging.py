@@ -9,9 +9,7 @@ from typing import Any
 
 from dayjob import Broker
 from dayjob.runtime.clock import Clock
-
-BOUND = 20.0
-"""Real seconds after which an expected event counts as missing."""
+from tests.support.bound import BOUND
 
 
 class Gate:

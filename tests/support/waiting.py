@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 
 T = TypeVar("T")
 
-BOUND = 20.0
-"""Real seconds after which a wait fails."""
 
 LONG = 1000.0
 """A timeout on the injected clock, which passes only if a test advances that far."""

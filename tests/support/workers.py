@@ -11,11 +11,10 @@ from typing import Any, Protocol, TypeVar
 from dayjob import App, Broker, Context, Job, Retention, Retry, Worker
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 
 T = TypeVar("T")
 
-BOUND = 20.0
-"""Real seconds after which a wait fails."""
 
 DAY = timedelta(days=1)
 KEEP_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
@@ -98,7 +97,7 @@ def first_run_waits(app: App, kind: str) -> list[Context]:
         @app.task(name="work", retry=Retry.fixed(attempts=5, delay=0))
         def work_in_thread(ctx: Context) -> str:
             if is_first(ctx):
-                ctx.cancelled.wait_in_thread(20)
+                ctx.cancelled.wait_in_thread(BOUND)
             return f"epoch {ctx.epoch}"
 
     return contexts

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bound import BOUND
+
 PROGRAM = """
 import unittest
 
@@ -97,7 +99,7 @@ unittest.main()
 def test_tasks_share_the_transactions_of_django_test_cases(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND, check=False
     )
     assert "Ran 3 tests" in done.stderr, done.stderr
     assert done.stderr.rstrip().endswith("OK"), done.stderr

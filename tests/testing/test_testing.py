@@ -22,6 +22,7 @@ from dayjob.testing import (
     enqueued,
     sandbox,
 )
+from tests.support.bound import BOUND
 
 pytest_plugins = ["pytester"]
 
@@ -285,7 +286,7 @@ def test_a_timeout_in_the_calling_thread_ends_the_run_and_the_next_job_runs_afte
 
     @own.task(timeout=0.05, max_attempts=1)
     def slow(ctx: Context) -> None:
-        ran.append(str(ctx.cancelled.wait_in_thread(20) and ctx.cancelled.reason))
+        ran.append(str(ctx.cancelled.wait_in_thread(BOUND) and ctx.cancelled.reason))
 
     @own.task
     def quick() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bound import BOUND
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 RIGHT, WRONG = HERE / "right_calls.py", HERE / "wrong_calls.py"
@@ -20,7 +22,7 @@ Errors = dict[str, dict[int, str]]
 
 def output(directory: Path, *command: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True, timeout=90
+        [sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True, timeout=BOUND
     )
     assert done.stdout, done.stderr
     return done.stdout

@@ -22,6 +22,7 @@ from dayjob.model.job import id_key, id_text, known_key
 from dayjob.runtime import entropy, ids
 from dayjob.runtime.ids import IdSource, new_key
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 
 TAIL_END = 1 << 74
 
@@ -74,7 +75,7 @@ def in_threads(make: Callable[[], bytes], threads: int, each: int) -> list[list[
     start = Barrier(threads)
 
     def make_each() -> list[bytes]:
-        start.wait(30)
+        start.wait(BOUND)
         return [make() for _ in range(each)]
 
     with ThreadPoolExecutor(threads) as pool:

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from tests.support.bound import BOUND
+
 LIMIT = 60_000
 RUNS = 60
 DRIVERS = {"sqlite3", "asyncpg", "psycopg", "redis", "slatedb"}
@@ -17,7 +19,7 @@ def imports() -> dict[str, int]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import dayjob"],
-        capture_output=True, text=True, check=True, timeout=60, env=environment,
+        capture_output=True, text=True, check=True, timeout=BOUND, env=environment,
     )  # fmt: skip
     rows = [line.removeprefix("import time:").split("|") for line in ran.stderr.splitlines()]
     times = {name.strip(): microseconds.strip() for microseconds, _, name in rows}

@@ -13,6 +13,7 @@ from dayjob.engines import registry
 from dayjob.engines.registry import Entry, create_engine, parse
 from dayjob.errors import ConfigError
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 
 KNOWN = ["az://", "file://", "gs://", "memory://", "s3://", "sqlite://"]
 
@@ -151,7 +152,7 @@ create_engine("sqlite:///never-opened.db", SYSTEM)
 assert "dayjob.engines.sqlite" in loaded(), loaded()
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=False
     )
     assert ran.returncode == 0, ran.stderr
 

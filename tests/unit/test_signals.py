@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+from tests.support.bound import BOUND
 
 EMAIL, IMAGES = queue_topic("email"), queue_topic("images")
 
@@ -124,7 +125,7 @@ async def test_a_waiting_task_is_woken_when_its_topic_is_published() -> None:
             listening.set()
             await event.wait()
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
         tasks.create_task(wait())
         await listening.wait()
         signals.publish([EMAIL])

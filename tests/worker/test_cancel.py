@@ -9,6 +9,7 @@ import pytest
 
 from dayjob import App, Broker, CancelOutcome, Context, JobCancelled, JobState, Retry, Snooze
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 from tests.support.staging import Gate, Stage
 from tests.support.workers import record, run_until_idle, until, with_timeout, working
 
@@ -38,7 +39,7 @@ async def test_a_running_handler_receives_a_cancel_from_another_broker(
         def work_in_thread(ctx: Context) -> None:
             started.append(ctx.job.id)
             assert not ctx.cancelled
-            assert ctx.cancelled.wait_in_thread(20)
+            assert ctx.cancelled.wait_in_thread(BOUND)
             assert ctx.cancelled.reason == "cancel"
             received.append(SYSTEM.elapsed())
             raise JobCancelled
@@ -71,7 +72,7 @@ async def test_an_interruptible_coroutine_is_cancelled(app: App, outside: Broker
         handle = await work.aenqueue()
         await with_timeout(started.wait())
         await outside.cancel(handle.id)
-        await with_timeout(handle.await_end(), 2)
+        await with_timeout(handle.await_end(), 10)
     assert seen == ["cancel"]
     assert await handle.astatus() is JobState.CANCELLED
 
@@ -84,7 +85,7 @@ async def test_an_interrupting_cancel_signals_a_thread_and_does_not_abandon_it(
     @app.task(cancel="interrupt")
     def work(ctx: Context) -> str:
         started.append(True)
-        ctx.cancelled.wait_in_thread(20)
+        ctx.cancelled.wait_in_thread(BOUND)
         return "finished anyway"
 
     async with working(app):
@@ -118,7 +119,7 @@ async def test_a_cancel_between_the_claim_and_the_start_is_not_lost(
 
     @app.task(cancel=on_cancel)
     async def work(ctx: Context) -> None:
-        await with_timeout(ctx.cancelled.wait(), 2)
+        await with_timeout(ctx.cancelled.wait(), 10)
         reasons.append(ctx.cancelled.reason)
         raise JobCancelled
 
@@ -129,7 +130,7 @@ async def test_a_cancel_between_the_claim_and_the_start_is_not_lost(
         await claims.after.reached()
         assert await outside.cancel(handle.id) is CancelOutcome.REQUESTED
         claims.after.open()
-        await with_timeout(handle.await_end(), 5)
+        await with_timeout(handle.await_end())
     assert reasons == (["cancel"] if on_cancel == "signal" else [])
     assert await handle.astatus() is JobState.CANCELLED
 

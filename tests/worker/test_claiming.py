@@ -185,7 +185,7 @@ async def test_an_idle_worker_is_woken_by_a_new_job_and_does_not_poll(app: App) 
             await work.aenqueue()
             await with_timeout(started.wait())
             delays.append(SYSTEM.elapsed() - asked)
-        assert sorted(delays)[5] < 0.1
+        assert sorted(delays)[2] < 0.25, sorted(delays)
 
 
 async def test_a_job_from_another_broker_starts_promptly(app: App, outside: Broker) -> None:
@@ -198,7 +198,7 @@ async def test_a_job_from_another_broker_starts_promptly(app: App, outside: Brok
     async with working(app):
         await pause(0.1)
         await outside.enqueue_job(work.bind().new_job())
-        await with_timeout(started.wait(), 2)
+        await with_timeout(started.wait(), 10)
 
 
 async def test_all_queues_are_served_including_later_ones(app: App, outside: Broker) -> None:

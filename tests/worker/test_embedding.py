@@ -15,6 +15,7 @@ import pytest
 
 from dayjob import App, Broker, Context, JobState, Retry, Worker
 from dayjob.runtime.clock import block
+from tests.support.bound import BOUND
 from tests.support.workers import MakeApp, record, until, with_timeout
 
 
@@ -345,7 +346,7 @@ async def test_a_helper_process_that_a_job_forks_and_terminates_does_not_stop_th
     running = asyncio.create_task(worker.run(signals=True))
     for _ in range(5):
         handle = await terminate_helper.aenqueue()
-        assert await handle.aresult(timeout=20) == -signal.SIGTERM
+        assert await handle.aresult(timeout=BOUND) == -signal.SIGTERM
     assert worker.ready
     worker.stop()
     await with_timeout(running)

@@ -23,6 +23,7 @@ from dayjob import (
 )
 from dayjob.events import Event, Events
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 from tests.support.workers import MakeApp, OpenBroker, record, run_until_idle, until, with_timeout, working
 
 
@@ -174,7 +175,7 @@ async def test_observers_that_block_or_are_slow_delay_neither_jobs_nor_other_obs
 
     @app.on("job.*")
     def block(event: Event) -> None:
-        assert gate.wait(20)
+        assert gate.wait(BOUND)
         blocked.append(event.name)
 
     @app.on("job.*")
@@ -191,7 +192,7 @@ async def test_observers_that_block_or_are_slow_delay_neither_jobs_nor_other_obs
     async with working(app):
         handles = await work.aenqueue_many([()] * 20)
         for handle in handles:
-            await with_timeout(handle.await_end(), 5)
+            await with_timeout(handle.await_end())
         await until(lambda: len(quick) == 20)
         assert blocked == slow == []
         gate.set()
@@ -207,7 +208,7 @@ async def test_an_observer_that_never_ends_does_not_delay_the_exit(
 
     @app.on("worker.started")
     def never_ends(event: Event) -> None:
-        gate.wait(20)
+        gate.wait(BOUND)
 
     began = SYSTEM.elapsed()
     await run_until_idle(app)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, JobState
+from dayjob.cli.worker.process import SWITCH_INTERVAL
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 from tests.support.workers import (
-    BOUND,
     KEEP_ALL,
     MakeApp,
     OpenBroker,
@@ -191,12 +193,12 @@ async def test_a_claim_lost_before_its_run_started_is_not_run(
 
     await work.aenqueue()
     handle = await last.aenqueue()
-    async with working(app, queues=("default", "behind"), threads=1, lease=1):
+    async with working(app, queues=("default", "behind"), threads=1, lease=1) as worker:
         await until(started.is_set)
         await until(lambda: _running(outside, handle.id))
         job = (await outside.jobs(queue="behind"))[0]
         await outside.dead_letter(job, "taken away")
-        await pause(1.0)
+        await until(lambda: worker._runs[job.key].lost)
         finish.set()
         await until(lambda: _done(outside, 1))
     assert late == []
@@ -234,12 +236,22 @@ async def test_a_renewal_reports_a_cancel_request(
     assert await handle.astatus() is JobState.CANCELLED
 
 
+@pytest.fixture
+def short_switch_interval() -> Iterator[None]:
+    """Threads take turns as often as in ``dayjob worker``."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_switch_interval")
 async def test_heartbeats_continue_while_cpu_bound_handlers_use_all_threads(
     make_app: MakeApp, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dayjob.worker.registration.ALONE_INTERVAL", 0.3)
-    app = make_app(config=BrokerConfig(dead_after=1, retention=KEEP_ALL))
+    app = make_app(config=BrokerConfig(dead_after=3, retention=KEEP_ALL))
     finish = threading.Event()
     running: set[int] = set()
 
@@ -250,10 +262,10 @@ async def test_heartbeats_continue_while_cpu_bound_handlers_use_all_threads(
         while not finish.is_set() and SYSTEM.elapsed() < deadline:
             sum(range(1000))
 
-    await burn.aenqueue_many([(number,) for number in range(20)])
-    async with working(app, threads=10) as worker:
+    await burn.aenqueue_many([(number,) for number in range(8)])
+    async with working(app, threads=4) as worker:
         try:
-            await until(lambda: len(running) == 10)
+            await until(lambda: len(running) == 4)
             seen: set[tuple[str, int]] = set()
 
             async def three_more_heartbeats() -> bool:
@@ -261,7 +273,7 @@ async def test_heartbeats_continue_while_cpu_bound_handlers_use_all_threads(
                 return len(seen) > 3
 
             await until(three_more_heartbeats)
-            assert len(running) == 10
+            assert len(running) == 4
             assert {id for id, _ in seen} == {worker.id}, "it was not declared dead"
         finally:
             finish.set()

@@ -11,6 +11,7 @@ from threading import Lock
 import pytest
 
 from dayjob import App, Broker, JobState, Worker
+from tests.support.bound import BOUND
 from tests.support.workers import MakeApp, record, run_until_idle, until, with_timeout, working
 
 MAX_WAIT = "dayjob.worker.worker.MAX_WAIT"
@@ -29,7 +30,7 @@ class Gate:
         with self._lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
-        self.open.wait(20)
+        self.open.wait(BOUND)
         with self._lock:
             self.inside -= 1
 

@@ -11,6 +11,7 @@ from dayjob import App, Broker, Context, EngineUnavailable, JobState, Retry
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.progress import ProgressReports
+from tests.support.bound import BOUND
 from tests.support.staging import Gate, Stage
 from tests.support.workers import pause, record, run_until_idle, until, with_timeout, working
 
@@ -95,7 +96,7 @@ async def test_progress_is_readable_from_outside_while_the_job_runs(
         @app.task(name="work")
         def work_in_thread(ctx: Context) -> None:
             ctx.progress(0.4, "resizing")
-            ctx.shutting_down.wait_in_thread(20)
+            ctx.shutting_down.wait_in_thread(BOUND)
 
     async with working(app):
         handle: Any = await app.tasks["work"].aenqueue()
@@ -168,7 +169,7 @@ async def test_late_progress_of_an_abandoned_thread_is_ignored(app: App, outside
 
     @app.task(timeout=0.05, max_attempts=1)
     def work(ctx: Context) -> None:
-        ctx.cancelled.wait_in_thread(20)
+        ctx.cancelled.wait_in_thread(BOUND)
         block(0.3)
         ctx.progress(0.9)
         late.append(ctx)

@@ -15,7 +15,8 @@ from dayjob.model.lifecycle import Transition
 from dayjob.runtime.ids import new_key
 from dayjob.testing import ManualClock
 from dayjob.worker.settler import Batch, Settler
-from tests.support.staging import BOUND, Gate, turns
+from tests.support.bound import BOUND
+from tests.support.staging import Gate, turns
 
 
 class FakeRun:

@@ -12,6 +12,7 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, Context, InvalidState, JobState, Retry, Worker
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 from tests.support.engines import ENGINES, EngineUnderTest
 from tests.support.workers import MakeApp, pause, record, run_until_idle, until, with_timeout, working
 
@@ -118,7 +119,7 @@ async def test_a_worker_is_stopped_from_another_thread(app: App) -> None:
     await until(lambda: started)
     thread = Thread(target=worker.stop)
     thread.start()
-    await with_timeout(running, 5)
+    await with_timeout(running)
     thread.join()
 
 
@@ -159,7 +160,7 @@ async def test_a_signal_stops_every_worker_of_the_process_also_after_one_has_sto
     workers[2].stop()
     await with_timeout(running[2])
     os.kill(os.getpid(), signal.SIGTERM)
-    await with_timeout(asyncio.gather(*running), 5)
+    await with_timeout(asyncio.gather(*running))
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -226,9 +227,9 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
         @app.task(name="long")
         def in_thread(ctx: Context) -> None:
             started.append(True)
-            ctx.shutting_down.wait_in_thread(20)
+            ctx.shutting_down.wait_in_thread(BOUND)
             signalled_at.append(SYSTEM.elapsed())
-            ctx.cancelled.wait_in_thread(20)
+            ctx.cancelled.wait_in_thread(BOUND)
             reasons.append(ctx.cancelled.reason)
 
     else:
@@ -249,14 +250,14 @@ async def test_long_jobs_are_signalled_at_once_and_released_after_the_timeout(
     lost: list[str] = []
     app.on("job.lost")(lambda event: lost.append(event.id))
     handle = await app.tasks["long"].aenqueue()
-    worker = Worker(app, shutdown_timeout=0.3)
+    worker = Worker(app, shutdown_timeout=1)
     running = asyncio.create_task(worker.run())
     await until(lambda: started)
     stopped = SYSTEM.elapsed()
     worker.stop()
-    await with_timeout(running, 6)
-    assert signalled_at[0] - stopped < 0.25
-    assert SYSTEM.elapsed() - stopped >= 0.3
+    await with_timeout(running)
+    assert signalled_at[0] - stopped < 0.9
+    assert SYSTEM.elapsed() - stopped >= 1
     await until(lambda: reasons == ["shutdown"])
     gate.set()
     await pause(0.02)
@@ -281,7 +282,7 @@ async def test_stop_now_releases_running_jobs_at_once(app: App, outside: Broker)
     await pause(0.05)
     assert not running.done()
     worker.stop_now()
-    await with_timeout(running, 5)
+    await with_timeout(running)
     job = await record(outside, handle.id)
     assert (job.state, job.attempts) == (JobState.PENDING, 0)
 

@@ -8,8 +8,9 @@ import pytest
 
 from dayjob import App, Broker, Context, EngineUnavailable, JobState, Snooze
 from dayjob.worker import worker
+from tests.support.bound import BOUND
 from tests.support.staging import Stage
-from tests.support.workers import BOUND, pause, record, run_until_idle, until, working
+from tests.support.workers import pause, record, run_until_idle, until, working
 
 
 async def crash(broker: Broker, jobs: int) -> None:

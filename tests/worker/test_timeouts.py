@@ -11,6 +11,7 @@ from dayjob import (
     Context,
     JobState,
 )
+from tests.support.bound import BOUND
 from tests.support.workers import record, run_until_idle, until, with_timeout, working
 
 
@@ -78,7 +79,7 @@ async def test_a_thread_past_its_timeout_is_abandoned_and_replaced(app: App, out
     def stuck(ctx: Context) -> str:
         ctx.cancelled.wait_in_thread(10)
         reasons.append(ctx.cancelled.reason)
-        gate.wait(20)
+        gate.wait(BOUND)
         ended.append(True)
         return "late"
 

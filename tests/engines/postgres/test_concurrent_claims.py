@@ -18,6 +18,7 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import id_text
 from dayjob.runtime import ids
+from tests.support.bound import BOUND
 from tests.support.servers.postgres import server_url, with_options
 from tests.support.servers.private_postgres import private_server
 from tests.support.workers import with_timeout
@@ -58,7 +59,7 @@ async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
                 ["q"], [END[0]], [END[1]],
             )
         )  # fmt: skip
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while not await gate.fetchval(WAITING, claimer.get_server_pid()):
                 pass
         await meanwhile()
@@ -79,7 +80,7 @@ async def test_a_job_is_settled_while_a_concurrent_claim_is_open(broker: Broker,
     assert await late(claim_two, False) == [third]
     assert [job.id for job in taken] == [first, second]
     for job in taken:
-        await with_timeout(broker.ack(job), 5)
+        await with_timeout(broker.ack(job))
 
 
 @pytest.mark.parametrize("thorough", [False, True])
@@ -134,7 +135,7 @@ async def test_shared_locks_hide_a_job_until_the_next_thorough_claim(
         monkeypatch.setattr(claim_module, "THOROUGH", 0.1)
         other = await stack.enter_async_context(Broker(with_options(server.url, poll="1000"), config=QUIET))
         assert await other.claim("another") == []  # Its first claim is thorough.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while len(found) < len(jobs):
                 found += [job.id for job in await other.claim("q", limit=len(jobs))]
         assert sorted(found) == jobs

@@ -27,6 +27,7 @@ from dayjob.model.job import id_text
 from dayjob.runtime.signals import documents_topic
 from tests.engines.postgres.verbs import use_every_verb
 from tests.support.arrange import KEEP_ALL, claim_one, record, running
+from tests.support.bound import BOUND
 from tests.support.observe import check_counters
 from tests.support.servers.postgres import schema_url, server_url, with_options
 from tests.support.servers.transaction_pooler import Pooler, pooler
@@ -151,8 +152,8 @@ async def test_a_worker_runs_jobs(url: str) -> None:
         async with working(app, concurrency=20):
             await until(lambda: runs.total() >= 100)
             late = await work.aenqueue(100)
-            assert await late.aresult(timeout=20) == 100
-            assert await handles[99].aresult(timeout=20) == 99
+            assert await late.aresult(timeout=BOUND) == 100
+            assert await handles[99].aresult(timeout=BOUND) == 99
         await app.broker.promote()
         assert runs[100] == 1
 

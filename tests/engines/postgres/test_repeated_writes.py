@@ -252,11 +252,12 @@ async def test_promotion_and_expiry(broker: Broker, engine: Engine, monkeypatch:
     assert (stats.pending, stats.scheduled, stats.cancelled) == (3, 1, 2)
 
 
-async def test_ended_claims(broker: Broker, engine: Engine) -> None:
+async def test_ended_claims(broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         await broker.enqueue("q")
     await broker.claim("q", limit=4, worker="w")
     later = SYSTEM.now() + HOUR
+    monkeypatch.setattr(engine, "_now", lambda: later)
     reap = Write(lambda token: engine.reap(1, later, token))
     reclaim = Write(lambda token: engine.reclaim(["w"], 1, token=token))
     for write in (reap, reclaim):

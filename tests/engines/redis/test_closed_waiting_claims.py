@@ -23,6 +23,7 @@ from tests.engines.redis.waiting_claims import (
     until_received,
     waiting_claim,
 )
+from tests.support.bound import BOUND
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
 from tests.support.waiting import with_timeout
@@ -34,11 +35,11 @@ async def test_waiting_claims_of_an_ended_process_are_skipped_and_removed(
 ) -> None:
     async with Broker(proxy.url("dayjob", "&timeout=1"), config=QUIET) as broker:
         waits = [await waiting_claim(broker) for _ in range(3)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while sizes(server, "waiting_claims") != [3]:
                 await pause(0.01)
         await proxy.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             with client(server.url) as connection:
                 while connection.client_list("pubsub"):
                     await pause(0.01)
@@ -84,7 +85,7 @@ async def test_a_waiting_claim_is_registered_once_however_often_it_polls(
     for _ in range(3):
         before = script_calls(server)
         engine_of(broker).signals.publish_all()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while script_calls(server) == before or "q" not in broker._session.waiting_claims.by_queue:
                 await pause(0.01)
         assert sizes(server, "waiting_claims") == [1]
@@ -196,12 +197,12 @@ async def test_a_job_handed_off_to_a_former_worker_id_runs_under_the_new_one(
         ran.append((ctx.attempt, ctx.job.worker))
 
     async with working(app, queues=("q",)) as worker:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while sizes(server, "waiting_claims") != [1]:
                 await pause(0.01)
         worker._fetcher.worker = "anew"
         await other.enqueue("q", encode({}), task="work")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while not ran:
                 await pause(0.01)
     assert ran == [(1, "anew")]

@@ -21,6 +21,7 @@ from tests.engines.redis.waiting_claims import (
     until_received,
     waiting_claim,
 )
+from tests.support.bound import BOUND
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
 from tests.support.waiting import with_timeout
@@ -78,7 +79,7 @@ async def test_the_acknowledgment_is_sent_before_the_job_can_block_the_loop(
     waiting = await waiting_claim(broker)
     await other.enqueue("q")
     await with_timeout(waiting)
-    deadline = SYSTEM.elapsed() + 20
+    deadline = SYSTEM.elapsed() + BOUND
     while sizes(server, "handoffs") != [0]:  # No other coroutine runs meanwhile.
         assert SYSTEM.elapsed() < deadline
         block(0.01)
@@ -214,7 +215,7 @@ async def test_jobs_are_handed_off_after_a_restart_and_a_script_flush(
     waiting = await waiting_claim(broker)
     await asyncio.to_thread(server.restart)
     await with_timeout(other.stats("q"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         with client(server.url) as connection:
             while not connection.client_list("pubsub"):
                 await pause(0.01)
@@ -262,12 +263,12 @@ async def test_a_client_gets_handoffs_again_after_a_sign_of_life(
         await until_acknowledged(server)
     else:
         waits.append(await waiting_claim(broker, limit=1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while sizes(server, "handoff_clients") != [0]:
                 await pause(0.01)
     assert sizes(server, "handoff_clients") == [0]
     await other.enqueue("q", b"2")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while len(late) < 2:
             await pause(0.01)
     await asyncio.gather(*(cancel(wait) for wait in waits))

@@ -9,6 +9,7 @@ import pytest
 from dayjob import Broker, ConfigError, EngineUnavailable, Job, NewJob, Settlement
 from tests.engines.redis.conftest import QUIET, SHORT
 from tests.support.arrange import claim_one
+from tests.support.bound import BOUND
 from tests.support.observe import everything
 from tests.support.servers.proxy import Proxy, proxied
 from tests.support.servers.redis import Server, client, running_server
@@ -203,7 +204,7 @@ async def test_a_cluster_holds_all_keys_in_one_slot() -> None:
     async with running_server(port="0", cluster_enabled="yes") as server:
         with client(server.url) as connection:
             connection.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(BOUND):
                 while b"cluster_state:ok" not in connection.execute_command("CLUSTER", "INFO"):
                     await pause(0.05)
         async with Broker(server.url, config=QUIET) as broker:

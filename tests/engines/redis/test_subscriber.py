@@ -8,6 +8,7 @@ from dayjob import Broker, NewJob
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.test_outages import waiting_claim
 from tests.support.arrange import claim_one
+from tests.support.bound import BOUND
 from tests.support.servers.redis import Server, client
 from tests.support.waiting import with_timeout
 from tests.support.workers import pause
@@ -71,6 +72,6 @@ async def test_closing_ends_the_subscription(server: Server) -> None:
     await broker.claim("q")
     await broker.close()
     with client(server.url) as connection:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while any(entry["name"] == "dayjob" for entry in connection.client_list()):
                 await pause(0.01)

@@ -9,6 +9,7 @@ from dayjob import Broker, Job
 from dayjob.engines.redis.engine import RedisEngine
 from dayjob.model.durations import to_datetime
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 from tests.support.servers.redis import Server, client
 from tests.support.workers import pause
 
@@ -70,19 +71,19 @@ def sizes(server: Server, *names: str) -> list[int]:
 
 
 async def until_acknowledged(server: Server) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while sizes(server, "handoffs") != [0]:
             await pause(0.01)
 
 
 async def until_received(messages: list[bytes]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while not messages:
             await pause(0.01)
 
 
 async def until_pending(broker: Broker) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while (await broker.stats("q")).pending == 0:
             await pause(0.01)
 

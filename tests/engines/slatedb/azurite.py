@@ -12,6 +12,8 @@ from hmac import digest
 from http.client import HTTPConnection
 from threading import Thread
 
+from tests.support.bound import BOUND
+
 COMMAND = "DAYJOB_TEST_AZURITE"
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -59,7 +61,7 @@ class Azurite:
             f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
         )
         signature = b64encode(digest(b64decode(KEY), signed.encode(), sha256)).decode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         connection.request(
             "PUT", f"/{ACCOUNT}/{name}?restype=container",
             headers={
@@ -72,7 +74,7 @@ class Azurite:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
-        self._log.join(30)
+        self._process.wait(BOUND)
+        self._log.join(BOUND)
         assert self._process.stdout is not None
         self._process.stdout.close()

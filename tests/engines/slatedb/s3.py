@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "testing",
@@ -46,13 +47,13 @@ class Server:
         self.port = int(self._process.stdout.readline())
 
     def make_bucket(self, name: str = BUCKET) -> None:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         connection.request("PUT", f"/{name}")
         assert connection.getresponse().status == 200
         connection.close()
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=BOUND)
 
 
 class Proxy:

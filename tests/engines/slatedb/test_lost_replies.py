@@ -24,6 +24,7 @@ from dayjob.model.lifecycle import Transition
 from dayjob.runtime.signals import documents_topic, queue_topic
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
+from tests.support.bound import BOUND
 
 WRITE = DocumentWrite("k", "a", None, b"1")
 REQUEST = ClaimRequest((("q", 60_000_000),), 1, None)
@@ -78,7 +79,7 @@ async def test_a_repeated_write_gets_the_stored_reply_and_changes_nothing(
         assert not await engine.compare_and_set([WRITE], [job], token=token(slot=1)), "another token"
         for _ in range(2):
             assert await engine.compare_and_set([WRITE], [job], announce=True, token=again(token()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await listener.wait()
     assert await values_of(engine) == {"a": b"1"}
     assert (await slow.stats("q")).pending == 1
@@ -148,7 +149,7 @@ async def test_a_lost_insert_and_claim_keeps_the_jobs_and_releases_the_claims(
         enqueued, claimed = await engine.insert_and_claim([job], [REQUEST], token=again(token()))
         assert ([reply.created for reply in enqueued], claimed) == ([True], [[]])
         assert await slow.stats("q") == QueueStats(pending=1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await listener.wait()
     [(found,)] = await engine.claim([REQUEST])
     assert (found.key, found.attempts) == (job.key, 1)

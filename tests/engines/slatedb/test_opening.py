@@ -18,6 +18,7 @@ from dayjob.model.job import id_key
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import damage_job, open_thread
 from tests.support.arrange import KEEP_ALL, quiet
+from tests.support.bound import BOUND
 from tests.support.observe import check_counters, ids
 
 Rewrite = Callable[[StoreThread], None]
@@ -183,7 +184,7 @@ async def test_a_failed_thread_is_replaced(url: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(thread._store, "take_topics", fail)
     monkeypatch.setattr(thread, "_shut", shut_slowly)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(BOUND):
         first = asyncio.ensure_future(broker.enqueue("q"))
         await asyncio.to_thread(stopping.wait, 20)
         second = asyncio.ensure_future(broker.kv_get(b"k"))

@@ -35,6 +35,7 @@ from tests.engines.slatedb.roles import (
     try_to_open,
     wait_for_a_job,
 )
+from tests.support.bound import BOUND
 from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow
@@ -199,7 +200,7 @@ async def test_a_wait_through_a_reader_ends_with_the_job(url: str, keep: bool) -
             await pause(0.3)
             assert not any(each.done() for each in waiting)
             await broker.ack(job)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(BOUND):
                 replies = await asyncio.gather(*waiting)
             assert {reply.status for reply in replies} == {"completed"}
             assert {reply.job is not None for reply in replies} == {keep}

@@ -15,6 +15,7 @@ from dayjob.engines.registry import create_engine
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
+from tests.support.bound import BOUND
 
 
 def settings_of(url: str) -> SlateSettings:
@@ -143,6 +144,6 @@ async def test_a_reader_that_fails_again_and_again_ends_although_requests_succee
     monkeypatch.setattr(uniffi, "DbReaderBuilder", Builder)
     requests = count(1)
     monkeypatch.setattr("dayjob.engines.slatedb.settings._succeeded", lambda _: next(requests))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         with pytest.raises(EngineUnavailable, match="an object is damaged"):
             await settings_of("file:///jobs?timeout=0.3").open_reader()

@@ -20,7 +20,8 @@ from dayjob.model.job import id_key
 from dayjob.runtime.signals import documents_topic
 from tests.engines.sqlite.roles import count_up
 from tests.engines.sqlite.threads import on_writer
-from tests.support.processes import BOUND, Spawn, receive_from_all, start_together
+from tests.support.bound import BOUND
+from tests.support.processes import Spawn, receive_from_all, start_together
 
 SHORT_TIMEOUT = "?timeout=0.2"
 
@@ -45,7 +46,7 @@ async def test_reads_do_not_wait_for_the_write_lock(
     await broker.enqueue("q")
     last = await broker.enqueue("q")
     locked.execute("BEGIN IMMEDIATE")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
         assert await engine.position(id_key(last.id), 10) == 1
         assert len(await engine.reclaim(["no worker"], 10)) == 0
@@ -53,7 +54,7 @@ async def test_reads_do_not_wait_for_the_write_lock(
     assert [one.value for one in (await engine.documents("k"))[1]] == [b"1"]
     assert not writing.done()
     locked.execute("COMMIT")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert await writing
 
 
@@ -66,7 +67,7 @@ async def test_a_change_during_the_wait_for_the_lock_fails_the_comparison(
     await engine.documents("k")
     locked.execute("UPDATE dayjob_documents SET value = x'32'")
     locked.execute("COMMIT")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert not await writing
     assert [one.value for one in (await engine.documents("k"))[1]] == [b"2"]
 

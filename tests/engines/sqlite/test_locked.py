@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, NewJob
+from tests.support.bound import BOUND
 from tests.support.processes import pause, until
 
 QUIET = BrokerConfig(duties=False)
@@ -40,7 +41,7 @@ async def test_calls_wait_for_the_lock(broker: Broker, foreign: sqlite3.Connecti
     assert (await broker.stats("q")).running == 1, "reads do not wait"
     assert await broker.get(held.id) is not None
     foreign.execute("COMMIT")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await asyncio.gather(*calls)
     stats = await broker.stats("q")
     assert (stats.pending, stats.running, stats.done) == (2, 0, 1)
@@ -62,7 +63,7 @@ async def test_after_the_timeout_calls_fail_and_nothing_is_written(
             broker.enqueue("q", kv={b"key": b"value"}), broker.enqueue_many([NewJob("q")] * 3),
             broker.ack(held), broker.claim("q"), broker.cancel(held.id), broker.pause("q"),
         )  # fmt: skip
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             answers = await asyncio.gather(*calls, return_exceptions=True)
         for answer in answers:
             assert isinstance(answer, EngineUnavailable), answer
@@ -87,7 +88,7 @@ async def test_opening_does_not_wait_for_the_lock_but_the_first_write_does(
     url: str, foreign: sqlite3.Connection
 ) -> None:
     foreign.execute("BEGIN IMMEDIATE")
-    async with asyncio.timeout(10), Broker(url, config=QUIET) as other:
+    async with asyncio.timeout(BOUND), Broker(url, config=QUIET) as other:
         assert await other.queues() == [], "reads do not wait"
         writing = asyncio.create_task(other.enqueue("q"))
         await pause(0.2)
@@ -111,7 +112,7 @@ async def test_a_locked_file_without_tables_gets_them_once_the_lock_is_free(tmp_
         foreign.execute("CREATE TABLE users (name TEXT)")
         foreign.execute("BEGIN IMMEDIATE")
         foreign.execute("INSERT INTO users VALUES ('ada')")
-        async with asyncio.timeout(10), Broker(f"sqlite:///{path}", config=QUIET) as other:
+        async with asyncio.timeout(BOUND), Broker(f"sqlite:///{path}", config=QUIET) as other:
             calls = [asyncio.create_task(other.stats("q")), asyncio.create_task(other.enqueue("q"))]
             await pause(0.2)
             assert not any(call.done() for call in calls)

@@ -14,6 +14,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Job, JobState
 from tests.engines.sqlite.roles import claim_and_die, close_with_a_claim, hold
+from tests.support.bound import BOUND
 from tests.support.processes import ROOT, Spawn, until
 
 pytestmark = [
@@ -57,7 +58,7 @@ async def test_jobs_of_a_killed_process_return_before_their_lease_ends(
     await child.kill()
 
     jobs: list[Job] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while len(jobs) < 3:
             jobs += await dutiful.claim("q", limit=3, wait=5)
     assert sorted(job.id for job in jobs) == ids

@@ -13,6 +13,7 @@ import pytest
 from dayjob import App, Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState, JobState
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.threads import on_writer
+from tests.support.bound import BOUND
 from tests.support.processes import pause
 
 QUIET = BrokerConfig(duties=False)
@@ -200,7 +201,7 @@ def shop(path: Path) -> Iterator[sqlite3.Connection]:
 async def test_the_first_use_of_a_new_file_may_be_in_a_transaction(
     url: str, shop: sqlite3.Connection
 ) -> None:
-    async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+    async with asyncio.timeout(BOUND), Broker(url, config=QUIET) as broker:
         first = await broker.enqueue("q", b"1", connection=shop)
         second = await broker.enqueue("q", b"2", connection=shop)
         shop.commit()
@@ -211,7 +212,7 @@ async def test_the_first_use_of_a_new_file_may_be_in_a_transaction(
 async def test_a_rollback_of_the_first_use_leaves_no_tables_and_a_usable_queue(
     url: str, shop: sqlite3.Connection
 ) -> None:
-    async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+    async with asyncio.timeout(BOUND), Broker(url, config=QUIET) as broker:
         await broker.enqueue("q", connection=shop)
         shop.rollback()
         assert shop.execute("SELECT name FROM sqlite_master").fetchall() == [("users",)]
@@ -227,7 +228,7 @@ async def test_the_first_use_of_an_existing_queue_may_be_in_a_transaction(url: s
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE dayjob_kv SET value = x''")
         assert connection.in_transaction
-        async with asyncio.timeout(10), Broker(url, config=QUIET) as broker:
+        async with asyncio.timeout(BOUND), Broker(url, config=QUIET) as broker:
             await broker.enqueue("q", connection=connection)
             connection.commit()
             assert (await broker.stats("q")).pending == 2

@@ -15,8 +15,8 @@ from sqlalchemy.pool import NullPool
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, Enqueued, JobState, NewJob
 from tests.support.arrange import record
+from tests.support.bound import BOUND
 from tests.support.observe import check_counters, everything
-from tests.support.processes import BOUND
 
 QUIET = BrokerConfig(duties=False)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from statistics import median
 
 import pytest
 
 from dayjob import Broker, BrokerConfig, CancelOutcome, Retention
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.sqlite.roles import claim_and_ack, idle, run_until_cancelled
-from tests.support.processes import BOUND, Spawn, pause
+from tests.support.bound import BOUND
+from tests.support.processes import Spawn, pause
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ async def test_a_waiting_claim_starts_a_job_of_another_process_within_50_ms(
         await broker.enqueue("q")
         enqueued = SYSTEM.elapsed()
         delays.append(await child.receive() - enqueued)
-    assert median(delays) < 0.05, sorted(delays)
+    assert sorted(delays)[5] < 0.05, sorted(delays)  # Other processes may delay some.
     assert await child.wait() == 0
 
 

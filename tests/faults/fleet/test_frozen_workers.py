@@ -8,7 +8,8 @@ from signal import SIGCONT
 import pytest
 
 from dayjob import JobState
-from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet
+from tests.faults.fleet.worker_fleet import WorkerFleet
+from tests.support.bound import BOUND
 from tests.support.processes import until
 
 pytestmark = pytest.mark.slow

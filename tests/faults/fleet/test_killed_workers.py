@@ -6,7 +6,8 @@ import pytest
 
 from dayjob import JobState
 from dayjob.worker.worker import ALONE
-from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet, WorkerProcess
+from tests.faults.fleet.worker_fleet import WorkerFleet, WorkerProcess
+from tests.support.bound import BOUND
 from tests.support.engines import EngineUnderTest
 from tests.support.processes import until
 

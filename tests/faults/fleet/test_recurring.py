@@ -9,7 +9,8 @@ import pytest
 from dayjob import JobState, Recurring
 from dayjob.model.durations import SECOND
 from tests.faults.fleet.fired_schedules import fired, lateness, not_exactly_once
-from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet
+from tests.faults.fleet.worker_fleet import WorkerFleet
+from tests.support.bound import BOUND
 from tests.support.engines import EngineUnderTest
 from tests.support.processes import pause, until
 

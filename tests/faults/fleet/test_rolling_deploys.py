@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dayjob.runtime.clock import SYSTEM
-from tests.faults.fleet.worker_fleet import BOUND, WorkerFleet
+from tests.faults.fleet.worker_fleet import WorkerFleet
+from tests.support.bound import BOUND
 from tests.support.processes import Spawn, pause, until
 
 pytestmark = pytest.mark.slow

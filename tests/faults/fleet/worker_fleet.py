@@ -16,11 +16,10 @@ import msgspec
 from dayjob import Broker, BrokerConfig, Job, JobState
 from dayjob.broker.leader_election import KIND, Holder
 from tests.faults.fleet.roles import build, work
+from tests.support.bound import BOUND
 from tests.support.processes import Child, Spawn, pause, until
 
 READER = BrokerConfig(duties=False)
-BOUND = 60.0
-"""Seconds until an expected condition counts as missing, on a busy machine."""
 
 
 class WorkerProcess:

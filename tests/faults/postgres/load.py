@@ -30,8 +30,9 @@ from dayjob import (
 from dayjob.model.durations import to_datetime
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
+from tests.support.bound import BOUND
 from tests.support.observe import check_counters, every_job
-from tests.support.workers import BOUND, KEEP_ALL, pause, until
+from tests.support.workers import KEEP_ALL, pause, until
 
 WORK, AFTER = "work", "after"
 

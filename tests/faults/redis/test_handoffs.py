@@ -11,6 +11,7 @@ from dayjob import App, Broker, Worker
 from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.model.codec import encode
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 from tests.support.processes import Spawn, pause, send_to_test
 from tests.support.servers.redis import client, running_server
 
@@ -47,7 +48,7 @@ async def _work(url: str) -> None:
 
 async def until_waiting(url: str) -> None:
     with client(url) as connection:
-        deadline = SYSTEM.elapsed() + 20
+        deadline = SYSTEM.elapsed() + BOUND
         while connection.zcard("{dayjob}:waiting_claims") == 0:
             assert SYSTEM.elapsed() < deadline
             await pause(0.01)

@@ -11,6 +11,7 @@ import pytest
 from dayjob import Broker, BrokerConfig, LeaseLost, NewJob
 from dayjob.engines.redis.keys import Keys
 from tests.faults.roles import AFTER, WORK, succeed
+from tests.support.bound import BOUND
 from tests.support.processes import pause
 from tests.support.servers.redis import Server, client, running_server
 from tests.support.servers.redis_audit import check, stale_waiting_claims
@@ -73,7 +74,7 @@ async def test_every_accepted_job_runs_once_through_restarts_and_cut_connections
             await harm(server, turn)
         await pause(0.1)
         load.stopped = True
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*tasks[:2])
             load.complete = True
             await asyncio.gather(*tasks[2:])

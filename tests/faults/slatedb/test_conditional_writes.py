@@ -9,13 +9,14 @@ import pytest
 from dayjob import Broker, ConfigError
 from tests.engines.slatedb.s3 import BUCKET, Proxy, Server
 from tests.faults.slatedb.conftest import QUIET
+from tests.support.bound import BOUND
 
 pytestmark = pytest.mark.slow
 
 
 def objects(server: Server, prefix: str) -> bytes:
     """Return the listing of the bucket below the prefix."""
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
     connection.request("GET", f"/{BUCKET}?list-type=2&prefix={prefix}")
     listing = connection.getresponse().read()
     connection.close()

@@ -15,6 +15,7 @@ from tests.engines.slatedb.s3 import Proxy
 from tests.faults.slatedb.conftest import QUIET
 from tests.faults.slatedb.faults import LOG_WRITE, limit, refuse_once
 from tests.faults.slatedb.roles import end_all
+from tests.support.bound import BOUND
 from tests.support.processes import Spawn, pause
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ async def test_a_write_in_the_batch_of_a_listing_is_not_acknowledged_if_its_comm
     refuse_once(proxy, b"404 Not Found")
     first = asyncio.ensure_future(thread.run(occupy))
     await occupied.wait()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(BOUND):
         enqueued, listed = await asyncio.gather(
             broker.enqueue("q", b"important"), broker.jobs(), return_exceptions=True
         )

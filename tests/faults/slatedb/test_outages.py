@@ -15,6 +15,7 @@ from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.s3 import Proxy
 from tests.faults.slatedb.conftest import QUIET
 from tests.faults.slatedb.faults import limit, on_thread, refuse_once
+from tests.support.bound import BOUND
 from tests.support.processes import until
 
 pytestmark = pytest.mark.slow
@@ -162,7 +163,7 @@ async def test_opening_continues_as_long_as_requests_succeed(url: str, proxy: Pr
         for number in range(10):
             await broker.enqueue("q", b"%d" % number)
     proxy.latency, begun = 0.5, SYSTEM.elapsed()
-    async with asyncio.timeout(100), Broker(f"{url}&timeout=3", config=QUIET) as broker:
+    async with asyncio.timeout(BOUND), Broker(f"{url}&timeout=3", config=QUIET) as broker:
         assert SYSTEM.elapsed() - begun > 3
         proxy.latency = 0
         assert (await broker.stats("q")).pending == 10

@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from tests.support.bound import BOUND
 from tests.support.servers.postgres_cluster import free_port
 from tests.support.servers.postgres_protocol import GONE, Message, abort, read_message, read_opening
-
-BOUND = 20.0
 
 Matches = Callable[[str], bool]
 

@@ -16,11 +16,9 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
+from tests.support.bound import BOUND
 from tests.support.servers.postgres import seed
 from tests.support.servers.postgres_cluster import VERSION, Cluster, free_port, hold_lifeline
-
-BOUND = 30.0
-"""The most seconds for a server to start or stop."""
 
 
 class Stop(Enum):

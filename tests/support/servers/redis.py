@@ -27,9 +27,7 @@ import redis
 
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.runtime.ids import new_key
-
-BOUND = 20.0
-"""Seconds within which a server starts or ends, on a busy machine."""
+from tests.support.bound import BOUND
 
 _GUARD = Path(__file__).with_name("run_until_stdin_closes.py")
 _RUN = new_key().hex()[-12:]

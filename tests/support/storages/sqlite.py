@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
+from tests.support.bound import BOUND
 from tests.support.storages.base import EngineUnderTest
 
 
@@ -16,11 +17,11 @@ def sqlite_url(directory: Path) -> str:
 
 
 def _sqlite(directory: Path) -> closing[sqlite3.Connection]:
-    return closing(sqlite3.connect(directory / "jobs.db", timeout=20, isolation_level=None))
+    return closing(sqlite3.connect(directory / "jobs.db", timeout=BOUND, isolation_level=None))
 
 
 def _sqlite_transaction(directory: Path) -> closing[sqlite3.Connection]:
-    connection = sqlite3.connect(directory / "jobs.db", timeout=20, isolation_level=None)
+    connection = sqlite3.connect(directory / "jobs.db", timeout=BOUND, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     return closing(connection)
 

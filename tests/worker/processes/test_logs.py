@@ -16,6 +16,7 @@ from dayjob.cli.logging_setup import JsonFormatter, TextFormatter
 from dayjob.worker.child_logs import LogForwarder, log_from_child, packed_record
 from dayjob.worker.child_main import UNSENT_BYTES, Connection
 from dayjob.worker.child_messages import Frames, Logged, frame, from_child
+from tests.support.bound import BOUND
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.observe import done
 
@@ -130,7 +131,7 @@ def test_a_worker_that_does_not_read_blocks_no_handler_and_gets_the_number_of_dr
         forwarder.report_dropped()
         forwarder.handle(logging.makeLogRecord({"msg": "later"}))
         theirs.shutdown(socket.SHUT_WR)
-        reader.join(20)
+        reader.join(BOUND)
     numbers = [int(text.split()[0]) for text in texts[:-3]]
     assert numbers == list(range(len(numbers)))
     assert 0 < len(numbers) < records

@@ -18,6 +18,7 @@ from dayjob import App, Broker, Context, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.process_pool import ProcessPool
+from tests.support.bound import BOUND
 from tests.support.workers import record, run_until_idle, until, with_timeout, working
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.observe import (
@@ -60,10 +61,10 @@ async def test_a_retry_policy_may_exclude_a_dead_process(app: App) -> None:
 
 async def test_the_kill_of_an_idle_child_fails_no_attempt(app: App) -> None:
     async with working(app, concurrency=1):
-        child = await (await tasks.pid.aenqueue()).aresult(timeout=20)
+        child = await (await tasks.pid.aenqueue()).aresult(timeout=BOUND)
         os.kill(child, signal.SIGKILL)
         handle = await tasks.pid.aenqueue()
-        assert await handle.aresult(timeout=20) != child
+        assert await handle.aresult(timeout=BOUND) != child
     assert (await record(await app.opened(), handle.id)).attempts == 1
 
 
@@ -73,7 +74,7 @@ async def test_a_child_ignores_the_workers_signals(app: App) -> None:
 
 async def test_a_timeout_kills_the_process(app: App) -> None:
     async with working(app, concurrency=1):
-        child = await (await tasks.pid.aenqueue()).aresult(timeout=20)
+        child = await (await tasks.pid.aenqueue()).aresult(timeout=BOUND)
         id = (await tasks.limited.aenqueue()).id
         broker = await app.opened()
 
@@ -85,7 +86,7 @@ async def test_a_timeout_kills_the_process(app: App) -> None:
         job = await record(broker, id)
         assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
         assert str(job.last_error) == "TimeoutError: timed out after 0.5 s"
-        assert await (await tasks.pid.aenqueue()).aresult(timeout=20) != child
+        assert await (await tasks.pid.aenqueue()).aresult(timeout=BOUND) != child
 
 
 async def test_the_kill_of_a_process_kills_the_processes_that_it_started(app: App, tmp_path: Path) -> None:
