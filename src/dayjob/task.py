@@ -454,6 +454,11 @@ def scoped(task: str, key: str) -> str:
     return f"{len(task)}:{task}:{key}"
 
 
+def unscoped(task: str, key: str | None) -> str | None:
+    """Return a stored dedup key as the caller gave it: the reverse of ``scoped``."""
+    return None if key is None else key.removeprefix(f"{len(task)}:{task}:")
+
+
 def check_config(config: TaskConfig, name: str) -> TaskConfig:
     """Return the config. Raise ``ConfigError`` with the task's name for invalid options."""
     try:

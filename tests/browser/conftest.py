@@ -29,7 +29,7 @@ FLAGS = [
 ]  # fmt: skip
 
 DESKTOP = {"width": 1280, "height": 800}
-PHONE = {"width": 375, "height": 740}
+PHONE = {"width": 390, "height": 760}
 
 JOBS = """
     import asyncio, socket

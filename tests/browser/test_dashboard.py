@@ -40,10 +40,10 @@ def test_the_overview_is_live_while_jobs_run(site: Site, page: Page) -> None:
     page.goto(site.address)
     page.evaluate("window.isTheSamePage = true")
     shows(page, "#live", "live")
-    assert value(page, "total-done") == "0"
+    assert value(page, "tile-rate-note") == "0 in total"
     for number in range(30):
         site.enqueue("shop.send_email", "email", b'{"to": "user %d"}' % number)
-    shows(page, '[data-value="total-done"]', "30")
+    shows(page, '[data-value="tile-rate-note"]', "30 in total")
     shows(page, "tbody th", "email")
     page.locator("#chart-throughput title", has_text="30 completed").wait_for(state="attached")
     assert page.evaluate("window.isTheSamePage") is True
@@ -86,9 +86,9 @@ def test_dead_letters_are_requeued_and_purged_by_error(site: Site, page: Page) -
     site.enqueue("shop.import_row", "import", b'{"row": 9, "password": ""}')
     site.wait_for("dead", 1)
     page.goto(f"{site.address}/dead")
-    page.locator("summary", has_text="Purge all").click()
-    press(page, "Purge all")
-    shows(page, ".flash", "Dead jobs purged: 1.")
+    page.locator("summary", has_text="Delete all").click()
+    press(page, "Delete all")
+    shows(page, ".flash", "Dead jobs deleted: 1.")
     assert site.total("dead") == 0
 
 
@@ -114,12 +114,12 @@ def test_a_queue_is_paused_and_resumed(site: Site, page: Page) -> None:
     page.get_by_role("button", name="Pause queue email").click()
     shows(page, "tbody tr", "paused")
     id = site.enqueue("shop.send_email", "email", b'{"to": "bob"}')
-    shows(page, '[data-value="total-pending"]', "1")
+    shows(page, '[data-value="tile-pending"]', "1")
     page.goto(f"{site.address}/jobs/{id}")
     shows(page, ".why", "is paused: resume it to run its jobs")
     page.goto(site.address)
     page.get_by_role("button", name="Resume queue email").click()
-    shows(page, '[data-value="total-done"]', "2")
+    shows(page, '[data-value="tile-rate-note"]', "2 in total")
 
 
 def test_a_schedule_is_triggered_paused_and_resumed(site: Site, page: Page) -> None:
@@ -247,7 +247,7 @@ def test_pages_and_forms_work_without_javascript(site: Site, chromium: Browser) 
     (site.folder / "repaired").touch()
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
-    for path in ("/", "/jobs", "/dead", "/schedules", "/workers"):
+    for path in ("/", "/jobs", "/dead", "/tasks", "/schedules", "/workers"):
         page.goto(site.address + path)
         assert page.locator("tbody tr").count() >= 1
     page.goto(f"{site.address}/dead")
@@ -255,9 +255,9 @@ def test_pages_and_forms_work_without_javascript(site: Site, chromium: Browser) 
     shows(page, ".flash", "Job requeued")
     site.wait_for("dead", 1)
     page.goto(f"{site.address}/dead")
-    page.locator("summary", has_text="Purge all").click()
-    page.get_by_role("button", name="Purge all").click()
-    shows(page, ".flash", "Dead jobs purged: 1.")
+    page.locator("summary", has_text="Delete all").click()
+    page.get_by_role("button", name="Delete all").click()
+    shows(page, ".flash", "Dead jobs deleted: 1.")
     context.close()
 
 

@@ -144,7 +144,7 @@ async def _unknown_tasks(broker: Broker, workers: Sequence[WorkerInfo]) -> Async
     """Report tasks that no worker of their queue has. Their jobs are pending, or snoozed and so scheduled."""
     waiting = {
         (job.queue, job.task)
-        async for page in Inspector(broker).unfinished(Filter(), WAITING, EXAMINED)
+        async for page in Inspector(broker).matching(Filter(), WAITING, EXAMINED)
         for job in page
         if job.task
     }
