@@ -41,6 +41,11 @@ class SqliteSettings(Struct, frozen=True):
     timeout: float = 30.0
     """Seconds that an operation waits for the locks of other processes."""
 
+    @property
+    def log(self) -> str:
+        """The path of the write-ahead log. It is beside the file that a symbolic link leads to."""
+        return f"{os.path.realpath(self.path)}-wal"
+
     def connect(self) -> sqlite3.Connection:
         """Return a connection in autocommit mode. Its owner begins and ends the transactions."""
         try:

@@ -1,8 +1,8 @@
 """The two threads of an engine, a writer and a reader, each with its own connection.
 
 The writer runs all waiting verbs in one transaction, so that the verbs that arrive during a commit share
-the next one. A verb that fails is rolled back alone. While the writer waits, it polls for changes by other
-processes.
+the next one. A verb that fails is rolled back alone. While the writer waits, it looks for changes by other
+processes: at each notification, and at an interval.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from enum import Enum
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
+from dayjob.engines.sqlite.log_watch import LogWatch, notify
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.store import run_now
@@ -29,6 +31,14 @@ Reply = TypeVar("Reply")
 Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
 Call = tuple[Verb, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+class Order(Enum):
+    """An item of the queue that is not a call."""
+
+    LOOK = "look"
+    END = "end"
+
 
 WATCH_INTERVAL = 0.025
 """Seconds between polls for changes by other processes. A poll costs a few microseconds."""
@@ -53,7 +63,7 @@ class StoreThread(ABC):
         self._signals = signals
         self._opened: tuple[sqlite3.Connection, SqliteStore] | None = None
         self._loop = asyncio.get_running_loop()
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._queue: SimpleQueue[Call | Order] = SimpleQueue()
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._closed = False
         register(self)
@@ -105,14 +115,14 @@ class StoreThread(ABC):
     async def close(self) -> None:
         """Run the waiting calls, then end the thread and close the connection."""
         self._closed = True
-        self._queue.put(None)
+        self._queue.put(Order.END)
         await joined(self._thread)
         self.disconnect()
 
     def _run(self) -> None:
         while True:
             batch = self._next()
-            calls = [item for item in batch if item is not None]
+            calls = [item for item in batch if not isinstance(item, Order)]
             if calls:
                 with self.lock:
                     try:
@@ -120,20 +130,20 @@ class StoreThread(ABC):
                     except Exception as error:
                         outcomes, topics = self._fail(calls, error)
                 self._call_soon(self._deliver, outcomes, topics)
-            if len(calls) < len(batch):
+            if Order.END in batch:
                 return
 
-    def _next(self) -> list[Call | None]:
-        """Return the waiting calls, at least one."""
+    def _next(self) -> list[Call | Order]:
+        """Return the waiting calls and orders, at least one."""
         batch = [self._wait()]
-        while batch[-1] is not None and len(batch) < _MAX_CALLS:
+        while batch[-1] is not Order.END and len(batch) < _MAX_CALLS:
             try:
                 batch.append(self._queue.get_nowait())
             except Empty:
                 break
         return batch
 
-    def _wait(self) -> Call | None:
+    def _wait(self) -> Call | Order:
         return self._queue.get()
 
     @abstractmethod
@@ -206,26 +216,42 @@ class Writer(StoreThread):
     _version = 0
     """The last ``data_version`` of the connection. It is never 0, and differs between connections."""
 
+    def __init__(self, settings: SqliteSettings, *arguments: Any) -> None:
+        self._log = settings.log
+        self._watch = LogWatch(self._log, lambda: self._queue.put(Order.LOOK))
+        super().__init__(settings, *arguments)
+
     def disconnect(self) -> None:
         self._version = 0
         super().disconnect()
 
-    def _wait(self) -> Call | None:
-        while True:
-            try:
-                return self._queue.get(timeout=WATCH_INTERVAL)
-            except Empty:
-                with self.lock, suppress(EngineFenced):
-                    self._poll()
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            self._watch.close()
 
-    def _poll(self) -> None:
-        """Publish all topics if another connection has changed the file since the last poll.
+    def _wait(self) -> Call | Order:
+        while True:
+            item: Call | Order = Order.LOOK
+            with suppress(Empty):
+                item = self._queue.get(timeout=WATCH_INTERVAL)
+            if item is not Order.LOOK:
+                return item
+            with self.lock, suppress(EngineFenced):
+                self._look()
+
+    def _look(self) -> None:
+        """Publish all topics if another connection has changed the file since the last look.
 
         Raise if the file was deleted or replaced. The topics wake waiting calls, which then raise, too.
         """
         try:
             self._check_file()
-            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            connection = self._connection
+            if self._version == 0:  # The connection is new, and its log may be.
+                self._watch.watch()
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
         except EngineFenced:
             version = _REPLACED
         except (sqlite3.Error, DayjobError):
@@ -238,7 +264,7 @@ class Writer(StoreThread):
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
         self._settings.when_unlocked(lambda: self._connection.execute("BEGIN IMMEDIATE"), self.lock)
-        self._poll()
+        self._look()
         store = self._store
         outcomes = []
         topics: set[Topic] = set()
@@ -247,6 +273,8 @@ class Writer(StoreThread):
             topics |= store.topics
             store.topics.clear()
         self._connection.execute("COMMIT")
+        if topics:
+            notify(self._log)
         return outcomes, topics
 
     def _isolated(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
