@@ -59,7 +59,7 @@ MESSAGES = {
 _NAV = (
     ("overview", "/", "Overview"),
     ("jobs", "/jobs", "Jobs"),
-    ("dead", "/dead", "Dead letters"),
+    ("dead", "/dead", "Dead"),
     ("tasks", "/tasks", "Tasks"),
     ("schedules", "/schedules", "Schedules"),
     ("workers", "/workers", "Workers"),
