@@ -62,7 +62,7 @@ def tiles(overview: Overview, queue: str | None) -> list[Tile]:
         ),
         Tile(
             "workers", "Workers", number(overview.workers),
-            f"store in {milliseconds(overview.round_trip_seconds)}",
+            f"round trip {milliseconds(overview.round_trip_seconds)}",
             "bad" if total.pending and not overview.workers else "", "/workers",
         ),
     ]  # fmt: skip
