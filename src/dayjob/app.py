@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -25,12 +25,13 @@ from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
+from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, no_attribute
 from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
 from dayjob.model.job import EndedJob, Job, JobState, id_text
-from dayjob.model.names import KEY_BYTES, check_name
+from dayjob.model.names import KEY_BYTES, check_name, shown
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
 from dayjob.runtime.bridge import Bridge, need_real_threads
@@ -193,9 +194,10 @@ class App:
         check_name(name, "task name", KEY_BYTES)
         unknown = options.keys() - set(TaskConfig.__struct_fields__)
         if unknown:
-            known = ", ".join(TaskConfig.__struct_fields__)
+            first, known = min(unknown), ", ".join(TaskConfig.__struct_fields__)
+            remedy = TASK_OPTIONS.get(first)
             raise ConfigError(
-                f"task {name!r}: unknown option {sorted(unknown)[0]!r}: the options are name, {known}"
+                f"task {name!r}: unknown option {first!r}: " + (remedy or f"the options are name, {known}")
             )
         options["retry"] = make_retry(options.get("retry"), name)
         config = check_config(TaskConfig(**options), name)
@@ -270,16 +272,31 @@ class App:
         ``"default"`` unless it is an option. The worker checks the arguments, and its task has the retry
         policy. A task of this app is enqueued as by itself: with its own options, and checked here.
         """
-        return self._by_name(task, options).enqueue_many([args or {}])[0]
+        return self._by_name(task, args, options).enqueue_many([args or {}])[0]
 
     async def asend(
         self, task: str, args: Mapping[str, Any] | None = None, /, **options: Unpack[Options]
     ) -> JobHandle[Any]:
         """``send`` on an event loop."""
-        return (await self._by_name(task, options).aenqueue_many([args or {}]))[0]
+        return (await self._by_name(task, args, options).aenqueue_many([args or {}]))[0]
 
-    def _by_name(self, task: str, options: Options) -> Using[..., Any]:
+    def _by_name(self, task: str, args: Mapping[str, Any] | None, options: Options) -> Using[..., Any]:
+        if args is not None and not isinstance(args, Mapping):
+            raise TypeError(
+                f"{task}: {shown(args)} is a {type(args).__name__}: "
+                "pass a mapping of arguments by parameter name"
+            )
+        for name in options.keys() - Options.__annotations__.keys() - JOB_OPTIONS.keys():
+            raise TypeError(
+                f"{task}: {name}=... is no option of the job: write send({task!r}, {{{name!r}: ...}}) for an "
+                f"argument of the task; the options are {', '.join(Options.__annotations__)}"
+            )
         return Using(self.tasks.get(task) or NamedTask(self, task), options)
+
+    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, APP_METHODS)
 
     def job(self, id: str | UUID) -> JobHandle[Any]:
         """Return the handle of a job by its id. Nothing is read. ``task.job(id)`` types the result."""

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from dayjob.errors import JobFailed, ResultNotKept
+from dayjob.foreign_names import HANDLE_METHODS, no_attribute
 from dayjob.model.codec import ResultDecoder
 from dayjob.model.durations import Duration, to_micros
 from dayjob.model.job import CancelOutcome, Job, JobState, Waited, id_text, known_key
@@ -117,6 +118,11 @@ class JobHandle(Generic[R]):
 
     def result(self, timeout: Duration | None = None) -> R:
         return self._app.call(lambda: self.aresult(timeout), keep_open=False)
+
+    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name, HANDLE_METHODS)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created})"

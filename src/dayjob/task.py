@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dayjob.context import Context, current_or_none, detached
 from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
+from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, no_attribute
 from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
@@ -85,14 +86,6 @@ Call = tuple[Any, ...] | Mapping[str, Any] | Bound[Any]
 
 CHUNK = 1000
 """How many calls ``enqueue_many(..., atomic=False)`` stores in one commit."""
-
-_FOREIGN_OPTIONS = {"countdown": "delay", "eta": "run_at"}
-"""Options of other libraries, and those of ``using`` in their place."""
-
-_FOREIGN_METHODS = frozenset(
-    {"apply_async", "defer", "defer_async", "delay", "kiq", "s", "send", "send_with_options", "si"}
-)
-"""Methods by which other libraries enqueue a call."""
 
 
 class Task(Generic[P, R, C]):
@@ -163,7 +156,7 @@ class Task(Generic[P, R, C]):
     if not TYPE_CHECKING:  # Type checkers would accept every attribute.
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name)
+            raise no_attribute(self, name, TASK_METHODS)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         """Return the dedup key of a call, by the ``dedup`` option of the task."""
@@ -236,10 +229,11 @@ class Using(Generic[P, R]):
 
     def __init__(self, task: Task[P, R, Any] | NamedTask, options: Options) -> None:
         unknown = options.keys() - Options.__annotations__.keys()
-        if unknown:
-            known = ", ".join(Options.__annotations__)
+        for name in sorted(unknown):
+            option = JOB_OPTIONS.get(name)
+            known = f"the options are {', '.join(Options.__annotations__)}"
             raise TypeError(
-                f"using({sorted(unknown)[0]}=...): there is no such option; the options are {known}"
+                f"using({name}=...): there is no such option: {f'write {option}=...' if option else known}"
             )
         self._task = task
         self._options = options
@@ -374,7 +368,7 @@ class Using(Generic[P, R]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name)
+            raise no_attribute(self, name, TASK_METHODS)
 
 
 class Batch:
@@ -428,7 +422,7 @@ def _refuse_options(task: Task[..., Any, Any] | NamedTask, kwargs: Mapping[str, 
     """Raise ``TypeError`` for an option of ``using`` among the arguments of a call."""
     parameters = set() if task.arguments is None else task.arguments.names
     for given, value in kwargs.items():
-        option = _FOREIGN_OPTIONS.get(given, given)
+        option = JOB_OPTIONS.get(given, given)
         if given not in parameters and option in Options.__annotations__:
             raise TypeError(
                 f"{task.name}: {given}={shown(value)} is no argument of the task but an option of the job: "
@@ -436,22 +430,15 @@ def _refuse_options(task: Task[..., Any, Any] | NamedTask, kwargs: Mapping[str, 
             ) from None
 
 
-def no_attribute(task: object, name: str) -> AttributeError:
-    """Return the error for an unknown attribute. For a method of another library it has the remedy."""
-    remedy = (
-        ": write enqueue(...) or await aenqueue(...), and for options using(delay=5, queue=...).enqueue(...)"
-    )
-    return AttributeError(
-        f"{type(task).__name__!r} object has no attribute {name!r}{remedy * (name in _FOREIGN_METHODS)}",
-        name=name,
-        obj=task,
-    )
-
-
 def scoped(task: str, key: str) -> str:
     """Return a dedup key that belongs to the task only. The length prefix makes each pair unique."""
     check_name(key, "dedup key", KEY_BYTES - len(task.encode()) - 8)
     return f"{len(task)}:{task}:{key}"
+
+
+def unscoped(task: str, key: str | None) -> str | None:
+    """Return a stored dedup key as the caller gave it: the reverse of ``scoped``."""
+    return None if key is None else key.removeprefix(f"{len(task)}:{task}:")
 
 
 def check_config(config: TaskConfig, name: str) -> TaskConfig:

@@ -60,7 +60,7 @@ def test_the_options_are_those_of_using(app: App) -> None:
     stored = job(app)
     assert {name: getattr(stored, name) for name in options} == options
     assert (stored.max_attempts, stored.headers) == (7, {"trace": "1"})
-    with pytest.raises(TypeError, match=r"using\(prio=...\): there is no such option"):
+    with pytest.raises(TypeError, match=r"prio=... is no option .*the options are priority, run_at"):
         app.send("shop.mail", prio=1)  # type: ignore[call-arg]
 
 
@@ -85,7 +85,7 @@ def test_arguments_that_can_not_be_stored_are_refused(memory_app: App) -> None:
     wrong: list[tuple[Any, str]] = [
         ({"to": object()}, "shop.mail: argument `to` can't be encoded"),
         (("ada",), "shop.mail: .* pass a mapping of arguments by parameter name"),
-        ("ada", "pass a tuple, a mapping"),
+        ("ada", "pass a mapping of arguments"),
     ]
     for args, text in wrong:
         with pytest.raises(TypeError, match=text):
@@ -93,3 +93,12 @@ def test_arguments_that_can_not_be_stored_are_refused(memory_app: App) -> None:
     with pytest.raises(ValueError, match="task name is empty"):
         memory_app.send("")
     assert jobs(memory_app) == []
+
+
+def test_arguments_that_are_not_in_a_mapping_are_refused_with_the_form_to_use(memory_app: App) -> None:
+    with pytest.raises(
+        TypeError, match=r"mail: \['ada'\] is a list: pass a mapping of arguments by parameter"
+    ):
+        memory_app.send("mail", ["ada"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"mail: to=... is no option .*send\('mail', \{'to': ...\}\)"):
+        memory_app.send("mail", to="ada")  # type: ignore[call-arg]

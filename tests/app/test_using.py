@@ -83,7 +83,7 @@ def test_a_tasks_own_options_apply_unless_the_call_overrides_them(app: App) -> N
 
 def test_an_unknown_option_is_a_type_error(memory_app: App) -> None:
     with pytest.raises(
-        TypeError, match=r"using\(prio=...\): there is no such option; the options are priority, run_at"
+        TypeError, match=r"using\(prio=...\): there is no such option: the options are priority, run_at"
     ):
         make(memory_app).using(prio=1)  # type: ignore[call-arg]
 

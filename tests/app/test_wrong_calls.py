@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dayjob import App, BrokerConfig, Job, JobState, PayloadTooLarge
+from dayjob import App, BrokerConfig, ConfigError, Job, JobState, PayloadTooLarge
 from tests.support.app_runs import job, jobs, run
 
 
@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "unencodable": (
         ("a",),
         {"age": object()},
-        r"send: argument `age` can't be encoded: <object .*no JSON form",
+        r"send: argument `age` can't be encoded: <object .*no JSON form: use plain values",
     ),
     "a class": (("a",), {"home": Address}, r"send: argument `home` can't be encoded"),
     "cyclic": (("a",), {"days": loop()}, r"send: argument `days` can't be encoded"),
@@ -189,7 +189,7 @@ def test_a_parameter_with_the_name_of_an_option_is_an_argument(memory_app: App) 
     assert send.enqueue(delay=5).created
 
 
-@pytest.mark.parametrize("method", ["delay", "apply_async", "send", "kiq", "defer"])
+@pytest.mark.parametrize("method", ["delay", "apply_async", "send", "kiq", "defer", "schedule"])
 def test_a_method_of_another_library_raises_with_the_method_to_use(memory_app: App, method: str) -> None:
     send = make(memory_app)
     for task in (send, send.using(priority=1)):
@@ -198,3 +198,53 @@ def test_a_method_of_another_library_raises_with_the_method_to_use(memory_app: A
         assert not hasattr(task, method)
         with pytest.raises(AttributeError, match=r"has no attribute 'colour'$"):
             _ = task.colour
+
+
+@pytest.mark.parametrize(("given", "option"), [("countdown", "delay"), ("eta", "run_at")])
+def test_an_option_of_another_library_raises_with_the_option_to_use(
+    memory_app: App, given: str, option: str
+) -> None:
+    send = make(memory_app)
+    with pytest.raises(TypeError, match=rf"using\({given}=...\): there is no such option: write {option}="):
+        send.using(**{given: 5})
+    send_by_name: Any = memory_app.send
+    with pytest.raises(TypeError, match=rf"write {option}="):
+        send_by_name("elsewhere", {}, **{given: 5})
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("max_retries", r"write max_attempts=\.\.\., which counts the first run too"),
+        ("time_limit", r"write timeout=\.\.\."),
+        ("bind", "write a first parameter annotated Context"),
+        ("acks_late", "leave it out, as a job is always settled after its run"),
+        ("colour", "the options are name, queue"),
+    ],
+)
+def test_an_unknown_option_of_a_task_raises_with_the_option_to_use(
+    memory_app: App, option: str, remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{option}': {remedy}"):
+        memory_app.task(**{option: 1})(print)  # type: ignore[call-overload]
+
+
+def test_a_number_is_no_retry_policy(memory_app: App) -> None:
+    with pytest.raises(ConfigError, match=r"retry=3: pass a Retry, such as Retry.exponential\(attempts=3\)"):
+        memory_app.task(retry=3, name="t")(lambda: None)  # type: ignore[call-overload]
+
+
+def test_apps_and_handles_name_their_method_for_one_of_another_library(memory_app: App) -> None:
+    handle = make(memory_app).enqueue("ada")
+    cases: list[tuple[Any, str, str]] = [
+        (memory_app, "enqueue", r"write task.enqueue\(...\)"),
+        (memory_app, "send_task", "send"),
+        (handle, "get", r"write result\(timeout=...\)"),
+        (handle, "ready", r"write status\(\)"),
+        (handle, "revoke", r"write cancel\(\)"),
+    ]
+    for owner, method, remedy in cases:
+        with pytest.raises(AttributeError, match=rf"has no attribute '{method}': .*{remedy}"):
+            getattr(owner, method)
+        with pytest.raises(AttributeError, match=r"has no attribute 'colour'$"):
+            _ = owner.colour

@@ -272,7 +272,7 @@ def test_the_cancel_of_running_jobs_by_filter_is_requested(store: Store) -> None
 
     store.with_broker(claim)
     result = store.run("cancel", "-q", "default", "--yes")
-    assert "1 jobs cancelled. 1 are running: cancel requested." in result.output
+    assert "1 job cancelled. Cancel of 1 running job requested." in result.output
     assert waiting not in states(store)
     assert store.json("show", running)["cancel_requested"] is True
 
@@ -308,3 +308,17 @@ def test_a_job_whose_worker_died_is_shown_as_suspect(store: Store) -> None:
     assert shown["suspect"] is True
     assert shown["explanation"]["reasons"][-1]["code"] == "suspect"
     assert re.search(r"^suspect +yes$", store.run("show", id).output, re.M)
+
+
+def test_an_enqueue_without_a_task_or_a_payload_is_refused(store: Store) -> None:
+    result = store.run("enqueue")
+    assert result.exit_code == 2
+    assert "no job is given: pass the name of a task, or --payload for a job without one" in result.output
+    assert store.json("jobs")["jobs"] == []
+
+
+@pytest.mark.parametrize("arguments", ["to=ada", "{'to': 1}", "[1]"])
+def test_arguments_that_are_no_object_are_refused_with_an_example(store: Store, arguments: str) -> None:
+    result = store.run("enqueue", "t", "--args", arguments)
+    assert result.exit_code == 2
+    assert """like '{"to": "ada"}'""" in result.output

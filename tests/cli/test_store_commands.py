@@ -162,7 +162,46 @@ def test_dead_letters_are_listed_grouped_requeued_and_purged(
 def test_dead_letter_commands_require_a_selection(store: Store, command: str) -> None:
     result = store.run(command)
     assert result.exit_code == 2
-    assert "no dead jobs are selected" in result.output
+    choices = "--queue or --all" if "purge" in command else "ids, --queue or --all"
+    assert f"no dead jobs are selected: give one of {choices}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("jobs", "No jobs.\n"),
+        ("dead", "No dead jobs.\n"),
+        ("dead --group", "No dead jobs.\n"),
+        ("queues", "No queues. The first job of a queue creates it.\n"),
+        ("schedules", "No schedules.\n"),
+        ("workers", "No live workers. Start one: dayjob worker MODULE:app\n"),
+    ],
+)
+def test_an_empty_listing_is_a_sentence(store: Store, command: str, text: str) -> None:
+    store.run("migrate")
+    assert store.run(command).output == text
+
+
+def test_a_paused_queue_without_any_job_may_be_a_typo(store: Store) -> None:
+    store.enqueue("t", "-q", "email")
+    assert store.run("pause", "email", "emial").output == (
+        "email paused.\nemial paused. It has never had a job.\n"
+    )
+
+
+def test_one_job_is_singular(store: Store) -> None:
+    job = store.enqueue("t")
+    store.kill(job)
+    assert "1 job requeued." in store.run("dead requeue", "--all", "--yes").output
+    assert "Cancel 1 job?" in store.run("queues clear default", input="n\n").output
+    assert "1 job cancelled." in store.run("queues clear default --yes").output
+
+
+def test_an_unknown_schedule_is_not_found_with_a_remedy(store: Store) -> None:
+    for command in ("pause", "resume", "trigger", "remove --yes"):
+        result = store.run(f"schedules {command}", "nope")
+        assert result.exit_code == 1
+        assert "list the schedules for its id" in result.output
 
 
 def test_schedules_are_listed_paused_triggered_and_removed(store: Store) -> None:
@@ -249,10 +288,10 @@ def test_doctor_reports_stuck_jobs(store: Store) -> None:
         "jobs of task 'shop.unknown' wait on 'q', and no live worker there has that task",
         "import the module of the task, 'shop' by its name, where the app is created",
         "jobs of task 'later' wait on 'q', and no live worker there has that task",
-        "'paused' is paused, and 1 jobs are waiting",
-        "have leases that expired over a minute ago",
-        "running jobs have workers that are not registered",
-        "1 jobs are dead",
+        "'paused' is paused, with 1 job waiting",
+        "1 running job with a lease that expired over a minute ago",
+        "1 running job of workers that are not registered",
+        "1 dead job",
     ):
         assert text in result.output
 
@@ -273,7 +312,7 @@ def test_doctor_finds_a_task_that_only_workers_of_other_queues_have(store: Store
 def test_doctor_fails_for_warnings_only_if_it_is_strict(store: Store) -> None:
     store.kill(store.enqueue("t"))
     result = store.run("doctor")
-    assert "warning  dead letters: 1 jobs are dead" in result.output
+    assert "warning  dead letters: 1 dead job" in result.output
     assert result.exit_code == 0
     assert store.run("doctor", "--strict").exit_code == 1
     store.enqueue("t")

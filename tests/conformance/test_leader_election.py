@@ -15,6 +15,7 @@ from dayjob.engines.base import Document, DocumentWrite
 from dayjob.model.job import JobState
 from dayjob.runtime.process import this_process
 from tests.support.arrange import OpenBroker, running, state
+from tests.support.staging import Stage
 from tests.support.waiting import WatchedClock, until, with_timeout
 
 BUSY = BrokerConfig(duties=True)
@@ -94,6 +95,24 @@ async def test_a_leader_that_died_on_this_machine_is_replaced_at_once(
     await held_by(broker, other_holder(this_process().host), clock)
     await broker.lead()
     assert broker.leads
+
+
+async def test_a_follower_looks_at_the_leaders_process_and_seldom_at_the_storage(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await open_broker()
+    await broker.lead()
+    reads = Stage(other, "documents")
+    for _ in range(20):
+        wait = await other.lead()
+        assert 0 < wait <= 1
+        clock.advance(wait)
+        await broker.lead()
+    assert not other.leads
+    assert 4 <= len(reads.calls) <= 6, "once in a term"
+    monkeypatch.setattr("dayjob.broker.leader_election.is_gone", lambda pid, started: True)
+    await other.lead()
+    assert other.leads, "its process has ended"
 
 
 async def test_an_undecodable_document_is_overwritten(broker: Broker, clock: WatchedClock) -> None:

@@ -145,13 +145,14 @@ async def test_a_long_bulk_operation_continues_after_the_response_and_shows_its_
 
     monkeypatch.setattr(broker, "purge_dead", slow)
     answer = await browser.post("/dead/purge", {"queue": "a"})
-    assert redirects(answer, "/dead", "in-progress")
+    assert redirects(answer, "/operations", "in-progress")
     text = await browser.text("/dead")
-    assert "Purge dead jobs of queue a: 1 jobs" in text
+    assert "Delete dead jobs of queue a:" in text
+    assert "1 of 3 jobs" in text
     assert len(rows(text)) == 3
     proceed.set()
     async with asyncio.timeout(BOUND):
-        while "In progress" in await browser.text("/dead"):
+        while "1 of 3 jobs" in await browser.text("/dead"):
             await SYSTEM.wait(asyncio.Event(), 0.01)
     assert await broker.dead_jobs() == []
 
@@ -182,8 +183,8 @@ async def test_bulk_operations_beyond_the_limit_are_refused(
 
     monkeypatch.setattr(broker, "purge_dead", slow)
     for _ in range(bulk.MAX_RUNNING):
-        assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "in-progress")
-    assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/dead", "busy")
+        assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/operations", "in-progress")
+    assert redirects(await browser.post("/dead/purge", {"all": "yes"}), "/operations", "busy")
     never.set()
 
 

@@ -36,7 +36,9 @@ def test_a_chart_is_well_formed_and_labelled(draw: Callable[[list[Point]], Marku
     drawn = ElementTree.fromstring(draw(points))
     assert drawn.get("role") == "img"
     assert drawn.get("aria-label")
-    _, _, width, height = map(float, (drawn.get("viewBox") or "").split())
+    plot = drawn if drawn.tag == "svg" else drawn.find("svg")
+    assert plot is not None
+    _, _, width, height = map(float, (plot.get("viewBox") or "").split())
     for text in re.findall(r'points="([^"]*)"', draw(points)):
         for pair in text.split():
             x, y = map(float, pair.split(","))
@@ -46,7 +48,7 @@ def test_a_chart_is_well_formed_and_labelled(draw: Callable[[list[Point]], Marku
 
 @pytest.mark.parametrize(
     ("value", "top"),
-    [(0, 1), (0.3, 1), (1, 1), (3, 4), (7, 10), (10, 10), (11, 20), (950, 1000), (4100, 5000)],
+    [(0, 1), (0.3, 1), (1, 1), (3, 4), (7, 8), (9, 10), (10, 10), (11, 20), (950, 1000), (4100, 6000)],
 )
 def test_an_axis_ends_at_a_round_number(value: float, top: float) -> None:
     assert charts._round_up(value) == top
@@ -55,3 +57,18 @@ def test_an_axis_ends_at_a_round_number(value: float, top: float) -> None:
 def test_minutes_before_the_first_sample_have_no_line() -> None:
     assert "polyline" not in charts.pending(hour(*[0] * 60, pending=5, known=False))
     assert "polyline" in charts.pending(hour(*[0] * 60, pending=5))
+
+
+def labels(drawn: Markup, group: str) -> list[str | None]:
+    return [each.text for each in ElementTree.fromstring(drawn).findall(f"div[@class='{group}']/span")]
+
+
+def test_labels_are_text_outside_the_stretched_plot_with_units() -> None:
+    points = hour(*[1200] * 60, pending=300)
+    for draw in (charts.throughput, charts.pending, charts.latency):
+        assert "<text" not in draw(points)
+        assert labels(draw(points), "times") == ["60 min ago", "30 min ago", "now"]
+    assert labels(charts.throughput(points), "ticks") == ["2k", "1k", "0"]
+    assert labels(charts.latency(points), "ticks") == ["6 min", "3 min", "0 min"]
+    assert labels(charts.latency(hour(*[0] * 60, pending=45)), "ticks") == ["60 s", "30 s", "0 s"]
+    assert labels(charts.throughput(hour(1)), "ticks") == ["1", None, "0"]

@@ -85,7 +85,7 @@ async def test_the_overview_stream_sends_changes(broker: Broker) -> None:
         assert stream.start is not None
         assert dict(stream.start["headers"])[b"content-type"].startswith(b"text/event-stream")
         assert first["values"]["total-pending"] == "1"
-        assert first["charts"]["chart-throughput"].startswith("<svg")
+        assert first["charts"]["chart-throughput"].startswith("<div")
         await broker.enqueue("email")
         while (following := await stream.update())["values"]["total-pending"] != "2":
             pass

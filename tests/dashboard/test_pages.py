@@ -7,18 +7,21 @@ from datetime import timedelta
 from html import unescape
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from markupsafe import escape
+from msgspec.structs import replace
 
-from dayjob import Broker, NewJob, Recurring
+from dayjob import App, Broker, NewJob, QueueStats, Recurring
 from dayjob.dashboard import pages
 from dayjob.dashboard.rendering import MESSAGES
+from dayjob.dashboard.tiles import tiles as make_tiles
 from dayjob.engines.base import Progress
-from dayjob.inspect import search
+from dayjob.inspect import Overview, QueueView, search
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
 from tests.support.registered_workers import MEMBER
 
-PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/schedules", "/workers")
+PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/tasks", "/schedules", "/workers", "/operations")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -39,9 +42,9 @@ async def test_the_overview_shows_the_counts_of_each_queue(browser: Browser, bro
     await broker.pause("import")
     text = await browser.text("/")
     listed = rows(text)
-    assert listed[0].startswith("email 2 1 0 1 0 0 0.0")
-    assert listed[1].startswith("import paused 0 0 0 0 2 0")
-    assert listed[2].startswith("long 0 0 1 0 0 0")
+    assert re.match(r"email no worker 0 \d\.\d s 0 2 1 1 0 0\.0", listed[0])
+    assert listed[1].startswith("import paused 2 0 0 0 0 0")
+    assert listed[2].startswith("long 0 1 0 0 0 0")
     assert "Resume" in listed[1]
     assert text.count("<svg") >= 6
     assert "jobs completed in 60 minutes" in text
@@ -94,7 +97,7 @@ async def test_older_jobs_are_on_the_next_page(browser: Browser, broker: Broker)
     path: str | None = "/jobs?queue=email"
     while path is not None:
         text = await browser.text(path)
-        seen += [link.removeprefix("/jobs/") for link in links(text) if link.startswith("/jobs/")]
+        seen += re.findall(r'href="/jobs/([0-9a-f-]{36})"', text)
         path = next((link for link in links(text) if "after=" in link), None)
     assert seen == [each.id for each in reversed(made)]
 
@@ -262,7 +265,7 @@ async def test_workers_show_their_slots_and_running_jobs(browser: Browser, broke
 
 async def test_flash_messages_come_from_codes_never_from_the_url(browser: Browser) -> None:
     assert MESSAGES["paused"] in await browser.text("/?message=paused")
-    assert "Dead jobs purged: 1,234." in await browser.text("/dead?message=dead-purged&n=1234")
+    assert "Dead jobs deleted: 1,234." in await browser.text("/dead?message=dead-purged&n=1234")
     for path in ("/?message=<b>hello</b>", "/?message=dead-purged&n=<b>hello</b>"):
         text = await browser.text(path)
         assert "hello" not in text
@@ -310,3 +313,187 @@ async def test_every_link_of_every_page_is_valid(browser: Browser, broker: Broke
             if "html" in answer.headers["content-type"]:
                 left += links(answer.text)
     assert len(seen) > 25
+
+
+# The overview's tiles.
+
+
+def tiles(text: str) -> list[tuple[str, str, str]]:
+    """Return level, label and value of each tile, in order."""
+    found = re.findall(r'<div class="tile (\w*)"><dt><a[^>]*>([^<]*)</a></dt><dd>.*?">([^<]*)<', text)
+    return [(level, label, value) for level, label, value in found]
+
+
+async def test_tiles_are_in_order_of_importance_and_without_colour_while_all_is_well(
+    browser: Browser, broker: Broker
+) -> None:
+    await broker.register(MEMBER)
+    await broker.enqueue("q")
+    found = tiles(await browser.text("/"))
+    assert [label for _, label, _ in found] == [
+        "Dead", "Oldest wait", "Stopped queues", "Running", "Pending", "Scheduled", "Completed", "Workers",
+    ]  # fmt: skip
+    assert {level for level, _, _ in found} == {""}
+
+
+async def test_tiles_are_coloured_where_something_is_wrong(browser: Browser, broker: Broker) -> None:
+    await make_dead(broker)
+    await broker.enqueue("unserved")
+    await broker.pause("quiet")
+    text = await browser.text("/")
+    levels = {label: (level, value) for level, label, value in tiles(text)}
+    assert levels["Dead"] == ("bad", "1")
+    assert levels["Stopped queues"] == ("bad", "2")
+    assert "1 paused, 1 without worker" in text
+    assert levels["Workers"] == ("bad", "0")
+    assert levels["Running"][0] == levels["Pending"][0] == ""
+    await broker.register(replace(MEMBER, queues=()))
+    levels = {label: (level, value) for level, label, value in tiles(await browser.text("/"))}
+    assert levels["Stopped queues"] == ("warn", "1")
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(59, ""), (60, "warn"), (599, "warn"), (600, "bad")])
+def test_a_long_wait_is_coloured(seconds: float, level: str) -> None:
+    view = QueueView("email", False, QueueStats(pending=1), 0.0, seconds)
+    overview = Overview(0, [view], view.stats, 0.0, 1, 1, 0, 0, 0.001)
+    tile = next(tile for tile in make_tiles(overview, None) if tile.key == "wait")
+    assert (tile.level, tile.note) == (level, "email")
+
+
+# Lists.
+
+
+async def test_lists_show_the_arguments_shortened_and_redacted(browser: Browser, broker: Broker) -> None:
+    payload = msgspec.json.encode({"to": "ada", "password": "hunter2", "text": "x" * 500, "n": [1, 2]})
+    await broker.enqueue("email", payload, task="shop.send")
+    [job] = await broker.claim("email", worker="w-1")
+    for path in ("/jobs", "/jobs?worker=w-1"):
+        [row] = rows(await browser.text(path))
+        assert 'to="ada", password="[redacted]", text="xxx' in row
+        assert "x" * 60 not in row
+        assert "hunter2" not in row
+    await broker.dead_letter(job, "ValueError: bad")
+    assert 'to="ada"' in rows(await browser.text("/dead"))[0]
+
+
+async def test_jobs_of_schedules_are_hidden_on_request(browser: Browser, broker: Broker) -> None:
+    await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report"))
+    await broker.trigger("nightly")
+    await broker.enqueue("default", task="by hand")
+    assert len(rows(await browser.text("/jobs"))) == 2
+    text = await browser.text("/jobs?recurring=no")
+    assert [row.split()[0] for row in rows(text)] == ["by"]
+    assert 'value="no" checked' in text
+    assert "/jobs?state=dead&recurring=no" in links(text)
+    assert [row.split()[0] for row in rows(await browser.text("/jobs?recurring=yes"))] == ["report"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"arg": "to=ada"}, 1), ({"arg": "user.id = 7"}, 1), ({"arg": "to=bob"}, 0),
+        ({"arg": "password=hunter2"}, 0), ({"search": "ada"}, 1), ({"search": "hunter2"}, 0),
+    ],
+)  # fmt: skip
+async def test_jobs_are_found_by_the_value_of_an_argument(
+    browser: Browser, broker: Broker, query: dict[str, str], found: int
+) -> None:
+    await broker.enqueue("email", b'{"to": "ada", "user": {"id": 7}, "password": "hunter2"}', task="send")
+    await broker.enqueue("email", b'{"to": "eve"}', task="send")
+    assert len(rows(await browser.text(f"/jobs?{urlencode(query)}"))) == found
+
+
+async def test_an_argument_without_a_value_is_a_problem_beside_its_field(
+    browser: Browser, broker: Broker
+) -> None:
+    await broker.enqueue("email")
+    text = await browser.text("/jobs?arg=nonsense")
+    assert "write name=value" in text
+    assert 'value="nonsense"' in text
+    assert "/jobs/confirm" not in text
+    assert (await browser.client.get("/api/jobs?arg=nonsense")).status_code == 400
+
+
+async def test_a_worker_links_to_its_jobs(browser: Browser, broker: Broker) -> None:
+    member = await broker.register(MEMBER)
+    await broker.enqueue_many([NewJob("long", b'{"n": 7}', task="shop.long")] * 2)
+    [job] = await broker.claim("long", worker=member.id)
+    text = await browser.text("/workers")
+    assert "n=7" in text
+    assert f"/jobs?worker={member.id}" in links(text)
+    [row] = rows(await browser.text(f"/jobs?worker={member.id}"))
+    assert job.id in row
+    await broker.ack(job)
+    assert len(rows(await browser.text(f"/jobs?worker={member.id}"))) == 1
+    assert f"/jobs?worker={member.id}" in links(await browser.text(f"/jobs/{job.id}"))
+
+
+async def test_pages_show_no_internal_prefixes(browser: Browser, broker: Broker) -> None:
+    app = App("memory://")
+
+    @app.task(name="shop.send", dedup=lambda to="bob": f"welcome:{to}", cron="0 3 * * *")
+    async def send(to: str = "ada") -> None: ...
+
+    made = await broker.enqueue_job(send.bind("ada").new_job())
+    await broker.declare("app", app.recurring())
+    fired = await broker.trigger("shop.send")
+    for id in (made.id, fired.id):
+        text = await browser.text(f"/jobs/{id}")
+        assert "dayjob-" not in text.partition("<main")[2]
+        assert "9:shop.send:" not in text
+    assert "<dt>Schedule</dt>" in await browser.text(f"/jobs/{fired.id}")
+    assert "<dd>welcome:ada</dd>" in await browser.text(f"/jobs/{made.id}")
+
+
+ODD = (
+    b"", b"null", b"7", b'"text"', b"[1, 2]", b"[" * 400 + b"]" * 400, b"\xff\xfe", b'{"a": "\\ud800"}',
+    b'{"a": 1e999}', b'{"a": 123456789012345678901234567890}', b'{"": ""}', b"{" * 10_000,
+    b'"' + b"x" * 10**6 + b'"',
+)  # fmt: skip
+
+
+async def test_odd_records_break_no_page(browser: Browser, broker: Broker) -> None:
+    for payload in ODD:
+        for task in ("", "t\n\t\u202e"):
+            await broker.enqueue("odd", payload, task=task, headers={"h\n": "\u202e"})
+    for number, job in enumerate(await broker.claim("odd", limit=100)):
+        await broker.record_progress([Progress(job.key, job.claim, 1.0, "\n" * 50)])
+        if number % 3 == 0:
+            await broker.ack(job, result=job.payload)
+        elif number % 3 == 1:
+            await broker.dead_letter(job, "\n")
+    for path in (
+        "/",
+        "/jobs",
+        "/jobs?search=x",
+        "/jobs?arg=a%3D1",
+        "/dead",
+        "/dead?by=error",
+        "/tasks",
+        "/workers",
+    ):
+        await browser.text(path)
+    for job in await broker.jobs(limit=100):
+        await browser.text(f"/jobs/{job.id}")
+        if job.state.finished:
+            await browser.text(f"/jobs/{job.id}/edit")
+            assert (await browser.post(f"/jobs/{job.id}/edit", {"arguments": "{}"})).status_code in (303, 422)
+
+
+# Tasks.
+
+
+async def test_tasks_show_their_failures_and_times(browser: Browser, broker: Broker) -> None:
+    await make_dead(broker, count=3)
+    job = await make_running(broker)
+    await broker.ack(job)
+    text = await browser.text("/tasks")
+    assert "From all 4 finished jobs" in text
+    listed = rows(text)
+    assert listed[0].startswith("shop.load 3 (100%) 3 3")
+    assert re.match(r"shop.long 0 1 0 [\d.,]+ ms / [\d.,]+ ms [\d.,]+ ms / [\d.,]+ ms long", listed[1])
+    assert "/jobs?task=shop.load" in links(text)
+    assert len(rows(await browser.text("/tasks?queue=long"))) == 1
+    assert "No finished jobs are kept" in await browser.text("/tasks?queue=unknown")
+    found = await browser.api("tasks")
+    assert (found["jobs"], found["complete"], found["tasks"][0]["failures"]) == (4, True, 3)

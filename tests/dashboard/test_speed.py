@@ -47,7 +47,10 @@ async def test_every_page_is_fast_with_100_000_jobs(browser: Browser) -> None:
     for path in (
         "/", "/?queue=queue-5", "/jobs", "/jobs?state=pending", "/jobs?state=scheduled&queue=queue-9",
         "/jobs?state=done", "/jobs?state=dead&queue=queue-1", "/jobs?queue=queue-0", "/jobs?task=common",
-        "/dead", "/dead?by=error", "/schedules", "/workers", latest, "/api/jobs?limit=50", "/healthz",
+        "/jobs?arg=n%3D2", "/jobs?recurring=no", "/jobs?worker=w", "/tasks", "/tasks?queue=queue-1",
+        "/jobs/confirm?action=cancel", "/jobs/confirm?action=cancel&search=nowhere",
+        "/jobs/confirm?action=purge&task=common", "/dead", "/dead?by=error",
+        "/schedules", "/workers", latest, "/api/jobs?limit=50", "/healthz",
     ):  # fmt: skip
         taken = []
         for _ in range(TRIES):

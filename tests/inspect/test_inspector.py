@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
+from dayjob import (
+    Broker,
+    BrokerConfig,
+    ConfigError,
+    Job,
+    JobState,
+    NewJob,
+    QueueStats,
+    Recurring,
+    Retention,
+)
 from dayjob.engines.base import DocumentWrite
-from dayjob.inspect import Filter, Inspector, Redaction, dead, error_line, error_pattern, search
+from dayjob.inspect import (
+    Filter,
+    Inspector,
+    Redaction,
+    dead,
+    error_line,
+    error_pattern,
+    json_fields,
+    search,
+    tasks,
+)
 from dayjob.testing import ManualClock
 from tests.support.registered_workers import MEMBER
 
@@ -308,7 +329,7 @@ def test_payloads_that_are_not_json_are_shown_as_text_or_hex(data: bytes, shown:
 
 
 async def pages(inspector: Inspector, filter: Filter, most: int | None = None) -> list[list[str]]:
-    return [[job.id for job in page] async for page in inspector.unfinished(filter, most=most)]
+    return [[job.id for job in page] async for page in inspector.matching(filter, most=most)]
 
 
 async def test_all_unfinished_jobs_of_a_filter_are_found_in_pages_of_bounded_size(
@@ -359,3 +380,143 @@ async def test_the_jobs_of_a_filter_are_cancelled_with_progress(
     assert progress[-1] == 10
     stats = await broker.stats("q")
     assert (stats.pending, stats.running, stats.cancelled) == (10, 1, 9)
+
+
+async def test_the_dead_jobs_of_a_filter_are_requeued_and_purged_with_progress(
+    broker: Broker, inspector: Inspector
+) -> None:
+    for number in range(4):
+        await kill(broker, "q", f"{'OSError' if number % 2 else 'KeyError'}: {number}")
+    await broker.enqueue("q", b'"OSError"')
+    progress: list[int] = []
+    assert await inspector.requeue(Filter(text="oserror"), progress.append) == 2
+    assert progress[-1] == 2
+    assert await inspector.purge(Filter(text="KeyError: 0")) == 1
+    assert await inspector.purge(Filter(state=JobState.PENDING)) == 0
+    stats = await broker.stats("q")
+    assert (stats.pending, stats.dead) == (3, 1)
+
+
+async def test_a_filter_selects_by_worker_and_by_schedule(broker: Broker, inspector: Inspector) -> None:
+    await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report", queue="q"))
+    await broker.trigger("nightly")
+    await broker.enqueue("q", task="t")
+    await broker.claim("q", worker="w-1")
+
+    async def found(filter: Filter) -> list[str]:
+        return [job.task for job in (await inspector.page(filter)).jobs]
+
+    assert await found(Filter(recurring=False)) == ["t"]
+    assert await found(Filter(recurring=True)) == ["report"]
+    assert await found(Filter(worker="w-1")) == ["report"]
+    assert await found(Filter(worker="w-2")) == []
+    assert await inspector.count(Filter(recurring=False)) == 1
+    assert await inspector.count(Filter(worker="w-1")) == 1
+
+
+# Statistics of tasks.
+
+
+async def run(broker: Broker, clock: ManualClock, task: str, wait: float, seconds: float, ends: str) -> None:
+    await broker.enqueue("q", task=task, max_attempts=2)
+    clock.advance(wait)
+    [job] = await broker.claim("q")
+    clock.advance(seconds)
+    if ends == "done":
+        await broker.ack(job)
+    elif ends == "dead":
+        await broker.dead_letter(job, "OSError")
+    else:
+        await broker.nack(job, "OSError", delay=0)
+        clock.advance(wait)
+        [job] = await broker.claim("q")
+        clock.advance(seconds)
+        await broker.ack(job)
+
+
+async def test_statistics_of_tasks_have_runs_failures_and_percentiles(
+    broker: Broker, inspector: Inspector, clock: ManualClock
+) -> None:
+    for number in range(1, 21):
+        await run(broker, clock, "steady", number, number / 10, "done")
+    await run(broker, clock, "flaky", 1, 2, "retried")
+    await run(broker, clock, "flaky", 1, 2, "dead")
+    sample = await inspector.tasks()
+    assert (sample.jobs, sample.is_complete) == (22, True)
+    flaky, steady = sample.tasks
+    assert (flaky.task, flaky.jobs, flaky.runs, flaky.failures, flaky.dead) == ("flaky", 2, 3, 2, 1)
+    assert (steady.task, steady.jobs, steady.runs, steady.failures, steady.dead) == ("steady", 20, 20, 0, 0)
+    assert steady.wait is not None
+    assert steady.run is not None
+    assert (steady.wait.p50, steady.wait.p95) == (10.0, 19.0)
+    assert (steady.run.p50, steady.run.p95) == (1.0, 1.9)
+    assert flaky.wait is not None
+    assert flaky.wait.p95 == 1.0
+    assert (await inspector.tasks("other")).tasks == []
+
+
+async def test_the_sample_is_bounded_and_spans_the_same_time_in_each_state(
+    broker: Broker, inspector: Inspector, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "SAMPLED", 10)
+    for _ in range(3):
+        await run(broker, clock, "old", 1, 1, "dead")
+    for number in range(20):
+        await run(broker, clock, "new", 1, 1, "dead" if number == 15 else "done")
+    sample = await inspector.tasks()
+    assert sample.jobs == 11
+    assert not sample.is_complete
+    assert [(each.task, each.runs, each.failures) for each in sample.tasks] == [("new", 11, 1)]
+
+
+async def test_a_task_of_cancelled_jobs_has_no_statistics(broker: Broker, inspector: Inspector) -> None:
+    await broker.cancel((await broker.enqueue("q", task="t")).id)
+    assert await inspector.tasks() == tasks.TaskSample([], 0, None, True)
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("payload", "line"),
+    [
+        (b"", ""),
+        (b"{}", ""),
+        (b'{"to": "ada", "n": [1, 2], "none": null}', 'to="ada", n=[1,2], none=null'),
+        (b'{"password": "x", "deep": {"token": 1}}', 'password="[redacted]", deep={"token":"[redacted]"}'),
+        (b"[1, 2]", "[1,2]"),
+        (b"text", 'text="text"'),
+        (b"\xff", 'bytes=1, hex="ff"'),
+        (b'"' + b"x" * 20_000 + b'"', "20,002 bytes"),
+        (msgspec.json.encode({"a": "x" * 100, "b": 1}), f'a="{"x" * 58}…, b=1'),
+        (msgspec.json.encode({f"n{n}": "x" * 50 for n in range(9)}), None),
+    ],
+)
+def test_arguments_are_one_short_redacted_line(payload: bytes, line: str | None) -> None:
+    shown = json_fields.arguments_line(payload, Redaction())
+    assert len(shown) <= json_fields.LISTED_CHARACTERS
+    assert shown == line if line is not None else shown.endswith("…")
+
+
+async def test_a_count_within_a_budget_reads_in_short_steps(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that looks for a rare task among a million waiting jobs takes longer than any budget."""
+    await broker.enqueue_many([NewJob("q", task="t")] * 250)
+    asked: list[tuple[str | None, int]] = []
+    jobs = broker.jobs
+
+    async def recorded(queue: Any, state: Any, task: str | None, after: Any, limit: int) -> list[Job]:
+        asked.append((task, limit))
+        return await jobs(queue, state, task, after, limit)
+
+    monkeypatch.setattr(broker, "jobs", recorded)
+    wanted = Filter(task="rare")
+    assert await inspector.count_within(wanted, search.WAITING, budget=0.0) == (0, False)
+    assert asked == [(None, 100), (None, 100)]
+    asked.clear()
+    assert await inspector.count_within(wanted, search.WAITING, budget=60.0) == (0, True)
+    assert {task for task, _ in asked} == {None}
+    asked.clear()
+    assert await inspector.count(wanted, search.WAITING) == 0
+    assert asked == [("rare", 100), ("rare", 100)]

@@ -69,10 +69,10 @@ class InATransactionOfTheCode(TransactionTestCase):
     def test_the_job_exists_when_it_commits(self) -> None:
         with sandbox(app):
             with transaction.atomic():
-                kept = greet.using(connection=connection.connection).enqueue("ada")
+                kept = greet.using(connection=connection).enqueue("ada")
                 try:
                     with transaction.atomic():
-                        greet.using(connection=connection.connection).enqueue("inner")
+                        greet.using(connection=connection).enqueue("inner")
                         raise ValueError
                 except ValueError:
                     pass
@@ -80,7 +80,7 @@ class InATransactionOfTheCode(TransactionTestCase):
             self.assertIs(kept.status(), JobState.PENDING)
             try:
                 with transaction.atomic():
-                    greet.using(connection=connection.connection).enqueue("outer")
+                    greet.using(connection=connection).enqueue("outer")
                     raise ValueError
             except ValueError:
                 pass

@@ -176,3 +176,9 @@ assert "dayjob.engines.sqlite" in loaded(), loaded()
 )
 def test_a_password_is_not_shown(url: str, shown: str) -> None:
     assert registry.without_password(url) == shown
+
+
+@pytest.mark.parametrize("path", ["jobs.db", "/var/lib/jobs.db"])
+def test_a_path_is_refused_with_the_url_of_a_sqlite_file(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"for a SQLite file write 'sqlite:///{path}'"):
+        parse(path)

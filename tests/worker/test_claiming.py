@@ -161,9 +161,9 @@ async def test_claims_and_settlements_are_batched(app: App) -> None:
     claims, settles = Stage(app.broker, "claim"), Stage(app.broker, "settle")
     worker = await run_until_idle(app, concurrency=100)
     assert worker.done == 2000
-    assert sum(settles.sizes) == 2000
-    assert len(settles.calls) <= 100
-    assert len(claims.calls) <= 100
+    assert sum(settles.sizes) >= 2000  # With releases, if the jobs of a claim are not started in time.
+    assert len(settles.calls) <= 200
+    assert len(claims.calls) <= 200
 
 
 async def test_an_idle_worker_is_woken_by_a_new_job_and_does_not_poll(app: App) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from threading import Thread
@@ -109,6 +110,28 @@ def test_a_worker_may_be_run_on_one_event_loop_after_another(url: str, engine: E
     for n in (1, 2, 3):
         asyncio.run(once(n))
     assert seen == [1, 2, 3]
+
+
+async def test_a_stopped_worker_logs_the_running_jobs_that_it_waits_for(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        started.set()
+        await finish.wait()
+
+    await slow.aenqueue()
+    worker = Worker(app, shutdown_timeout=BOUND)
+    with caplog.at_level(logging.INFO, "dayjob.worker"):
+        running = asyncio.create_task(worker.run())
+        await with_timeout(started.wait())
+        worker.stop()
+        await until(lambda: f"stopping: waiting up to {BOUND:g} s for 1 running job" in caplog.text)
+        finish.set()
+        await with_timeout(running)
+    assert "stopped after 1 run" in caplog.messages[-1]
 
 
 async def test_a_worker_is_stopped_from_another_thread(app: App) -> None:

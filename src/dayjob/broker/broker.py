@@ -619,7 +619,7 @@ class Broker:
         for schedule in await self.schedules():
             if schedule.id == id:
                 return await self.enqueue_job(schedule.new_job(None))
-        raise InvalidState(f"there is no schedule {id!r} to trigger: schedules() returns the existing ones")
+        raise InvalidState(f"there is no schedule {id!r} to trigger: list the schedules for its id")
 
     async def pause_schedule(self, id: str) -> bool:
         """Stop a recurring job until it is resumed. False if there is none."""

@@ -23,23 +23,30 @@ class ClockSteps:
 
     def __init__(self, clock: Clock) -> None:
         self.elapsed = clock.elapsed
-        self._read: tuple[int, float] | None = None
-        """The engine's time of the last read, and the elapsed time of its reply."""
+        self._read: tuple[int, float, float] | None = None
+        """The engine's time of the last read, and the elapsed times of its call and of its reply."""
         self._stepped_at = float("-inf")
         self._step = 0.0
 
     def observe(self, now: int, asked: float) -> None:
         """Compare the engine's time with that of the last read. ``asked`` is when this read began."""
         replied = self.elapsed()
-        last, self._read = self._read, (now, replied)
-        if last is None or asked < last[1]:  # Two reads at once do not show which came first.
+        last, read = self._read, (now, asked, replied)
+        if last is None:
+            self._read = read
             return
-        step = (now - last[0]) / SECOND - (asked - last[1])
+        then, last_asked, last_replied = last
+        overlap = asked < last_replied
+        # Reads that overlap do not show which came first: no more than the time of both passed between them.
+        passed = replied - last_asked if overlap else asked - last_replied
+        step = (now - then) / SECOND - passed
+        if step > TOLERANCE or not overlap:
+            self._read = read
         if step > TOLERANCE:
             _log.info(
                 "the storage's clock advanced %.1f s in %.1f s: it was set, or the storage did not reply; "
                 "leases that expired meanwhile get the time for a renewal",
-                (now - last[0]) / SECOND, asked - last[1],
+                (now - then) / SECOND, passed,
             )  # fmt: skip
             self._step = max(step, self._stepped_at + self._step - replied)
             self._stepped_at = replied

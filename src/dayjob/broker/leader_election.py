@@ -31,7 +31,7 @@ TERM = 5.0
 
 RENEWAL = 1.5
 _LOOK = 1.0
-"""Seconds between checks of the leader's process, on its own machine."""
+"""Seconds between checks of the leader's process, on its own machine. They do not read the storage."""
 
 
 class Holder(Struct, frozen=True):
@@ -60,6 +60,10 @@ class LeaderElection:
         self._sought = False
         self._watched: tuple[bytes, float] = (b"", 0.0)
         """The document of another leader, and the time since when it is unchanged."""
+        self._neighbour: Holder | None = None
+        """The leader, if it is another process of this machine."""
+        self._look_at, self._read_at = float("inf"), float("-inf")
+        """The times of the next look at its process, and of the next read of the document."""
 
     @property
     def alone(self) -> bool:
@@ -73,18 +77,22 @@ class LeaderElection:
     async def seek(self) -> float:
         """Renew the lead or try to get it. Return seconds until the next call."""
         started = self._clock.elapsed()
+        # A call before the time of the look has another cause: the leader may have released the lead.
+        if self._look_at <= started < self._read_at and not _is_gone(self._neighbour):
+            return self._next_look(started)
         now, documents = await self._storage.documents(KIND)
         document = next((document for document in documents if document.name == _NAME), None)
         holder = None if document is None else _read(document)
         if document is not None and holder is not None and holder.id != self._me.id:
-            here = holder.machine == self._me.machine
+            self._neighbour = holder if holder.machine == self._me.machine else None
             if document.value != self._watched[0]:
                 self._watched = (document.value, started)
             # The engine's clock may have been set back since the write. The shorter time counts.
             left = TERM - max((now - document.written_us) / SECOND, started - self._watched[1])
-            if left > 0 and not (here and is_gone(holder.pid, holder.started)):
+            if left > 0 and not _is_gone(self._neighbour):
                 self._step_down()
-                return min(left, _LOOK) if here else left
+                self._read_at = started + left
+                return self._next_look(started)
         mine = replace(self._me, renewed=self._me.renewed + 1)
         write = DocumentWrite(KIND, _NAME, None if document is None else document.value, _encode(mine))
         self._sought = True
@@ -95,6 +103,11 @@ class LeaderElection:
             _log.info("this process is the leader and runs the duties of the fleet")
         self._me, self._until = mine, started + TERM
         return RENEWAL
+
+    def _next_look(self, now: float) -> float:
+        """Return seconds until the next look at the leader's process, or at its document."""
+        self._look_at = now + _LOOK if self._neighbour else float("inf")
+        return min(self._look_at, self._read_at) - now
 
     async def give_up(self) -> None:
         """Release the lead, so that another process can acquire it immediately."""
@@ -119,6 +132,10 @@ class LeaderElection:
 
     def _step_down(self) -> None:
         self._until = float("-inf")
+
+
+def _is_gone(holder: Holder | None) -> bool:
+    return holder is not None and is_gone(holder.pid, holder.started)
 
 
 def _read(document: Document) -> Holder | None:

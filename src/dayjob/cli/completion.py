@@ -16,8 +16,8 @@ def completion(context: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      eval "$(dayjob completion bash)"                                    in ~/.bashrc
-      eval "$(dayjob completion zsh)"                                     in ~/.zshrc
+      eval "$(dayjob completion bash)"     in ~/.bashrc
+      eval "$(dayjob completion zsh)"      in ~/.zshrc
       dayjob completion fish > ~/.config/fish/completions/dayjob.fish
     """
     kind = get_completion_class(shell)

@@ -26,7 +26,6 @@ def copy(source: str, target: str) -> None:
     Example:
       dayjob copy s3://shop/jobs s3://shop/jobs-2
 
-    \b
     Exit codes: 0 copied, 2 wrong usage or configuration, 3 the storage is not available or in use.
     """
     try:

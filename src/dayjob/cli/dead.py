@@ -24,6 +24,7 @@ from dayjob.cli.output import (
 from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store, whole_id
 from dayjob.inspect import DeadGroups, Inspector, error_line
 from dayjob.inspect.json_fields import dead_group_fields
+from dayjob.model.names import counted
 
 COLUMNS = (
     ID,
@@ -76,7 +77,7 @@ def list_dead(url: str, queue: str | None, limit: int, group: bool, as_json: boo
              error_line(job.last_error))
             for job in jobs
         ]  # fmt: skip
-        console().print(table(COLUMNS, rows))
+        console().print(table(COLUMNS, rows, empty="No dead jobs."))
 
     on_store(url, work)
 
@@ -89,7 +90,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
         (group.count, group.task, ", ".join(group.queues), ago(group.latest.finished_us), group.error)
         for group in found.groups
     ]
-    console().print(table(GROUP_COLUMNS, rows))
+    console().print(table(GROUP_COLUMNS, rows, empty="No dead jobs."))
     if found.examined < found.total:
         click.echo(f"Grouped the latest {found.examined:,} of {found.total:,} dead jobs.")
 
@@ -101,7 +102,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
 @yes_option
 def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool, yes: bool) -> None:
     """Make dead jobs pending again, with their attempts reset."""
-    _check_choice(ids, queue, everything)
+    _check_choice("ids, --queue or --all", bool(ids), queue is not None, everything)
 
     async def work(broker: Broker) -> int:
         if ids:
@@ -112,12 +113,12 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
         if total == 0:
             click.echo("There are no dead jobs to requeue.")
             return NOTHING
-        confirm(f"Requeue {total:,} dead jobs of {', '.join(names)}?", yes)
+        confirm(f"Requeue {counted(total, 'dead job')} of {', '.join(names)}?", yes)
         done = 0
         with progress("requeuing", total) as update:
             for name in names:
                 done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
-        click.echo(f"{done:,} jobs requeued.")
+        click.echo(f"{counted(done, 'job')} requeued.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
@@ -138,7 +139,7 @@ async def _requeue_ids(broker: Broker, ids: tuple[str, ...]) -> int:
 @yes_option
 def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
     """Remove dead jobs permanently."""
-    _check_choice((), queue, everything)
+    _check_choice("--queue or --all", queue is not None, everything)
 
     async def work(broker: Broker) -> int:
         stats = await broker.all_stats()
@@ -147,18 +148,17 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
             click.echo("There are no dead jobs to purge.")
             return NOTHING
         scope = "all queues" if queue is None else f"queue {queue}"
-        confirm(f"Remove {total:,} dead jobs of {scope} permanently?", yes)
+        confirm(f"Remove {counted(total, 'dead job')} of {scope} permanently?", yes)
         with progress("purging", total) as update:
             done = await broker.purge_dead(queue, on_progress=update)
-        click.echo(f"{done:,} jobs removed.")
+        click.echo(f"{counted(done, 'job')} removed.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
 
 
-def _check_choice(ids: tuple[str, ...], queue: str | None, everything: bool) -> None:
-    if (bool(ids), queue is not None, everything).count(True) != 1:
-        choices = "ids, --queue or --all" if ids else "--queue or --all"
+def _check_choice(choices: str, *given: bool) -> None:
+    if given.count(True) != 1:
         raise click.UsageError(f"no dead jobs are selected: give one of {choices}")
 
 

@@ -16,6 +16,7 @@ from dayjob.inspect import EXAMINED, Filter, Inspector
 from dayjob.inspect.search import WAITING
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState
+from dayjob.model.names import counted
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.unknown_tasks import import_hint
@@ -35,7 +36,6 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "red"}
 def doctor(url: str, strict: bool, as_json: bool) -> None:
     """Check a store: settings, clocks, stuck jobs and workers. Each problem comes with a remedy.
 
-    \b
     Exit codes: 0 no errors (with --strict: and no warnings), 1 errors, 3 the store is not available.
     """
 
@@ -102,26 +102,31 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     expired = [job for job in running if job.lease_us is not None and job.lease_us < now - _LONG_EXPIRED]
     if expired:
         yield Diagnostic(
-            "leases", "error", f"{len(expired)} running jobs have leases that expired over a minute ago",
+            "leases", "error",
+            f"{counted(len(expired), 'running job')} with a lease that expired over a minute ago",
             "no process runs the duties: start a worker, or a broker with duties=True",
         )  # fmt: skip
     else:
-        yield Diagnostic("leases", "ok", f"{len(running)} running jobs, none with an expired lease")
+        yield Diagnostic(
+            "leases", "ok", f"{counted(len(running), 'running job')}, none with an expired lease"
+        )
     orphaned = [job for job in running if job.worker and job.worker not in alive]
     if orphaned and workers:
         yield Diagnostic(
-            "orphans", "warning", f"{len(orphaned)} running jobs have workers that are not registered",
+            "orphans", "warning",
+            f"{counted(len(orphaned), 'running job')} of workers that are not registered",
             "they return to their queues when their leases expire; or they were claimed without a worker",
         )  # fmt: skip
     for queue, each in stats.items():
         if each.pending and queue in paused:
             yield Diagnostic(
-                "queues", "warning", f"{queue!r} is paused, and {each.pending:,} jobs are waiting",
+                "queues", "warning", f"{queue!r} is paused, with {counted(each.pending, 'job')} waiting",
                 f"resume it: dayjob resume {queue}",
             )  # fmt: skip
         elif each.pending and workers and not any(worker.serves(queue) for worker in workers):
             yield Diagnostic(
-                "queues", "error", f"no live worker serves {queue!r}, and {each.pending:,} jobs are waiting",
+                "queues", "error",
+                f"no live worker serves {queue!r}, with {counted(each.pending, 'job')} waiting",
                 f"start one with -q {queue}",
             )  # fmt: skip
     async for diagnostic in _unknown_tasks(broker, workers):
@@ -129,7 +134,7 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     dead = sum(each.dead for each in stats.values())
     if dead:
         yield Diagnostic(
-            "dead letters", "warning", f"{dead:,} jobs are dead", "list them: dayjob dead --group"
+            "dead letters", "warning", counted(dead, "dead job"), "list them: dayjob dead --group"
         )
     else:
         yield Diagnostic("dead letters", "ok", "none")
@@ -139,7 +144,7 @@ async def _unknown_tasks(broker: Broker, workers: Sequence[WorkerInfo]) -> Async
     """Report tasks that no worker of their queue has. Their jobs are pending, or snoozed and so scheduled."""
     waiting = {
         (job.queue, job.task)
-        async for page in Inspector(broker).unfinished(Filter(), WAITING, EXAMINED)
+        async for page in Inspector(broker).matching(Filter(), WAITING, EXAMINED)
         for job in page
         if job.task
     }
@@ -171,4 +176,4 @@ async def _schedules(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
                 "no process runs the duties: start a worker",
             )  # fmt: skip
     if not any(schedule.problem for schedule in schedules):
-        yield Diagnostic("schedules", "ok", f"{len(schedules)} schedules")
+        yield Diagnostic("schedules", "ok", counted(len(schedules), "schedule"))

@@ -14,6 +14,8 @@ from dayjob.cli.output import json_option, parse_time, print_json
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 from dayjob.model.job import NewJob, by_name
 
+_EXAMPLE = """'{"to": "ada"}'"""
+
 
 @click.command(cls=StoreCommand)
 @click.argument("task", required=False, default="")
@@ -57,11 +59,13 @@ def enqueue(
 
     \b
     Examples:
-      dayjob enqueue sqlite:///jobs.db shop.jobs.send_email -q email -a '{"to": "ada@example.com"}'
+      dayjob enqueue shop.jobs.send_email -q email -a '{"to": "ada"}'
       dayjob enqueue -q raw --payload @photo.jpg
     """
     if payload is not None and (task or arguments):
         raise click.UsageError("--payload is for jobs without a task: use --args for a task's arguments")
+    if payload is None and not task:
+        raise click.UsageError("no job is given: pass the name of a task, or --payload for a job without one")
     data = _payload(payload) if payload is not None else _arguments(arguments) if task else b""
 
     async def work(broker: Broker) -> int:
@@ -83,9 +87,9 @@ def _arguments(text: str | None) -> bytes:
     try:
         value = msgspec.json.decode(text or "{}")
     except msgspec.MsgspecError as error:
-        raise click.UsageError(f"--args {text!r} is not JSON: {error}") from None
+        raise click.UsageError(f"--args {text!r} is not JSON: {error}; write it like {_EXAMPLE}") from None
     if not isinstance(value, dict):
-        raise click.UsageError(f"--args {text!r}: pass an object of arguments by parameter name")
+        raise click.UsageError(f"--args {text!r}: pass an object by parameter name, like {_EXAMPLE}")
     return msgspec.json.encode(value)
 
 

@@ -34,6 +34,7 @@ from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job, JobState
+from dayjob.model.names import counted
 
 COLUMNS = (
     ID,
@@ -151,7 +152,7 @@ def _listing(page: Page) -> Group:
         for job in page.jobs
     ]  # fmt: skip
     lines = [] if page.found_all else [Text(f"There may be more: --after {page.after}")]
-    return Group(table(COLUMNS, rows), *lines)
+    return Group(table(COLUMNS, rows, empty="No jobs."), *lines)
 
 
 def _details(job: Job) -> str | None:
@@ -230,7 +231,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
             Column("worker", 2, 12),
             Column("error", 0, 16, is_text=True),
         )
-        console().print("", table(columns, failures, "failures"))
+        console().print("", table(columns, failures, title="failures"))
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
@@ -311,7 +312,7 @@ async def cancel_filtered(
     if total == 0 and not as_json:
         click.echo("There are no jobs to cancel.")
         return NOTHING
-    confirm(f"Cancel {total:,} jobs?", yes)
+    confirm(f"Cancel {counted(total, 'job')}?", yes)
     removed = requested = 0
     with progress("cancelling", total) as update:
         for filter in filters:
@@ -322,6 +323,6 @@ async def cancel_filtered(
     if as_json:
         print_json({"removed": removed, "requested": requested})
     else:
-        running = f" {requested:,} are running: cancel requested." if requested else ""
-        click.echo(f"{removed:,} jobs cancelled.{running}")
+        running = f" Cancel of {counted(requested, 'running job')} requested." if requested else ""
+        click.echo(f"{counted(removed, 'job')} cancelled.{running}")
     return OK if removed or requested else NOTHING

@@ -21,15 +21,35 @@ from dayjob.cli.jobs import cancel, explain, jobs, show_job
 from dayjob.cli.migrate import migrate
 from dayjob.cli.queues import pause, queues, resume
 from dayjob.cli.schedules import schedules
+from dayjob.cli.store import CommandGroup
 from dayjob.cli.worker.command import worker
 from dayjob.cli.workers import workers
 
+SECTIONS = {
+    "Run": ("worker", "demo", "bench"),
+    "Jobs": ("enqueue", "jobs", "show", "explain", "cancel", "dead"),
+    "Queues, schedules, workers": ("queues", "pause", "resume", "schedules", "workers"),
+    "The store": ("dashboard", "doctor", "migrate", "copy", "completion"),
+}
+"""The commands in the order of the help, which is that of docs/cli.md."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+EXAMPLES = """\b
+Examples:
+  dayjob demo                        jobs, failures and a killed worker
+  dayjob worker jobs:app             run the jobs of the app in jobs.py
+  dayjob queues sqlite:///jobs.db    the jobs by queue and state
+  dayjob COMMAND --help              the options of a command
+"""
+
+
+@click.group(
+    cls=CommandGroup, sections=SECTIONS, epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(__version__, prog_name="dayjob")
 @click.option(
     "-u", "--url", metavar="URL",
-    help="The store, such as sqlite:///jobs.db. It may also be given after the command.",
+    help="The store, such as sqlite:///jobs.db. It may also be given after the command, or as DAYJOB_URL.",
 )  # fmt: skip
 @click.pass_context
 def main(context: click.Context, url: str | None) -> None:

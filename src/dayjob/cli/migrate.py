@@ -26,9 +26,8 @@ def migrate(url: str, sql: bool, since: int | None) -> None:
     \b
     Examples:
       dayjob migrate postgresql://localhost/shop
-      dayjob migrate postgresql://localhost/shop --sql | psql -v ON_ERROR_STOP=1 shop
+      dayjob migrate postgresql://localhost/shop --sql | psql shop
 
-    \b
     Exit codes: 0 up to date, 2 wrong usage or configuration, 3 the storage is not available.
     """
     if since is not None and not sql:

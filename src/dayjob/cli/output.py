@@ -85,8 +85,15 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], title: str | None = None) -> Table:
-    """Return a table that fits the output: one line a row. Cells are literal text, never markup."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, title: str | None = None, empty: str = ""
+) -> RenderableType:
+    """Return a table that fits the output: one line a row. Cells are literal text, never markup.
+
+    Without rows, return the text ``empty``.
+    """
+    if not rows:
+        return Text(empty)
     cells = [[_cell(value) for value in row] for row in rows]
     result = Table(
         title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False,
@@ -94,7 +101,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], title: st
     )  # fmt: skip
     widths = fitting_widths(columns, cells, console().width)
     for number, width in widths.items():
-        numeric = bool(rows) and all(_is_number(row[number]) for row in rows)
+        numeric = all(_is_number(row[number]) for row in rows)
         result.add_column(
             columns[number].name, justify="right" if numeric else "left", no_wrap=True, min_width=width,
             max_width=width,

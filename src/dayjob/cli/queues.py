@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
+from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.jobs import cancel_filtered
@@ -50,7 +50,7 @@ def list_queues(url: str, as_json: bool, watch: bool) -> None:
             print_json(queue_fields(await inspector.overview()))
         else:
 
-            async def render() -> Table:
+            async def render() -> RenderableType:
                 return _table(await inspector.overview())
 
             await show(render, watch)
@@ -58,7 +58,7 @@ def list_queues(url: str, as_json: bool, watch: bool) -> None:
     on_store(url, work)
 
 
-def _table(overview: Overview) -> Table:
+def _table(overview: Overview) -> RenderableType:
     rows = [
         (
             view.name,
@@ -69,7 +69,7 @@ def _table(overview: Overview) -> Table:
         )
         for view in overview.queues
     ]
-    return table(COLUMNS, rows)
+    return table(COLUMNS, rows, empty="No queues. The first job of a queue creates it.")
 
 
 @queues.command()
@@ -96,9 +96,10 @@ def pause(url: str, queues: tuple[str, ...]) -> None:
     """Stop claims from these queues, in all processes. They still accept jobs."""
 
     async def work(broker: Broker) -> None:
+        used = await broker.all_stats()
         for queue in queues:
             await broker.pause(queue)
-            click.echo(f"{queue} paused.")
+            click.echo(f"{queue} paused.{'' if queue in used else ' It has never had a job.'}")
 
     on_store(url, work, writes=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import click
-from rich.table import Table
+from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.output import (
@@ -51,8 +51,9 @@ def list_schedules(url: str, as_json: bool, watch: bool) -> None:
             print_json([schedule_fields(schedule) for schedule in await broker.schedules()])
             return
 
-        async def render() -> Table:
-            return table(COLUMNS, [_row(schedule) for schedule in await broker.schedules()])
+        async def render() -> RenderableType:
+            rows = [_row(schedule) for schedule in await broker.schedules()]
+            return table(COLUMNS, rows, empty="No schedules.")
 
         await show(render, watch)
 
@@ -105,7 +106,7 @@ def trigger(url: str, id: str) -> None:
 def _act(url: str, id: str, change: Callable[[Broker], Awaitable[bool]], done: str) -> None:
     async def work(broker: Broker) -> int:
         found = await change(broker)
-        click.echo(f"{id} {done if found else 'not found'}.")
+        click.echo(f"{id} {done if found else 'not found: list the schedules for its id'}.")
         return OK if found else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote
@@ -76,7 +76,26 @@ class StoreCommand(click.Command):
             fail(f"{type(error).__name__}: {error}", NOTHING)
 
 
-class StoreGroup(click.Group):
+class CommandGroup(click.Group):
+    """A group whose help has the whole first sentence of each command, in sections if it has any."""
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in (self._sections or {"Commands": sorted(self.commands)}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _first_sentence(self.commands[name])) for name in names])
+
+
+def _first_sentence(command: click.Command) -> str:
+    return command.get_short_help_str(limit=1000)
+
+
+class StoreGroup(CommandGroup):
     """A group of such commands. The URL may come before or after the name of the subcommand."""
 
     command_class = StoreCommand

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
+from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.output import Column, ago, json_option, print_json, show, table, watch_option
@@ -36,8 +36,9 @@ def workers(url: str, as_json: bool, watch: bool) -> None:
             print_json([worker_fields(worker) for worker in await broker.workers()])
             return
 
-        async def render() -> Table:
-            return table(COLUMNS, [_row(worker) for worker in await broker.workers()])
+        async def render() -> RenderableType:
+            rows = [_row(worker) for worker in await broker.workers()]
+            return table(COLUMNS, rows, empty="No live workers. Start one: dayjob worker MODULE:app")
 
         await show(render, watch)
 

@@ -15,11 +15,14 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dayjob.broker import Broker
-from dayjob.dashboard.bulk import BulkOperation, OnProgress, TooManyOperations
+from dayjob.dashboard import edit, filters
+from dayjob.dashboard.bulk import BulkOperation, TooManyOperations
 from dayjob.dashboard.rendering import problem, url
 from dayjob.dashboard.security import RequestContext, audit, context_of
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import DayjobError, InvalidState
+from dayjob.inspect import Filter
+from dayjob.inspect.search import DEAD, UNFINISHED, States
 from dayjob.model.job import CancelOutcome
 
 
@@ -31,6 +34,9 @@ class Outcome(Struct, frozen=True):
     ok: bool = True
     fields: Mapping[str, Any] = {}
     count: int | None = None
+    query: Mapping[str, str] = {}
+    form: edit.Form | None = None
+    """The form with its problems, if it was invalid."""
 
 
 class ActionRequest(Struct, frozen=True):
@@ -50,6 +56,20 @@ class ActionRequest(Struct, frozen=True):
 
 
 Action = Callable[[ActionRequest], Awaitable[Outcome]]
+
+
+class BulkVerb(Struct, frozen=True):
+    """A change of many jobs: its label, and the states of the jobs that it changes."""
+
+    label: str
+    states: States
+
+
+BULK_VERBS = {
+    "cancel": BulkVerb("Cancel", UNFINISHED),
+    "requeue": BulkVerb("Requeue", DEAD),
+    "purge": BulkVerb("Delete", DEAD),
+}
 
 
 # Jobs.
@@ -76,6 +96,19 @@ async def rerun_job(action: ActionRequest) -> Outcome:
         new = await action.broker.rerun(action.id)
     except InvalidState:
         return Outcome("not-rerun", f"/jobs/{action.id}", False, {"id": action.id, "rerun": None})
+    return Outcome("rerun", f"/jobs/{new.id}", True, {"id": action.id, "rerun": new.id})
+
+
+async def edit_job(action: ActionRequest) -> Outcome:
+    """Enqueue a copy of a finished job with other arguments or options. Invalid fields enqueue nothing."""
+    job = await action.broker.get(action.id)
+    if job is None or not job.state.finished:
+        return Outcome("not-rerun", f"/jobs/{action.id}", False, {"id": action.id, "rerun": None})
+    edited = edit.parse(job, action.fields, action.state.redaction, action.state.check_arguments)
+    if isinstance(edited, edit.Form):
+        fields = {"id": action.id, "problems": edited.problems}
+        return Outcome("invalid", f"/jobs/{action.id}/edit", False, fields, form=edited)
+    new = await action.broker.enqueue_job(edited)
     return Outcome("rerun", f"/jobs/{new.id}", True, {"id": action.id, "rerun": new.id})
 
 
@@ -107,36 +140,71 @@ async def trigger_schedule(action: ActionRequest) -> Outcome:
     return Outcome("triggered", f"/jobs/{new.id}", True, {"schedule": id, "job": new.id})
 
 
-# Dead letters, in bulk: by error, by queue, or all.
+# In bulk: the jobs that a filter selects, or dead letters by error, by queue, or all.
 
 
-async def requeue_dead(action: ActionRequest) -> Outcome:
-    return await _in_bulk(action, "requeue", _requeue, "dead-requeued")
+Work = Callable[[ActionRequest, BulkOperation], Awaitable[int]]
 
 
-async def purge_dead(action: ActionRequest) -> Outcome:
-    return await _in_bulk(action, "purge", _purge, "dead-purged")
+async def in_bulk(verb: str, action: ActionRequest) -> Outcome:
+    """Cancel, requeue or purge all jobs that a filter selects."""
+    wanted = filters.parse(action.fields)
+    if wanted == Filter() and action.fields.get("all") != "yes":
+        raise ValueError("pass a filter, such as a queue, or all=yes")
+    state = "all" if wanted.state is None else wanted.state.value
+    name = f"{BULK_VERBS[verb].label} {state} jobs: {filters.in_words(wanted) or 'of all queues'}"
+    query = filters.to_query(wanted)
+    return await _start(
+        action, f"jobs.{verb}", name, partial(_matching, verb, wanted), f"jobs-{verb}", "/jobs", query
+    )
 
 
-Work = Callable[[ActionRequest, OnProgress], Awaitable[int]]
+async def _matching(verb: str, wanted: Filter, action: ActionRequest, operation: BulkOperation) -> int:
+    inspector = await action.state.inspector()
+    states = BULK_VERBS[verb].states
+    operation.total = await inspector.count(wanted, states)
+    if verb == "cancel":
+        done = await inspector.cancel(wanted, states, operation.on_progress)
+        return done.removed + done.requested
+    change = inspector.requeue if verb == "requeue" else inspector.purge
+    return await change(wanted, operation.on_progress)
 
 
-async def _in_bulk(action: ActionRequest, verb: str, work: Work, code: str) -> Outcome:
-    scope, context = _scope(action), action.context
+async def change_dead(verb: str, work: Work, action: ActionRequest) -> Outcome:
+    scope = _scope(action)
+    label = BULK_VERBS[verb].label
+    return await _start(action, f"dead.{verb}", f"{label} {scope}", work, f"dead-{verb}d", "/dead", {})
+
+
+async def _start(
+    action: ActionRequest, name: str, title: str, work: Work, code: str, path: str, query: Mapping[str, str]
+) -> Outcome:
+    context = action.context
 
     def on_end(operation: BulkOperation) -> None:
         outcome = operation.done if operation.problem is None else "failed"
-        audit(f"dead.{verb}.ended", context.user, context.client, scope, outcome)
+        audit(f"{name}.ended", context.user, context.client, title, outcome)
 
     try:
-        name = f"{verb.capitalize()} {scope}"
-        operation = await action.state.bulk.start(name, partial(work, action), on_end)
+        operation = await action.state.bulk.start(title, partial(work, action), on_end)
     except TooManyOperations:
-        return Outcome("busy", "/dead", False, {"jobs": 0, "ended": False})
+        return Outcome("busy", "/operations", False, {"jobs": 0, "ended": False})
     ended = operation.ended.is_set()
-    result = "failed" if operation.problem else code if ended else "in-progress"
-    fields = {"jobs": operation.done, "ended": ended, "problem": operation.problem}
-    return Outcome(result, "/dead", operation.problem is None, fields, operation.done)
+    fields = {
+        "operation": operation.id, "jobs": operation.done, "total": operation.total, "ended": ended,
+        "problem": operation.problem,
+    }  # fmt: skip
+    if operation.problem is not None:
+        return Outcome("failed", path, False, fields, operation.done, query)
+    if not ended:
+        return Outcome("in-progress", "/operations", True, fields)
+    return Outcome(code, path, True, fields, operation.done, query)
+
+
+async def stop_operation(action: ActionRequest) -> Outcome:
+    id = action.field("operation")
+    stopped = await action.state.bulk.stop_one(id)
+    return Outcome("stopped" if stopped else "not-stopped", "/operations", stopped, {"operation": id})
 
 
 def _scope(action: ActionRequest) -> str:
@@ -149,34 +217,47 @@ def _scope(action: ActionRequest) -> str:
     return ", ".join(parts)
 
 
-async def _requeue(action: ActionRequest, on_progress: OnProgress) -> int:
+async def _requeue(action: ActionRequest, operation: BulkOperation) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.requeue_many(await _of_error(action), on_progress=on_progress)
-    queue = action.fields.get("queue")
-    names = (
-        [queue] if queue else [name for name, each in (await action.broker.all_stats()).items() if each.dead]
-    )
+        ids = await _of_error(action, operation)
+        return await action.broker.requeue_many(ids, on_progress=operation.on_progress)
+    names = await _dead_queues(action, operation)
     total = 0
     for name in names:
-        total += await action.broker.requeue_dead(name, on_progress=partial(_add, on_progress, total))
+        on_progress = partial(_add, operation.on_progress, total)
+        total += await action.broker.requeue_dead(name, on_progress=on_progress)
     return total
 
 
-async def _purge(action: ActionRequest, on_progress: OnProgress) -> int:
+async def _purge(action: ActionRequest, operation: BulkOperation) -> int:
     if action.fields.get("error") is not None:
-        return await action.broker.purge_many(await _of_error(action), on_progress=on_progress)
-    return await action.broker.purge_dead(action.fields.get("queue") or None, on_progress=on_progress)
+        ids = await _of_error(action, operation)
+        return await action.broker.purge_many(ids, on_progress=operation.on_progress)
+    await _dead_queues(action, operation)
+    queue = action.fields.get("queue") or None
+    return await action.broker.purge_dead(queue, on_progress=operation.on_progress)
 
 
-async def _of_error(action: ActionRequest) -> list[str]:
+async def _dead_queues(action: ActionRequest, operation: BulkOperation) -> list[str]:
+    """Return the queues with dead jobs, or the one that is given. Set the operation's total."""
+    queue = action.fields.get("queue")
+    stats = await action.broker.all_stats()
+    dead = {name: each.dead for name, each in stats.items() if each.dead and (not queue or name == queue)}
+    operation.total = sum(dead.values())
+    return list(dead)
+
+
+async def _of_error(action: ActionRequest, operation: BulkOperation) -> list[str]:
     """Return the ids of the latest dead jobs with this task and error pattern."""
     inspector = await action.state.inspector()
     found = await inspector.dead_groups(action.fields.get("queue") or None)
     wanted = (action.fields.get("task", ""), action.fields["error"])
-    return [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
+    ids = [id for group in found.groups if (group.task, group.error) == wanted for id in group.ids]
+    operation.total = len(ids)
+    return ids
 
 
-def _add(on_progress: OnProgress, before: int, more: int) -> None:
+def _add(on_progress: Callable[[int], None], before: int, more: int) -> None:
     on_progress(before + more)
 
 
@@ -184,13 +265,18 @@ ACTIONS: dict[str, tuple[str, Action]] = {
     "job.cancel": ("/jobs/{id}/cancel", cancel_job),
     "job.requeue": ("/jobs/{id}/requeue", requeue_job),
     "job.rerun": ("/jobs/{id}/rerun", rerun_job),
+    "job.edit": ("/jobs/{id}/edit", edit_job),
+    "jobs.cancel": ("/jobs/cancel", partial(in_bulk, "cancel")),
+    "jobs.requeue": ("/jobs/requeue", partial(in_bulk, "requeue")),
+    "jobs.purge": ("/jobs/purge", partial(in_bulk, "purge")),
     "queue.pause": ("/queues/pause", partial(pause_queue, True)),
     "queue.resume": ("/queues/resume", partial(pause_queue, False)),
     "schedule.pause": ("/schedules/pause", partial(pause_schedule, True)),
     "schedule.resume": ("/schedules/resume", partial(pause_schedule, False)),
     "schedule.trigger": ("/schedules/trigger", trigger_schedule),
-    "dead.requeue": ("/dead/requeue", requeue_dead),
-    "dead.purge": ("/dead/purge", purge_dead),
+    "dead.requeue": ("/dead/requeue", partial(change_dead, "requeue", _requeue)),
+    "dead.purge": ("/dead/purge", partial(change_dead, "purge", _purge)),
+    "operation.stop": ("/operations/stop", stop_operation),
 }
 
 
@@ -222,14 +308,17 @@ async def _handle(
 
 
 def _target(fields: Mapping[str, str]) -> str:
-    named = [fields[name] for name in ("queue", "schedule", "task", "error") if fields.get(name)]
+    named = [fields[name] for name in ("schedule", "error", "operation", *filters.NAMES) if fields.get(name)]
     return ", ".join(named) or "all"
 
 
 def _redirect(request: Request, outcome: Outcome) -> Response:
-    return RedirectResponse(url(request, outcome.path, message=outcome.code, n=outcome.count), 303)
+    if outcome.form is not None:
+        return edit.render(request, outcome.form)
+    target = url(request, outcome.path, outcome.query, message=outcome.code, n=outcome.count)
+    return RedirectResponse(target, 303)
 
 
 def _json(request: Request, outcome: Outcome) -> Response:
-    status = 200 if outcome.ok else 409
+    status = 200 if outcome.ok else 409 if outcome.form is None else 422
     return JSONResponse({"ok": outcome.ok, "code": outcome.code, **outcome.fields}, status)

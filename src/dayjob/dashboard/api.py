@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import json
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dayjob.dashboard.pages import filter_of
+from dayjob.dashboard import filters
 from dayjob.dashboard.rendering import problem, query_value
-from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.inspect import Inspector
 from dayjob.inspect.json_fields import (
     dead_group_fields,
@@ -21,6 +22,7 @@ from dayjob.inspect.json_fields import (
     point_fields,
     queue_fields,
     schedule_fields,
+    task_fields,
     worker_fields,
 )
 
@@ -47,8 +49,11 @@ async def _chart(request: Request, inspector: Inspector) -> Any:
 
 
 async def _jobs(request: Request, inspector: Inspector) -> Any:
+    wanted, argument_problem = filters.lenient(request.query_params)
+    if argument_problem is not None:
+        raise HTTPException(400, argument_problem)
     found = await inspector.page(
-        filter_of(request), query_value(request, "after"), _limit(request),
+        wanted, query_value(request, "after"), _limit(request),
         newest_first=request.query_params.get("oldest_first") != "1", budget=READ_BUDGET,
     )  # fmt: skip
     return {"jobs": [inspector.job_fields(job) for job in found.jobs], "after": found.after}
@@ -70,6 +75,21 @@ async def _dead(request: Request, inspector: Inspector) -> Any:
 
 async def _dead_groups(request: Request, inspector: Inspector) -> Any:
     return dead_group_fields(await inspector.dead_groups(query_value(request, "queue")))
+
+
+async def _tasks(request: Request, inspector: Inspector) -> Any:
+    return task_fields(await inspector.tasks(query_value(request, "queue"), budget=SAMPLE_BUDGET))
+
+
+async def _operations(request: Request, inspector: Inspector) -> Any:
+    bulk = state_of(request).bulk
+    return [
+        {
+            "operation": each.id, "name": each.name, "jobs": each.done, "total": each.total,
+            "ended": each.ended.is_set(), "problem": each.problem,
+        }
+        for each in (*bulk.running, *bulk.latest)
+    ]  # fmt: skip
 
 
 async def _schedules(request: Request, inspector: Inspector) -> Any:
@@ -94,7 +114,9 @@ def routes() -> list[Route]:
         "jobs/{id}": _job,
         "dead": _dead,
         "dead/groups": _dead_groups,
+        "operations": _operations,
         "schedules": _schedules,
+        "tasks": _tasks,
         "workers": _workers,
     }
     return [Route(f"/api/{path}", _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]

@@ -104,8 +104,12 @@ def routes() -> list[BaseRoute]:
     made: list[BaseRoute] = [
         Route("/", pages.overview, methods=["GET"]),
         Route("/jobs", pages.jobs, methods=["GET"]),
+        Route("/jobs/confirm", pages.confirm, methods=["GET"]),
         Route("/jobs/{id}", pages.job, methods=["GET"]),
+        Route("/jobs/{id}/edit", pages.edit_form, methods=["GET"]),
         Route("/dead", pages.dead, methods=["GET"]),
+        Route("/tasks", pages.tasks, methods=["GET"]),
+        Route("/operations", pages.operations, methods=["GET"]),
         Route("/schedules", pages.schedules, methods=["GET"]),
         Route("/workers", pages.workers, methods=["GET"]),
         Route("/login", login.login_form, methods=["GET"]),

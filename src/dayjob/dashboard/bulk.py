@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.ids import new_key
 
 _log = logging.getLogger("dayjob.dashboard")
 
-OnProgress = Callable[[int], None]
-Work = Callable[[OnProgress], Awaitable[int]]
+Work = Callable[["BulkOperation"], Awaitable[int]]
 
 MAX_RUNNING = 4
 """How many operations may run at once."""
@@ -20,7 +20,9 @@ MAX_RUNNING = 4
 RESPONSE_WAIT = 1.0
 """Seconds that a request waits for its operation before it answers that the operation is in progress."""
 
-_REMEMBERED = 5
+STOPPED = "stopped by a user"
+
+_REMEMBERED = 10
 
 
 class TooManyOperations(Exception):
@@ -28,16 +30,33 @@ class TooManyOperations(Exception):
 
 
 class BulkOperation:
-    """One operation, with the number of jobs processed so far."""
+    """One operation, with the number of jobs processed so far and in total."""
 
     def __init__(self, name: str) -> None:
+        self.id = new_key().hex()
         self.name = name
         self.done = 0
+        self.total: int | None = None
+        """None until the jobs are counted."""
         self.ended = asyncio.Event()
         self.problem: str | None = None
 
     def on_progress(self, done: int) -> None:
         self.done = done
+
+    @property
+    def status(self) -> str:
+        """The progress or the result as text."""
+        done = f"{self.done:,}"
+        if self.problem is not None:
+            return f"stopped after {done} jobs: {self.problem}"
+        if self.ended.is_set():
+            return f"{done} jobs"
+        return "counting the jobs" if self.total is None else f"{done} of {max(self.total, self.done):,} jobs"
+
+    @property
+    def share(self) -> float:
+        return 1.0 if self.ended.is_set() else min(self.done / self.total, 1.0) if self.total else 0.0
 
 
 class BulkOperations:
@@ -53,8 +72,21 @@ class BulkOperations:
         return list(self._running.values())
 
     @property
+    def latest(self) -> list[BulkOperation]:
+        """The operations that ended, the latest first."""
+        return list(reversed(self._latest))
+
+    @property
     def failed(self) -> list[BulkOperation]:
-        return [operation for operation in self._latest if operation.problem is not None]
+        return [each for each in self._latest if each.problem not in (None, STOPPED)]
+
+    async def stop_one(self, id: str) -> bool:
+        """Stop a running operation. The jobs that it has changed stay changed. False if it is not running."""
+        tasks = [task for task, operation in self._running.items() if operation.id == id]
+        for task in tasks:
+            task.cancel(STOPPED)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return bool(tasks)
 
     async def start(self, name: str, work: Work, on_end: Callable[[BulkOperation], None]) -> BulkOperation:
         """Start the operation, and wait for its end up to ``RESPONSE_WAIT``. Its end calls ``on_end``."""
@@ -71,9 +103,9 @@ class BulkOperations:
         self, operation: BulkOperation, work: Work, on_end: Callable[[BulkOperation], None]
     ) -> None:
         try:
-            operation.done = await work(operation.on_progress)
-        except asyncio.CancelledError:
-            operation.problem = "the dashboard was stopped"
+            operation.done = await work(operation)
+        except asyncio.CancelledError as error:
+            operation.problem = STOPPED if STOPPED in error.args else "the dashboard was stopped"
             raise
         except Exception as error:
             operation.problem = f"{type(error).__name__}: {error}"

@@ -15,15 +15,17 @@ from starlette.routing import Route
 
 from dayjob.dashboard import charts
 from dayjob.dashboard.events import EventStream
-from dayjob.dashboard.rendering import milliseconds, number, query_value, rate
+from dayjob.dashboard.rendering import number, query_value, rate
 from dayjob.dashboard.state import READ_BUDGET, DashboardState, state_of
+from dayjob.dashboard.tiles import tiles
 from dayjob.inspect import Overview, WorkerView
 from dayjob.inspect.json_fields import span
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
 from dayjob.model.recurring import Schedule
 
-STATES = ("pending", "scheduled", "running", "done", "dead", "cancelled")
+STATES = ("dead", "running", "pending", "scheduled", "done", "cancelled")
+"""In the order of their importance."""
 
 
 def shape_of(*parts: object) -> str:
@@ -33,21 +35,21 @@ def shape_of(*parts: object) -> str:
 # The overview. The lists of jobs show its values too.
 
 
-def overview_values(overview: Overview, state: DashboardState) -> dict[str, str]:
-    values = {
-        "rate": rate(overview.done_per_second),
-        "workers": number(overview.workers),
-        "slots": f"{number(overview.running)} of {number(overview.slots)}",
-        "round-trip": milliseconds(overview.round_trip_seconds),
-        "bulk": "; ".join(f"{each.name}: {each.done:,} jobs" for each in state.bulk.running),
-    }
+def overview_values(overview: Overview, state: DashboardState, queue: str | None) -> dict[str, str]:
+    values = bulk_values(state)
+    for tile in tiles(overview, queue):
+        values |= {f"tile-{tile.key}": tile.value, f"tile-{tile.key}-note": tile.note}
     values |= {f"total-{each}": number(getattr(overview.total, each)) for each in STATES}
     for view in overview.queues:
         key = queue_key(view.name)
         values |= {f"{key}-{each}": number(getattr(view.stats, each)) for each in STATES}
         values[f"{key}-rate"] = rate(view.done_per_second)
-        values[f"{key}-latency"] = "" if view.waiting_seconds is None else span(view.waiting_seconds)
+        values[f"{key}-wait"] = "" if view.waiting_seconds is None else span(view.waiting_seconds)
     return values
+
+
+def bulk_values(state: DashboardState) -> dict[str, str]:
+    return {f"operation-{each.id}": each.status for each in (*state.bulk.running, *state.bulk.latest)}
 
 
 def queue_key(name: str) -> str:
@@ -55,8 +57,12 @@ def queue_key(name: str) -> str:
     return "q" + sha256(name.encode(errors="replace")).hexdigest()[:12]
 
 
-def overview_shape(overview: Overview) -> str:
-    return shape_of([(view.name, view.paused) for view in overview.queues])
+def overview_shape(overview: Overview, queue: str | None) -> str:
+    """Colours are part of the shape: an update of texts does not change them."""
+    levels = [tile.level for tile in tiles(overview, queue)]
+    return shape_of(
+        levels, [(view.name, view.paused, view.stuck, view.stats.dead > 0) for view in overview.queues]
+    )
 
 
 async def _overview(state: DashboardState, queue: str | None) -> dict[str, Any]:
@@ -68,7 +74,11 @@ async def _overview(state: DashboardState, queue: str | None) -> dict[str, Any]:
         "chart-pending": str(charts.pending(points)),
         "chart-latency": str(charts.latency(points)),
     }
-    return {"values": overview_values(overview, state), "charts": drawn, "shape": overview_shape(overview)}
+    return {
+        "values": overview_values(overview, state, queue),
+        "charts": drawn,
+        "shape": overview_shape(overview, queue),
+    }
 
 
 # One job.
@@ -110,11 +120,21 @@ def workers_shape(views: list[WorkerView]) -> str:
 
 async def _workers(state: DashboardState) -> dict[str, Any]:
     views = await (await state.inspector()).workers()
-    return {"values": workers_values(views), "shape": workers_shape(views)}
+    meters = {f"meter-{queue_key(view.info.id)}": view.info.running for view in views}
+    return {"values": workers_values(views), "progress": meters, "shape": workers_shape(views)}
 
 
 def schedules_shape(found: list[Schedule]) -> str:
     return shape_of([(each.id, each.next_us, each.last_us, each.paused, each.problem) for each in found])
+
+
+def operations_shape(state: DashboardState) -> str:
+    return shape_of([each.id for each in state.bulk.running], [each.id for each in state.bulk.latest])
+
+
+async def _operations(state: DashboardState) -> dict[str, Any]:
+    progress = {f"progress-{each.id}": each.share for each in state.bulk.running}
+    return {"values": bulk_values(state), "progress": progress, "shape": operations_shape(state)}
 
 
 async def _schedules(state: DashboardState) -> dict[str, Any]:
@@ -133,6 +153,8 @@ async def _stream(request: Request) -> Response:
         return EventStream(state.feeds.stream((topic, queue or ""), partial(_overview, state, queue)))
     if topic == "workers":
         return EventStream(state.feeds.stream((topic,), partial(_workers, state)))
+    if topic == "operations":
+        return EventStream(state.feeds.stream((topic,), partial(_operations, state)))
     if topic == "schedules":
         return EventStream(state.feeds.stream((topic,), partial(_schedules, state)))
     return Response(status_code=404)

@@ -1,23 +1,28 @@
-"""The HTML pages: overview, jobs, one job, dead letters, schedules, workers."""
+"""The HTML pages: overview, jobs, one job, dead letters, tasks, schedules, workers, bulk operations."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard import charts, live_updates
+from dayjob.dashboard import charts, edit, filters, live_updates
+from dayjob.dashboard.actions import BULK_VERBS
 from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
-from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
+from dayjob.dashboard.tiles import tiles
 from dayjob.errors import ConfigError
 from dayjob.inspect import Filter, Inspector, error_line, sum_stats
 from dayjob.inspect.json_fields import span, when
+from dayjob.inspect.search import DEAD
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
-from dayjob.model.recurring import Schedule
+from dayjob.model.recurring import DUE_HEADER, SCHEDULE_HEADER, Schedule
+from dayjob.task import unscoped
 
 QUEUES_SHOWN = 100
 """How many queues the overview shows."""
@@ -26,11 +31,15 @@ JOBS_SHOWN = 50
 """How many jobs a page of a list shows."""
 
 GROUPS_SHOWN = 200
+TASKS_SHOWN = 200
 SCHEDULES_SHOWN = 500
 DUE_TIMES_SHOWN = 3
 
 RUNNING_SHOWN = 20
 """How many running jobs of one worker are shown."""
+
+INTERNAL_HEADERS = "dayjob-"
+"""The prefix of the headers that dayjob sets."""
 
 _END_TITLES = {JobState.DONE: "Completed", JobState.DEAD: "Died", JobState.CANCELLED: "Cancelled"}
 
@@ -51,8 +60,9 @@ async def overview(request: Request) -> Response:
         active="overview",
         live="/events/overview",
         live_query={"queue": queue},
-        shape=live_updates.overview_shape(found),
-        values=live_updates.overview_values(found, state),
+        shape=live_updates.overview_shape(found, queue),
+        values=live_updates.overview_values(found, state, queue),
+        tiles=tiles(found, queue),
         states=STATES,
         queue=queue,
         queues=[(view, queue_key(view.name), charts.sparkline(drawn[view.name])) for view in shown],
@@ -71,42 +81,75 @@ def _number(text: str) -> int:
 # Lists of jobs.
 
 
-def filter_of(request: Request) -> Filter:
-    """Return the filter of a request's query. An unknown state is ignored."""
-    state = query_value(request, "state")
-    return Filter(
-        queue=query_value(request, "queue"),
-        state=JobState(state) if state in STATES else None,
-        task=query_value(request, "task"),
-        tenant=query_value(request, "tenant"),
-        text=(query_value(request, "search") or "").strip() or None,
-    )
-
-
 async def jobs(request: Request) -> Response:
-    """Jobs filtered by state, queue, task, tenant and text, page by page."""
+    """Jobs filtered by state, queue, task, tenant, worker, argument and text, page by page."""
     inspector = await state_of(request).inspector()
-    filter = filter_of(request)
+    filter, argument_problem = filters.lenient(request.query_params)
     after = query_value(request, "after")
     found = await inspector.page(filter, after, JOBS_SHOWN, budget=READ_BUDGET)
     stats = await inspector.broker.all_stats()
-    query = {
-        "state": filter.state and filter.state.value, "queue": filter.queue, "task": filter.task,
-        "tenant": filter.tenant, "search": filter.text,
-    }  # fmt: skip
     return page(
         request,
         "jobs.html",
         active="jobs",
         live="/events/overview",
-        query=query,
+        query={
+            **dict.fromkeys(filters.NAMES),
+            **filters.to_query(filter),
+            "arg": query_value(request, "arg"),
+        },
+        argument_problem=argument_problem,
+        verbs={} if argument_problem else bulk_verbs(filter),
         queues=list(stats)[:500],
         totals=sum_stats(stats.values()),
         states=STATES,
-        jobs=[(job, listed_detail(job)) for job in found.jobs],
+        jobs=[(job, inspector.arguments(job), listed_detail(job)) for job in found.jobs],
         found=found,
         is_partial=found.after is not None and len(found.jobs) < JOBS_SHOWN,
         is_first=after is None,
+    )
+
+
+def bulk_verbs(filter: Filter) -> dict[str, str]:
+    """Return the labels of the bulk actions that the filter's jobs allow, by verb."""
+    return {
+        verb: each.label + (" dead" if filter.state is None and each.states == DEAD else "")
+        for verb, each in BULK_VERBS.items()
+        if filter.within(each.states)
+    }
+
+
+async def confirm(request: Request) -> Response:
+    """The number of jobs that a bulk action would change, and the form that starts it."""
+    inspector = await state_of(request).inspector()
+    verb = request.query_params.get("action", "")
+    try:
+        filter = filters.parse(request.query_params)
+        if verb not in BULK_VERBS:
+            raise ValueError(f"action={verb!r} is none of {', '.join(BULK_VERBS)}")
+    except ValueError as error:
+        return problem(request, 400, f"Nothing was changed: {error}.")
+    states = BULK_VERBS[verb].states
+    number, is_exact = await inspector.count_within(filter, states, budget=READ_BUDGET)
+    return page(
+        request,
+        "confirm.html",
+        active="jobs",
+        verb=verb,
+        label=BULK_VERBS[verb].label,
+        number=number,
+        is_exact=is_exact,
+        query=filters.to_query(filter),
+        words=filters.in_words(filter),
+        states=[state.value for state in filter.within(states)],
+    )
+
+
+async def operations(request: Request) -> Response:
+    """The bulk operations of this dashboard: those that run, and the latest that ended."""
+    state = state_of(request)
+    return page(
+        request, "operations.html", live="/events/operations", shape=live_updates.operations_shape(state)
     )
 
 
@@ -139,7 +182,7 @@ async def dead(request: Request) -> Response:
         return page(request, "dead_groups.html", found=found, groups=shown, **common)
     after = query_value(request, "after")
     latest = await inspector.dead_page(queue, after, JOBS_SHOWN)
-    listed = [(job, error_line(job.last_error)) for job in latest.jobs]
+    listed = [(job, inspector.arguments(job), error_line(job.last_error)) for job in latest.jobs]
     return page(request, "dead.html", jobs=listed, after=latest.after, is_first=after is None, **common)
 
 
@@ -175,7 +218,7 @@ async def job(request: Request) -> Response:
         values=live_updates.job_values(job, why),
         timeline=timeline(job),
         details=_details(job),
-        headers=inspector.redaction.headers(job.headers),
+        headers=_headers(inspector, job),
         payload=_content(inspector, job.payload),
         result=None if job.result is None else _content(inspector, job.result),
         may_cancel=not job.state.finished and not job.cancel_requested,
@@ -213,7 +256,9 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Priority", f"{job.priority:,}"),
         ("Tenant", job.tenant),
         ("Worker", job.worker),
-        ("Dedup key", job.dedup_key),
+        ("Schedule", job.headers.get(SCHEDULE_HEADER)),
+        ("Due time", _due(job)),
+        ("Dedup key", unscoped(job.task, job.dedup_key)),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Suspect", "yes" if job.suspect else None),
         ("Error", error_line(job.last_error) if job.last_error else None),
@@ -221,11 +266,57 @@ def _details(job: Job) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in details if value is not None]
 
 
+def _due(job: Job) -> str | None:
+    """Return the due time of a schedule's job as text. Any caller may have set the header."""
+    given = job.headers.get(DUE_HEADER)
+    try:
+        return given and f"{datetime.fromisoformat(given):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return given
+
+
+def _headers(inspector: Inspector, job: Job) -> dict[str, str]:
+    """Return the headers that a caller set. Those of dayjob itself are among the details."""
+    shown = {name: value for name, value in job.headers.items() if not name.startswith(INTERNAL_HEADERS)}
+    return inspector.redaction.headers(shown)
+
+
 def _content(inspector: Inspector, data: bytes) -> dict[str, Any]:
     return {"value": inspector.content(data), "bytes": len(data)}
 
 
-# Schedules and workers.
+async def edit_form(request: Request) -> Response:
+    """The form that runs a finished job again with other arguments or options."""
+    state = state_of(request)
+    id = request.path_params["id"]
+    job = await (await state.broker()).get(id)
+    if job is None:
+        return problem(
+            request, 404, f"Job {id} not found. It never existed, or it finished and is not retained."
+        )
+    if not job.state.finished:
+        return problem(request, 409, f"Job {id} is {job.state.value}: only a finished job can run again.")
+    return edit.render(request, edit.form_of(job, state.redaction))
+
+
+# Tasks, schedules and workers.
+
+
+async def tasks(request: Request) -> Response:
+    """Statistics of each task, from a sample of the latest finished jobs."""
+    inspector = await state_of(request).inspector()
+    queue = query_value(request, "queue")
+    sample = await inspector.tasks(queue, budget=SAMPLE_BUDGET)
+    stats = await inspector.broker.all_stats()
+    return page(
+        request,
+        "tasks.html",
+        active="tasks",
+        sample=sample,
+        tasks=sample.tasks[:TASKS_SHOWN],
+        queue=queue,
+        queues=list(stats)[:500],
+    )
 
 
 async def schedules(request: Request) -> Response:
@@ -258,14 +349,21 @@ def next_fires(schedule: Schedule) -> list[int]:
 
 async def workers(request: Request) -> Response:
     """The live workers and their running jobs."""
-    views = await (await state_of(request).inspector()).workers()
+    inspector = await state_of(request).inspector()
+    views = await inspector.workers()
     return page(
         request,
         "workers.html",
         active="workers",
         live="/events/workers",
         shape=live_updates.workers_shape(views),
-        views=[(view, queue_key(view.info.id)) for view in views],
+        views=[
+            (
+                view,
+                queue_key(view.info.id),
+                [(job, inspector.arguments(job)) for job in view.jobs[:RUNNING_SHOWN]],
+            )
+            for view in views
+        ],
         values=live_updates.workers_values(views),
-        jobs_shown=RUNNING_SHOWN,
     )

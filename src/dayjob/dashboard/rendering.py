@@ -17,6 +17,7 @@ from dayjob._version import __version__
 from dayjob.dashboard.security import CONTEXT, Refused, RequestContext, route_path
 from dayjob.dashboard.state import state_of
 from dayjob.inspect.json_fields import span
+from dayjob.inspect.redaction import HIDDEN
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.job import JobState
 from dayjob.runtime.clock import SYSTEM
@@ -42,8 +43,13 @@ MESSAGES = {
     "triggered": "Job enqueued from its schedule, shown here.",
     "no-schedule": "Schedule not found.",
     "dead-requeued": "Dead jobs requeued: {n}.",
-    "dead-purged": "Dead jobs purged: {n}.",
-    "in-progress": "Operation in progress: {n} jobs so far. This page shows its progress.",
+    "dead-purged": "Dead jobs deleted: {n}.",
+    "jobs-cancel": "Jobs cancelled: {n}. Running jobs get a request, and stop by themselves.",
+    "jobs-requeue": "Dead jobs requeued: {n}.",
+    "jobs-purge": "Dead jobs deleted: {n}.",
+    "in-progress": "Operation started.",
+    "stopped": "Operation stopped. The jobs that it changed stay changed.",
+    "not-stopped": "Not stopped: the operation has ended.",
     "busy": "Too many bulk operations are running. Wait until one has finished.",
     "failed": "Operation failed after {n} jobs. See the log.",
     "logged-out": "Logged out.",
@@ -53,7 +59,8 @@ MESSAGES = {
 _NAV = (
     ("overview", "/", "Overview"),
     ("jobs", "/jobs", "Jobs"),
-    ("dead", "/dead", "Dead letters"),
+    ("dead", "/dead", "Dead"),
+    ("tasks", "/tasks", "Tasks"),
     ("schedules", "/schedules", "Schedules"),
     ("workers", "/workers", "Workers"),
 )
@@ -71,10 +78,12 @@ def _environment() -> Environment:
         "number": number,
         "rate": rate,
         "span": span,
+        "duration": duration,
+        "percent": percent,
         "pretty": pretty,
         "truncate_text": truncate_text,
     }
-    made.globals |= {"time": time_of, "JobState": JobState}
+    made.globals |= {"time": time_of, "JobState": JobState, "hidden": HIDDEN}
     return made
 
 
@@ -89,6 +98,15 @@ def rate(value: float) -> str:
 def milliseconds(seconds: float) -> str:
     millis = seconds * 1000
     return f"{millis:.1f} ms" if millis < 10 else f"{millis:,.0f} ms"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text, also a short one."""
+    return milliseconds(seconds) if seconds < 1 else span(seconds)
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 or not share else f"{share:.1%}"
 
 
 def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None:

@@ -14,9 +14,13 @@ from dayjob.engines.registry import without_password
 from dayjob.errors import ConfigError
 from dayjob.inspect import Inspector, Redaction
 from dayjob.model.config import BrokerConfig
+from dayjob.model.job import Job
 
 READ_BUDGET = 0.1
 """Seconds after which a page starts no further read, and shows the results so far."""
+
+SAMPLE_BUDGET = 0.5
+"""The same for the statistics of tasks, which are read once and are not live."""
 
 HISTORY_MAX_AGE = 10.0
 """Seconds for which the samples of the last hour are cached."""
@@ -67,6 +71,12 @@ class DashboardState:
         if self._inspector is None or self._inspector.broker is not broker:
             self._inspector = Inspector(broker, self.redaction, history_max_age=HISTORY_MAX_AGE)
         return self._inspector
+
+    def check_arguments(self, job: Job, payload: bytes) -> None:
+        """Raise ``BadPayload`` if the app has the job's task and it does not accept the arguments."""
+        task = self._given.find(job) if isinstance(self._given, App) else None
+        if task is not None and task.arguments is not None:
+            task.arguments.decode(payload)
 
     async def close(self) -> None:
         self.feeds.stop()

@@ -1,13 +1,15 @@
-"""The caller's own database connection, unwrapped from SQLAlchemy.
+"""The caller's own database connection, unwrapped from SQLAlchemy or Django.
 
-SQLAlchemy is found among the loaded modules and never imported: a caller with one of its objects has
-loaded it.
+Both are found among the loaded modules and never imported: a caller with one of their objects has loaded
+them.
 """
 
 from __future__ import annotations
 
 import sys
 from typing import Any
+
+from dayjob.errors import InvalidState
 
 
 async def started(connection: Any) -> Any:
@@ -30,6 +32,14 @@ async def started(connection: Any) -> Any:
         if not connection.in_transaction():
             connection.begin()
         return connection.connection.driver_connection
+    if _is(connection, "django.utils.connection", "ConnectionProxy") or _is(
+        connection, "django.db.backends.base.base", "BaseDatabaseWrapper"
+    ):
+        if connection.get_autocommit():
+            raise InvalidState(
+                f"connection {connection.alias!r} has no open transaction: enqueue in transaction.atomic()"
+            )
+        return connection.connection
     return connection
 
 

@@ -177,7 +177,12 @@ def parse(url: str) -> Location:
         raise ConfigError(f"the URL {shown!r} can't be read ({error}): pass one of {known}") from None
     scheme = _without_driver(parts.scheme)
     if scheme not in ENGINES or not url.lower().startswith(f"{parts.scheme}://"):
-        raise ConfigError(f"the URL {shown!r} names no known engine: it should start with one of {known}")
+        file = (
+            f"; for a SQLite file write 'sqlite:///{shown}'" if shown and not {":", "?"} & set(shown) else ""
+        )
+        raise ConfigError(
+            f"the URL {shown!r} names no known engine: it should start with one of {known}{file}"
+        )
     if parts.fragment or any(character in url for character in "\n\r\t"):
         raise ConfigError(
             f"the URL {shown!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A"

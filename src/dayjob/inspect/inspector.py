@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.errors import DayjobError
-from dayjob.inspect import dead, json_fields, search
-from dayjob.inspect.cancel import Cancelled, cancel_matching
+from dayjob.inspect import bulk, dead, json_fields, search, tasks
 from dayjob.inspect.overview import OverviewReader
 from dayjob.inspect.redaction import Redaction
 from dayjob.model.explanation import Explanation
@@ -67,24 +66,42 @@ class Inspector(OverviewReader):
             self.broker, self.redaction, filter, after, limit, newest_first=newest_first, budget=budget
         )
 
-    def unfinished(
+    def matching(
         self, filter: search.Filter, states: search.States = search.UNFINISHED, most: int | None = None
     ) -> AsyncIterator[list[Job]]:
         """Yield all matching jobs in these states, in pages of bounded size."""
-        return search.unfinished(self.broker, self.redaction, filter, states, most)
+        return search.matching(self.broker, self.redaction, filter, states, most)
 
     async def count(self, filter: search.Filter, states: search.States = search.UNFINISHED) -> int:
-        """Return the number of the jobs that ``unfinished`` yields."""
-        return await search.count(self.broker, self.redaction, filter, states)
+        """Return the number of the jobs that ``matching`` yields."""
+        return (await search.count(self.broker, self.redaction, filter, states))[0]
+
+    async def count_within(
+        self, filter: search.Filter, states: search.States, *, budget: float
+    ) -> tuple[int, bool]:
+        """Return the number of matching jobs found within the budget, and whether these are all."""
+        return await search.count(self.broker, self.redaction, filter, states, budget)
+
+    # Changes, of the jobs that a filter selects. ``on_progress`` gets the number so far.
 
     async def cancel(
         self,
         filter: search.Filter,
         states: search.States = search.UNFINISHED,
-        on_progress: Callable[[int], None] | None = None,
-    ) -> Cancelled:
-        """Cancel the matching jobs in these states. The read model changes nothing else."""
-        return await cancel_matching(self.broker, self.redaction, filter, states, on_progress)
+        on_progress: bulk.OnProgress | None = None,
+    ) -> bulk.Cancelled:
+        """Cancel the matching jobs in these states."""
+        return await bulk.cancel_matching(self.broker, self.redaction, filter, states, on_progress)
+
+    async def requeue(self, filter: search.Filter, on_progress: bulk.OnProgress | None = None) -> int:
+        """Requeue the matching dead jobs. Return their number."""
+        return await bulk.requeue_matching(self.broker, self.redaction, filter, on_progress)
+
+    async def purge(self, filter: search.Filter, on_progress: bulk.OnProgress | None = None) -> int:
+        """Delete the matching dead jobs. Return their number."""
+        return await bulk.purge_matching(self.broker, self.redaction, filter, on_progress)
+
+    # Lists and records.
 
     async def ids_with_prefix(self, prefix: str) -> list[str]:
         """Return up to ``search.LISTED`` ids of stored jobs that begin with the prefix."""
@@ -111,12 +128,20 @@ class Inspector(OverviewReader):
         live = await self.broker.workers()
         return [WorkerView(info, [job for job in running if job.worker == info.id]) for info in live]
 
+    async def tasks(self, queue: str | None = None, *, budget: float = inf) -> tasks.TaskSample:
+        """Return statistics of each task, from the latest finished jobs."""
+        return await tasks.task_statistics(self.broker, queue, budget=budget)
+
     async def schedules(self) -> list[Schedule]:
         return await self.broker.schedules()
 
     def job_fields(self, job: Job) -> dict[str, Any]:
         """Return a job for JSON, redacted."""
         return json_fields.job_fields(job, self.redaction)
+
+    def arguments(self, job: Job) -> str:
+        """Return the arguments of a job as one short line, redacted."""
+        return json_fields.arguments_line(job.payload, self.redaction)
 
     def content(self, data: bytes) -> Any:
         """Return a payload or a result for JSON, redacted."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, json, to_builtins
 
 from dayjob.inspect.dead import DeadGroups
 from dayjob.inspect.overview import Overview, Point
 from dayjob.inspect.redaction import Redaction
+from dayjob.inspect.tasks import TaskSample
 from dayjob.model.durations import to_datetime
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
@@ -17,6 +18,12 @@ from dayjob.model.worker_info import WorkerInfo
 
 _TIME_NAMES = {"lease_us": "lease_expires_at"}
 """The names of times that are not the field's with ``_at``."""
+
+LISTED_PAYLOAD = 16 * 1024
+"""Bytes up to which a list shows the arguments of a job, and not their size."""
+
+LISTED_CHARACTERS, LISTED_VALUE = 160, 60
+"""How many characters a list shows of the arguments, and of one of them."""
 
 _LEFT_OUT = ("key", "claim", "dedup_until")
 
@@ -65,6 +72,25 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
     return fields | special
 
 
+def arguments_line(payload: bytes, redaction: Redaction) -> str:
+    """Return the arguments in a payload as one short line, redacted. A large payload is not decoded."""
+    if len(payload) > LISTED_PAYLOAD:
+        return f"{len(payload):,} bytes"
+    content = redaction.content(payload) if payload else {}
+    if not isinstance(content, dict):
+        return _shortened(_compact(content), LISTED_CHARACTERS)
+    pairs = [f"{name}={_shortened(_compact(value), LISTED_VALUE)}" for name, value in content.items()]
+    return _shortened(", ".join(pairs), LISTED_CHARACTERS)
+
+
+def _compact(value: Any) -> str:
+    return json.encode(value).decode()
+
+
+def _shortened(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+
+
 def _named(value: Struct, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
@@ -105,6 +131,25 @@ def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
         **_named(worker, "slots", "running"),
         "started": iso(worker.started_us),
         "seen": iso(worker.seen_us),
+    }
+
+
+def task_fields(sample: TaskSample) -> dict[str, Any]:
+    """Return the statistics of each task: times are seconds, as ``p50`` and ``p95``."""
+    names = ("task", "queues", "jobs", "runs", "failures", "dead")
+    return {
+        "tasks": [
+            {
+                **_named(each, *names),
+                "wait": to_builtins(each.wait),
+                "run": to_builtins(each.run),
+                "last_at": iso(each.last_us),
+            }
+            for each in sample.tasks
+        ],
+        "jobs": sample.jobs,
+        "since": iso(sample.since_us),
+        "complete": sample.is_complete,
     }
 
 

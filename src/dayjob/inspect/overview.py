@@ -25,6 +25,13 @@ class QueueView(Struct, frozen=True):
     done_per_second: float
     waiting_seconds: float | None
     """How long the oldest pending job has been due."""
+    served: bool = True
+    """Whether a live worker serves the queue."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether its pending jobs wait for a worker."""
+        return self.stats.pending > 0 and not self.served and not self.paused
 
 
 class Overview(Struct, frozen=True):
@@ -76,10 +83,15 @@ class OverviewReader:
         first_due = await self.broker.first_due(stats, budget - (SYSTEM.elapsed() - begun))
         self._first_due = (SYSTEM.elapsed(), first_due)
         waits = {name: max(now - due, 0) / SECOND for name, due in first_due.items()}
+        served = {queue for worker in workers for queue in worker.queues}
+        serves_all = any(not worker.queues for worker in workers)
         queues = [
-            QueueView(name, name in paused, each, _rate(samples, name, each, now), waits.get(name))
+            QueueView(
+                name, name in paused, each, _rate(samples, name, each, now), waits.get(name),
+                serves_all or name in served,
+            )
             for name, each in stats.items()
-        ]
+        ]  # fmt: skip
         return Overview(
             at_us=now, queues=queues, total=sum_stats(stats.values()),
             done_per_second=sum(view.done_per_second for view in queues), workers=len(workers),

@@ -40,6 +40,31 @@ class Redaction:
             return [self.values(each) for each in value]
         return value
 
+    def restored(self, given: Any, stored: Any) -> Any:
+        """Return an edited value with its hidden values from the stored one.
+
+        Raise ``ValueError`` for a hidden value that has none. In a list only unchanged items have one: an
+        item that moved would get the value of another.
+        """
+        if isinstance(given, dict):
+            known = stored if isinstance(stored, dict) else {}
+            restored = {}
+            for name, each in given.items():
+                if each == HIDDEN and self.hides(name) and name in known:
+                    restored[name] = known[name]
+                else:
+                    restored[name] = self.restored(each, known.get(name))
+            return restored
+        if isinstance(given, list):
+            old = stored if isinstance(stored, list) else []
+            return [
+                known if self.values(known) == each else self.restored(each, None)
+                for each, known in zip(given, [*old, *[None] * len(given)], strict=False)
+            ]
+        if given == HIDDEN and stored != HIDDEN:
+            raise ValueError(f"{HIDDEN} stands for no stored value here: enter the value")
+        return given
+
     def content(self, data: bytes) -> Any:
         """Return a payload or a result: decoded JSON with hidden values replaced, else text, else hex."""
         try:

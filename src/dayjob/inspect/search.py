@@ -13,6 +13,7 @@ from msgspec import Struct
 from dayjob.broker import Broker
 from dayjob.inspect.redaction import HIDDEN, Redaction
 from dayjob.model.job import FINISHED, Job, JobState, id_text, known_key
+from dayjob.model.recurring import SCHEDULE_HEADER
 from dayjob.runtime.clock import SYSTEM
 
 EXAMINED = 10_000
@@ -28,6 +29,7 @@ FIRST_CHUNK, CHUNK = 100, 1000
 """Records per read. The first read is small, because its records may be large."""
 
 WAITING = (JobState.SCHEDULED, JobState.PENDING)
+DEAD = (JobState.DEAD,)
 UNFINISHED = (*WAITING, JobState.RUNNING)
 """In the order in which a job passes through them, so that a walk does not miss it between two states."""
 
@@ -86,12 +88,15 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     ``text`` is searched for in id, task, tenant, dedup key, error, headers and arguments. ``arguments`` are
     pairs of a name, with dots for the fields of a value, and the value as JSON or as plain text.
+    ``recurring`` selects the jobs of schedules (True), or all others (False).
     """
 
     queue: str | None = None
     state: JobState | None = None
     task: str | None = None
     tenant: str | None = None
+    worker: str | None = None
+    recurring: bool | None = None
     text: str | None = None
     arguments: tuple[tuple[str, str], ...] = ()
 
@@ -102,6 +107,8 @@ class Filter(Struct, frozen=True, kw_only=True):
             and self.state in (None, job.state)
             and self.task in (None, job.task)
             and self.tenant in (None, job.tenant)
+            and self.worker in (None, job.worker)
+            and self.recurring in (None, SCHEDULE_HEADER in job.headers)
         ):
             return False
         if not self.text and not self.arguments:
@@ -114,7 +121,11 @@ class Filter(Struct, frozen=True, kw_only=True):
     @property
     def counted(self) -> bool:
         """Whether the counters of the queues have the number of the matching jobs."""
-        return self.task is None and self.tenant is None and not self.text and not self.arguments
+        return self == Filter(queue=self.queue, state=self.state)
+
+    def within(self, states: States) -> States:
+        """Return those of the states whose jobs can match."""
+        return [state for state in states if self.state in (None, state)]
 
 
 async def search(
@@ -154,19 +165,22 @@ async def search(
     return Page(found, after, cost.examined)
 
 
-async def unfinished(
-    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED, most: int | None = None
-) -> AsyncIterator[list[Job]]:
+async def matching(
+    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED,
+    most: int | None = None, *, short_reads: bool = False,
+) -> AsyncIterator[list[Job]]:  # fmt: skip
     """Yield all matching jobs in these states, one state after the other, in pages of bounded size.
 
     A page may be empty. Examines at most ``most`` records in each state. A job that is enqueued meanwhile
-    may be left out.
+    may be left out. With ``short_reads`` no read is longer than that of a page: an engine that looks for a
+    rare task reads all waiting jobs.
     """
-    for state in states if filter.state is None else (filter.state,):
+    for state in filter.within(states):
+        task = None if short_reads or state in _INDEXED else filter.task
         cost = ReadBudget(2**62 if most is None else most, inf)
         after: str | None = None
         while (size := cost.next_chunk()) > 0:
-            some = await broker.jobs(filter.queue, state, filter.task, after, size)
+            some = await broker.jobs(filter.queue, state, task, after, size)
             for job in some:
                 cost.count(job)
             if not some:
@@ -175,18 +189,25 @@ async def unfinished(
             after = some[-1].id
 
 
-async def count(broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED) -> int:
-    """Return the number of the jobs that ``unfinished`` yields: from the counters, if they have it."""
+async def count(
+    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED, budget: float = inf
+) -> tuple[int, bool]:
+    """Return the number of the jobs that ``matching`` yields, and whether it is exact.
+
+    It is from the counters, if they have it. Otherwise the jobs are read, and after ``budget`` seconds the
+    number is that of the jobs found so far.
+    """
     if filter.counted:
         stats = await broker.all_stats()
-        states = states if filter.state is None else (filter.state,)
-        return sum(
-            getattr(each, state.value)
-            for name, each in stats.items()
-            if filter.queue in (None, name)
-            for state in states
-        )
-    return sum([len(page) async for page in unfinished(broker, redaction, filter, states)])
+        chosen = [each for name, each in stats.items() if filter.queue in (None, name)]
+        return sum(getattr(each, state.value) for each in chosen for state in filter.within(states)), True
+    deadline = SYSTEM.elapsed() + budget
+    found = 0
+    async for page in matching(broker, redaction, filter, states, short_reads=budget < inf):
+        found += len(page)
+        if SYSTEM.elapsed() >= deadline:
+            return found, False
+    return found, True
 
 
 async def ids_with_prefix(broker: Broker, prefix: str) -> list[str]:
@@ -226,9 +247,14 @@ def _contains(job: Job, redaction: Redaction, content: Any, text: str) -> bool:
 
 
 def _holds(content: Any, text: str) -> bool:
-    """Return whether a value of the arguments contains the text."""
-    if isinstance(content, dict | list):
-        values = content.values() if isinstance(content, dict) else content
-        return any(_holds(each, text) for each in values)
-    shown = content if isinstance(content, str) else msgspec.json.encode(content).decode()
-    return shown != HIDDEN and text in shown.casefold()
+    """Return whether a value of the arguments contains the text, at any depth."""
+    left = [content]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+            continue
+        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if shown != HIDDEN and text in shown.casefold():
+            return True
+    return False

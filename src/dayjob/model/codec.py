@@ -36,7 +36,10 @@ def to_plain(value: Any) -> Any:
         return value.model_dump(mode="json", round_trip=True)
     if isinstance(value, PurePath):
         return str(value)
-    raise NotImplementedError(f"{shown(value)} is a {type(value).__name__}, which has no JSON form")
+    raise NotImplementedError(
+        f"{shown(value)} is a {type(value).__name__}, which has no JSON form: "
+        "use plain values, a dataclass, or an id"
+    )
 
 
 def from_plain(wanted: Any, value: Any) -> Any:

@@ -76,6 +76,11 @@ def check_kv_value(value: object) -> None:
         raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return the number with the noun: "1 job", "2,000 jobs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def clean_error(text: str) -> str:
     """Return the text without characters that an engine can't store. Cuts the middle of a long text."""
     if len(text) > ERROR_CHARS:

@@ -148,7 +148,10 @@ def as_retry(policy: Retry | DelayFunction, field: str) -> Retry:
         return policy
     if callable(policy):
         return Retry.custom(policy)
-    raise ConfigError(f"{field}={policy!r}: pass a Retry or a callable (attempt, exc) -> seconds")
+    raise ConfigError(
+        f"{field}={policy!r}: pass a Retry, such as Retry.exponential(attempts=3), or a callable "
+        "(attempt, exc) -> seconds"
+    )
 
 
 def _seconds(value: Duration, name: str) -> float:

@@ -24,7 +24,7 @@ Rows = Sequence[Sequence[Any]]
 
 _ACCEPTED = (
     "pass a connection of sqlite3, psycopg 3 or asyncpg, or a Session, AsyncSession, Connection or "
-    "AsyncConnection of SQLAlchemy on one of these"
+    "AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
 )
 
 

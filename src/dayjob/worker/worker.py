@@ -26,7 +26,7 @@ from dayjob.events import Event, outcome_events
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import EndedJob, Job, JobState
 from dayjob.model.lifecycle import Transition
-from dayjob.model.names import KEY_BYTES, check_name, check_queue
+from dayjob.model.names import KEY_BYTES, check_name, check_queue, counted
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
@@ -337,7 +337,7 @@ class Worker:
                 raise
             finally:
                 await self._drain()
-        _log.info("worker %s stopped after %d runs", self.id, self.done)
+        _log.info("worker %s stopped after %s", self.id, counted(self.done, "run"))
         self._emit("worker.stopped")
         await self.app.events.flush(_INTERRUPT_TIMEOUT)
 
@@ -656,9 +656,12 @@ class Worker:
             self._give_back_timer.cancel()
         slots = self._slots
         self._release(slots.take_waiting())
+        if slots.tasks and not self._stopping_now.is_set():
+            running = counted(len(slots.tasks), "running job")
+            _log.info("stopping: waiting up to %g s for %s", self._shutdown_timeout, running)
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
         if slots.tasks:
-            _log.warning("%d jobs did not finish in time and are released", len(slots.tasks))
+            _log.warning("released after the shutdown timeout: %s", counted(len(slots.tasks), "running job"))
             for run in list(self._runs.values()):
                 run.interrupt("shutdown")
             await slots.wait(_INTERRUPT_TIMEOUT)

@@ -35,14 +35,15 @@ BY_FINISHED: Step = ("jobs_finished", "state queue id")
 PLANS: dict[str, set[Step]] = {
     "ack": {BY_ID},
     "cancel": {BY_ID},
-    "claim": {("jobs_pending", "queue priority id"), BY_ID},
+    "claim": {("jobs_pending", "queue priority id")},
     "conflicts": {("jobs_holders", "queue held_key"), BY_ID},
     "end_claims": {("jobs_leases", "lease_expires_at"), BY_ID},
     "expire": {("jobs_expiries", "expires_at"), BY_ID},
     "finished_keys": {BY_FINISHED},
     "finished_keys_newest_first": {BY_FINISHED},
     "get": {BY_ID},
-    "insert": set(),  # The server looks for conflicts itself.
+    "insert": set(),
+    "insert_skipping": set(),  # The server looks for conflicts itself.
     "insert_reserving": {BY_ID},
     "late": {("jobs_late", "queue late")},
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
@@ -115,7 +116,7 @@ FIRST, LAST = f"'{'0' * 32}'", f"'{'f' * 32}'"
 RETENTION = "'{big}', '{0}', -1"
 
 PARAMETERS: dict[str, Callable[[int], str]] = {
-    "ack": lambda n: f"{ID}, {some(n)}, {some(n)}, {n}",
+    "ack": lambda n: f"{ID}, NULL, {some(n)}, {some(n)}, {n}, 1, {each(n, 'result')}",
     "await_claim": lambda _: ID,
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
@@ -137,11 +138,13 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "get": some,
     "insert": lambda n: ", ".join(
         [
-            ID, "NULL", "'channel'", "NULL", some(n), each(n, "big"), each(n, "task"), each(n, "payload"),
-            each(n, "1"), each(n, "3"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"),
-            each(n, "NULL"), each(n, "NULL"), each(n, "key"), each(n, "claimed"), each(n, "true"),
+            ID, "NULL", "'channel'", "NULL", str(n), some(n), each(n, "big"), each(n, "task"),
+            each(n, "payload"), each(n, "1"), each(n, "3"), each(n, "claimed"), each(n, "true"),
+            each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"), each(n, "NULL"), each(n, "NULL"),
+            each(n, "key"),
         ]
     ),
+    "insert_skipping": lambda n: PARAMETERS["insert"](n),
     "insert_reserving": lambda n: PARAMETERS["insert"](n),
     "free_ids": lambda n: f"NULL, {n}",
     "installation": lambda _: "",

@@ -21,7 +21,7 @@ from dayjob.engines.base import (
     Token,
 )
 from dayjob.model.durations import SECOND
-from dayjob.model.job import Job, id_key
+from dayjob.model.job import Job, id_key, id_text
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
@@ -298,3 +298,27 @@ async def test_the_first_of_two_concurrent_tries_decides(broker: Broker, engine:
     op = ack(job, KEPT)
     assert await engine.settle([op], token=token) == [JobState.DONE]
     assert await engine.settle([op], token=token) == [JobState.DONE], "although it is not marked as repeated"
+
+
+async def test_an_id_that_exists_leaves_out_only_its_job(broker: Broker) -> None:
+    """The statement for new ids fails. The one that skips conflicts stores the rest of the batch."""
+    id = id_text(new_key())
+    batch = [NewJob("q", id=id, reserve_id=False), NewJob("q"), NewJob("other", b"1", priority=5)]
+    assert [each.created for each in await broker.enqueue_many(batch)] == [True, True, True]
+    assert [each.created for each in await broker.enqueue_many(batch)] == [False, True, True]
+    assert (await broker.stats("q")).pending == 3
+    assert sorted((job.queue, job.payload, job.priority) for job in await every_job(broker)) == [
+        ("other", b"1", 5), ("other", b"1", 5), ("q", b"", 1000), ("q", b"", 1000), ("q", b"", 1000)
+    ]  # fmt: skip
+
+
+async def test_acks_with_several_retentions_share_a_batch(broker: Broker, engine: Engine) -> None:
+    jobs = [await running(broker) for _ in range(4)]
+    ops = [
+        ack(job, retention)
+        for job, retention in zip(jobs, (KEPT, FORGET, KEPT, RetentionTimes(done=None)), strict=True)
+    ]
+    for number, op in enumerate(ops):
+        op.result = b"%d" % number
+    assert await engine.settle(ops) == [JobState.DONE] * 4
+    assert [job.result for job in await every_job(broker)] == [b"0", b"2", b"3"]

@@ -55,6 +55,7 @@ async def test_a_take_over_fences_the_owner(url: str, spawn: Spawn) -> None:
     id = await first.receive()
     refused = await (await spawn(try_to_open, url)).receive()
     assert f"process {first.pid} has it open" in refused
+    assert "only one process can: enqueue there, stop it, or take over" in refused
     async with Broker(f"{url}&takeover=1", config=QUIET) as broker:
         assert await broker.reap() == 1
         first.proceed()

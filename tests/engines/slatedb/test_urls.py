@@ -12,6 +12,7 @@ from slatedb import uniffi
 from dayjob import Broker, ConfigError, EngineFenced, EngineUnavailable
 from dayjob.engines.base import Transient
 from dayjob.engines.registry import create_engine
+from dayjob.engines.slatedb.engine import diagnose
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
@@ -39,6 +40,12 @@ def settings_of(url: str) -> SlateSettings:
 def test_a_url_has_a_store_and_a_path(url: str, store: str, path: str) -> None:
     settings = settings_of(url)
     assert (settings.url, settings.store, settings.path) == (url, store, path)
+
+
+@pytest.mark.parametrize("url", ["file:///var/lib/jobs", "s3://bucket/a/b", "s3://bucket"])
+def test_the_diagnostic_of_the_layout_names_the_url(url: str) -> None:
+    texts = {each.check: each.text for each in diagnose(settings_of(f"{url}?readonly=1"))}
+    assert texts["layout"].endswith(f" at {url}")
 
 
 def test_a_folder_and_a_bucket_have_different_defaults() -> None:

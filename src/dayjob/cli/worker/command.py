@@ -17,17 +17,15 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 
 EXAMPLES = """\b
 Examples:
-  dayjob worker shop.jobs:app                     all queues that the app's tasks use
-  dayjob worker jobs -q email,default -c 20       the app named "app" of jobs.py, two queues
-  dayjob worker ./jobs.py:app --burst             run the jobs that are ready, then exit
+  dayjob worker shop.jobs:app              all queues of the app's tasks
+  dayjob worker jobs -q email,default      two queues; "app" in jobs.py
+  dayjob worker ./jobs.py:app --burst      run the ready jobs, then exit
+  dayjob worker shop.jobs:app --reload     restart when the code changes
   dayjob worker shop.jobs:app --processes 4 --max-rss 500
-  dayjob worker shop.jobs:app --reload            restart when the code changes
 
-\b
 Stopping: SIGTERM or Ctrl-C lets running jobs finish, up to --shutdown-timeout. Jobs still running then are
 released for other workers, and the run does not count as an attempt. A second signal stops at once.
 
-\b
 Exit codes: 0 stopped or nothing left to do, 1 failed, 2 wrong usage or configuration,
 3 the storage is not available.
 """

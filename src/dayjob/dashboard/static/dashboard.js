@@ -57,7 +57,7 @@
   function isBusy() {
     const active = document.activeElement;
     return (active && /^(INPUT|SELECT|TEXTAREA)$/.test(active.tagName)) ||
-      document.querySelector("#main details.confirm[open]") !== null;
+      document.querySelector("#main details.confirm[open], #main .more :checked") !== null;
   }
 
   function focusable(container) {

@@ -14,7 +14,7 @@ from dayjob.errors import InvalidState
 
 _ACCEPTED = (
     "pass one of psycopg 3 (sync or async) or asyncpg, or a Session, AsyncSession, Connection or "
-    "AsyncConnection of SQLAlchemy on one of these"
+    "AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
 )
 
 Rows = Sequence[Sequence[Any]]

@@ -83,6 +83,9 @@ CONTENDED_FOR = 1.0
 
 _CACHED_STATEMENTS = 200
 
+_ROLLED_BACK = (asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError)
+"""After these errors a connection is as before."""
+
 
 async def connect(
     settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
@@ -163,7 +166,7 @@ class Pool:
         except DayjobError:
             raise
         except Exception as error:
-            sound = isinstance(error, asyncpg.LockNotAvailableError)  # The statement was rolled back.
+            sound = isinstance(error, _ROLLED_BACK)
             public = public_error(
                 self._settings, error, sent=connection is not None, wait_for_locks=wait_for_locks
             )

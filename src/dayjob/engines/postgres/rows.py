@@ -10,7 +10,8 @@ import msgspec
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.engines.record import corrupt_text
-from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key, id_text
+from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key
+from dayjob.model.lifecycle import Transition
 
 Row = Sequence[Any]
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
@@ -34,12 +35,13 @@ def json_text(value: object) -> str:
 
 
 _INSERT = {
-    "id": ("text", "id::uuid"),
     "queue": ("text", "queue"),
     "task": ("text", "task"),
     "payload": ("bytea", "payload"),
     "priority": ("bigint", "priority"),
     "max_attempts": ("integer", "max_attempts"),
+    "dedup_until": ("text", "dedup_until"),
+    "reserve_id": ("boolean", None),
     "headers": ("text", "headers::jsonb"),
     "tenant": ("text", "tenant"),
     "run_at": ("bigint", "due"),
@@ -47,31 +49,51 @@ _INSERT = {
     "expires_at": ("bigint", "expiry"),
     "expires_in": ("bigint", None),
     "dedup_key": ("text", "dedup_key"),
-    "dedup_until": ("text", "dedup_until"),
-    "reserve_id": ("boolean", None),
 }
 """The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
 
 The type is one that every driver can send. The second text is the SQL value of the column of that name.
 """
 
+_REQUIRED = tuple(_INSERT)[:7]
+"""The fields that are never None. If all jobs have the same value, the array has it once."""
+
+_ARRAYS = {name: f"${number}::{type}[]" for number, (name, (type, _)) in enumerate(_INSERT.items(), 7)}
+
 INSERT_LISTS = {
-    "INSERT_PARAMETERS": ", ".join(f"${n}::{type}[]" for n, (type, _) in enumerate(_INSERT.values(), 5)),
+    "INSERT_ARRAYS": ", ".join(_ARRAYS.values()),
     "INSERT_NAMES": ", ".join(_INSERT),
+    "INSERT_FIELDS": ", ".join(
+        f"coalesce(job.{name}, ({_ARRAYS[name]})[1]) AS {name}" if name in _REQUIRED else f"job.{name}"
+        for name in _INSERT
+    ),
     "INSERT_COLUMNS": ", ".join(name for name, (_, value) in _INSERT.items() if value),
     "INSERT_VALUES": ", ".join(value for _, value in _INSERT.values() if value),
 }
 
-_ENCODERS: dict[str, Callable[[Insertion], Any]] = {
-    "id": lambda job: id_text(job.key),
+_GETTERS: dict[str, Callable[[Insertion], Any]] = {
+    **{name: attrgetter(name) for name in _INSERT},
     "headers": lambda job: json_text(job.headers) if job.headers else None,
 }
-_GETTERS = [_ENCODERS.get(name) or attrgetter(name) for name in _INSERT]
 
 
-def insertion_columns(jobs: Sequence[Insertion]) -> list[list[Any]]:
-    """Return the parameters of ``insert.sql`` from the fifth on."""
-    return [list(map(getter, jobs)) for getter in _GETTERS]
+def insertion_columns(jobs: Sequence[Insertion]) -> list[Any]:
+    """Return the parameters of ``insert.sql`` from the fifth on.
+
+    The driver encodes arrays item by item, so an array ends after the first item if that says all.
+    """
+    columns: list[Any] = [len(jobs), _ids_text([job.key for job in jobs])]
+    for name, getter in _GETTERS.items():
+        column = list(map(getter, jobs))
+        first = column[0]
+        same = (first is None or name in _REQUIRED) and column.count(first) == len(column)
+        columns.append(column[:1] if same else column)
+    return columns
+
+
+def _ids_text(keys: Sequence[bytes]) -> str:
+    """Return ids as one text, which the server converts to an array."""
+    return f"{{{b''.join(keys).hex(',', 16)}}}"
 
 
 def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
@@ -82,11 +104,21 @@ def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
     return sorted(items, key=attrgetter("key"))
 
 
-def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int]:
-    """Return the parameters of ``ack.sql`` from the second on; the driver encodes arrays item by item."""
-    keys = b"".join([op.key for op in ops]).hex(",", 16)
-    claims = b"".join([op.claim for op in ops]).hex(",", 16)
-    return f"{{{keys}}}", f"{{{claims}}}", len(ops)
+def are_acks(ops: Sequence[SettleOp]) -> bool:
+    """Whether ``ack.sql`` applies them: acks with one retention, and nothing else to store than results."""
+    retention = ops[0].retention.done
+    return all(
+        op.transition is Transition.ACK and op.retention.done == retention
+        and not op.insert and not op.kv and (op.progress is None or retention == 0)
+        for op in ops
+    )  # fmt: skip
+
+
+def ack_columns(ops: Sequence[SettleOp]) -> tuple[str, str, int, int, list[bytes | None] | None]:
+    """Return the parameters of ``ack.sql`` from the third on."""
+    keys, claims = _ids_text([op.key for op in ops]), _ids_text([op.claim for op in ops])
+    retention = _retention(ops[0].retention.done)
+    return keys, claims, len(ops), retention, None if retention == 0 else [op.result for op in ops]
 
 
 def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list[Any]]:
@@ -138,15 +170,17 @@ KEY, QUEUE, TASK, PAYLOAD, HEADERS, PRIORITY, ATTEMPTS = 0, 1, 2, 3, 4, 6, 7
 
 
 def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
-    """Decode the columns of a claim. Raise ``Corrupt`` if they can't be decoded."""
+    """Decode the columns of a claim. Raise ``Corrupt`` if they can't be decoded.
+
+    The required fields are positional: keywords for them would cost each claim a microsecond.
+    """
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
      claimed, lease, expires, last_error, cancel_requested, *_) = row  # fmt: skip
     return Job(
-        key=key, queue=queue, task=task, payload=payload,
-        headers={} if headers is None else _headers(headers), tenant=tenant, priority=priority,
-        state=JobState.RUNNING, attempts=attempts, max_attempts=max_attempts, epoch=epoch,
-        enqueued_us=enqueued, run_us=run, claimed_us=claimed, lease_us=lease, expires_us=expires,
-        last_error=last_error, cancel_requested=cancel_requested, worker=worker, claim=claim,
+        key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
+        JobState.RUNNING, attempts, max_attempts, epoch, enqueued, run,
+        claimed_us=claimed, lease_us=lease, expires_us=expires, last_error=last_error,
+        cancel_requested=cancel_requested, worker=worker, claim=claim,
     )  # fmt: skip
 
 

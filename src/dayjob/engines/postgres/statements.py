@@ -40,8 +40,11 @@ _CONSTANTS = {
     **rows.INSERT_LISTS,
 }
 
-_VARIANT = "--reserving "
-"""Begins the lines that only ``insert_reserving`` has."""
+_VARIANTS = {"insert": ("insert_skipping", "insert_reserving")}
+"""Statements with more lines than their file: those that begin with ``--`` and the last word of the name.
+
+Each also has the lines of the variants before it.
+"""
 
 _SCHEMA = re.compile(r"'dayjob\.(\w+)'|\bdayjob\.(?=\w)")
 """In a literal and in the SQL itself, replaced in one pass: the schema's own name may contain the word."""
@@ -55,8 +58,10 @@ def _sources() -> dict[str, str]:
         first, *lines = file.read_text("utf-8").splitlines(keepends=True)
         name = file.name.removesuffix(".sql")
         sources[name] = first + _body(lines)
-        if name == "insert":
-            sources["insert_reserving"] = first + _body([line.removeprefix(_VARIANT) for line in lines])
+        for variant in _VARIANTS.get(name, ()):
+            begin = f"--{variant.removeprefix(f'{name}_')} "
+            lines = [line.removeprefix(begin) for line in lines]
+            sources[variant] = first + _body(lines)
     return sources
 
 

@@ -4,7 +4,7 @@ Jobs with dedup keys are stored after the others and in the order of queue and k
 the same keys never deadlock. A key that another open transaction holds is waited for only as long as the
 connection's ``lock_timeout``.
 
-Acks of jobs that are not kept take one statement, other settlements another. Follow-up jobs and kv writes are
+Acks without effects take one statement, other settlements another. Follow-up jobs and kv writes are
 written only for the settlements that were applied, and the whole batch commits at once.
 
 Documents are written before jobs, so a writer that waits for a document holds no job or dedup key that
@@ -18,12 +18,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+import asyncpg
 from msgspec import Struct
 
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.rows import ack_columns, in_lock_order, insertion_columns, settle_columns
+from dayjob.engines.postgres.rows import (
+    ack_columns,
+    are_acks,
+    in_lock_order,
+    insertion_columns,
+    settle_columns,
+)
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text
 from dayjob.runtime.signals import DUE, Signals, documents_topic
@@ -89,10 +96,13 @@ class Writes(ABC):
         if is_plain(jobs):
             columns = insertion_columns(jobs)
             with notifier.with_commit(jobs) as message:
-                name, channel = _statement(jobs), notifier.channel
-                reply = await database.write_statement(
-                    name, token, database.now(), channel, message, *columns, wait_for_locks=False
-                )
+                given = (token, database.now(), notifier.channel, message, *columns)
+                try:
+                    name = _statement(jobs, "insert")
+                    reply = await database.write_statement(name, *given, wait_for_locks=False)
+                except asyncpg.UniqueViolationError:  # An id exists.
+                    name = _statement(jobs)
+                    reply = await database.write_statement(name, *given, wait_for_locks=False)
             enqueued = _plain_replies(jobs, reply)
         else:
             several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
@@ -127,9 +137,9 @@ class Writes(ABC):
             for op in ops:
                 first.setdefault((op.key, op.claim), op)
             sent = list(first.values())
-        if all(op.plain for op in sent):
+        if are_acks(sent):
             sent = in_lock_order(sent)
-            reply = await database.write_statement("ack", token, *ack_columns(sent))
+            reply = await database.write_statement("ack", token, database.now(), *ack_columns(sent))
             if reply is None and len(sent) == len(ops):
                 notifier.jobs_finished([op.key for op in ops])
                 return [JobState.DONE] * len(ops)
@@ -235,8 +245,8 @@ def is_plain(jobs: Sequence[Insertion]) -> bool:
     return all(job.dedup_key is None and not job.kv for job in jobs)
 
 
-def _statement(jobs: Iterable[Insertion]) -> str:
-    return "insert_reserving" if any(job.reserve_id for job in jobs) else "insert"
+def _statement(jobs: Iterable[Insertion], otherwise: str = "insert_skipping") -> str:
+    return "insert_reserving" if any(job.reserve_id for job in jobs) else otherwise
 
 
 def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enqueued]:

@@ -103,6 +103,6 @@ def diagnose(settings: SlateSettings) -> list[Diagnostic]:
     if settings.local:
         text = "jobs survive a kill of the process, but not a power cut: file:// does not sync its writes"
     return [
-        Diagnostic("layout", "ok", f"version {VERSION} at {settings.store}{settings.path.lstrip('/')}"),
+        Diagnostic("layout", "ok", f"version {VERSION} at {settings.url.partition('?')[0]}"),
         Diagnostic("durability", "ok", text),
     ]

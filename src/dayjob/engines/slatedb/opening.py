@@ -87,7 +87,8 @@ def refuse_live_owner(settings: SlateSettings, owner: Owner | None) -> None:
         seen = (SYSTEM.now() - owner.beat_us) / SECOND
         raise EngineUnavailable(
             f"{settings.url}: process {owner.process.pid} has it open (last seen {seen:.0f} s ago), and only "
-            "one process can: stop that one, or take over with ?takeover=1 (dayjob worker --take-over)"
+            "one process can: enqueue there, stop it, or take over with ?takeover=1 (dayjob worker "
+            "--take-over)"
         )
 
 

@@ -105,7 +105,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         if not isinstance(connection, sqlite3.Connection):
             raise TypeError(
                 f"connection={passed!r} can't be used: pass a sqlite3.Connection to this queue's file, or a "
-                "Session or Connection of SQLAlchemy on one"
+                "Session or Connection of SQLAlchemy, or the connection of Django, on one"
             )
         self._check_same_file(connection)
         if not connection.in_transaction and connection.isolation_level is None:

@@ -1,20 +1,34 @@
--- Remove running jobs that succeeded and are not kept, if their claims are current.
--- $1 token  $2 ids  $3 claims, both as text, which is cheaper to encode  $4 their number
+-- End running jobs that succeeded, if their claims are current: as done, or without retention by their removal.
+-- $1 token  $2 now  $3 ids  $4 claims, both as text, which is cheaper to encode  $5 their number
+-- $6 the retention of all of them; 0 removes them  $7 results, or NULL if there are none
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
--- Replies NULL if all were removed, else "number done " for each that was, with its number in the batch.
+-- No row is locked before it is written: each lock is one more record in the log.
+-- Replies NULL if all were ended, else "number done " for each that was, with its number in the batch.
 WITH removed AS (
     DELETE FROM dayjob.jobs
-    USING unnest($2::text::uuid[], $3::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
-    WHERE jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
+    USING unnest($3::text::uuid[], $4::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
+    WHERE $6::bigint = 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
     RETURNING op.number, jobs.queue
+),
+saved AS (
+    UPDATE dayjob.jobs
+    SET state = 'done', finished_at = clock.now, remove_at = CASE WHEN $6 > 0 THEN clock.now + $6 END,
+        lease_expires_at = NULL, held_key = NULL, result = op.result
+    FROM (SELECT dayjob.now_us($2) AS now OFFSET 0) AS clock,
+        unnest($3::text::uuid[], $4::text::uuid[], $7::bytea[]) WITH ORDINALITY AS op (id, claim, result, number)
+    WHERE $6 <> 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
+    RETURNING op.number, jobs.queue
+),
+ended AS MATERIALIZED (
+    SELECT number, queue FROM removed UNION ALL SELECT number, queue FROM saved
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, running, done)
-    SELECT queue, -count(*), count(*) FROM removed GROUP BY queue
+    SELECT queue, -count(*), count(*) FROM ended GROUP BY queue
 ),
 result AS MATERIALIZED (
-    SELECT CASE WHEN count(*) < $4 THEN coalesce(array_agg(concat(number, ' done ')), '{}') END AS reply
-    FROM removed
+    SELECT CASE WHEN count(*) < $5 THEN coalesce(array_agg(concat(number, ' done ')), '{}') END AS reply
+    FROM ended
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result

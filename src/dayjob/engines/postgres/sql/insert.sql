@@ -1,8 +1,11 @@
--- Store jobs, except those whose id exists or whose dedup key is held.
--- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5… the jobs, one array for each name in rows.py
+-- Store jobs. Fails with a unique violation if the id of one exists.
+-- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5 the number of jobs  $6 their ids as text
+-- $7… the other fields, one array for each name in rows.py. An array with one item has the same value for all jobs.
 -- A job that may become visible after younger ones were claimed is late: its id is old, or the transaction is the caller's.
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
--- insert_reserving is this statement with the lines after --reserving. It reserves the ids of jobs with reserve_id, and
+-- insert_skipping has also the lines after --skipping. It leaves out jobs whose id exists or whose dedup key is held. The
+-- server then writes one more record a job to its log.
+-- insert_reserving has also the lines after --reserving. It reserves the ids of jobs with reserve_id, and
 -- stores no job whose id is reserved. Its third column has the ids that it reserved for jobs that it did not store. A
 -- reservation is a row with a primary key, so that of two concurrent statements one waits for the commit of the other.
 WITH clock AS MATERIALIZED (
@@ -10,27 +13,27 @@ WITH clock AS MATERIALIZED (
         rpad(lpad(to_hex((dayjob.now_us(NULL) - :LATE) / 1000), 12, '0'), 32, '0')::uuid AS late_before
 ),
 given AS (
-    SELECT job.*, clock.*, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
+    SELECT job.id, :INSERT_FIELDS, clock.*, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
-    FROM clock, unnest(:INSERT_PARAMETERS) AS job (:INSERT_NAMES)
+    FROM clock, unnest($6::text::uuid[], :INSERT_ARRAYS) AS job (id, :INSERT_NAMES)
 ),
 --reserving reserved AS (
 --reserving     INSERT INTO dayjob.reserved_ids (id, reserved_until)
---reserving     SELECT DISTINCT given.id::uuid, given.now + :ID_RESERVATION
+--reserving     SELECT DISTINCT given.id, given.now + :ID_RESERVATION
 --reserving     FROM given
---reserving     WHERE given.reserve_id AND (SELECT true FROM dayjob.jobs WHERE jobs.id = given.id::uuid) IS NULL
+--reserving     WHERE given.reserve_id AND (SELECT true FROM dayjob.jobs WHERE jobs.id = given.id) IS NULL
 --reserving     ORDER BY 1
 --reserving     ON CONFLICT (id) DO UPDATE SET reserved_until = excluded.reserved_until
 --reserving     WHERE reserved_ids.reserved_until <= excluded.reserved_until - :ID_RESERVATION
 --reserving     RETURNING id
 --reserving ),
 inserted AS (
-    INSERT INTO dayjob.jobs (state, enqueued_at, held_key, late, :INSERT_COLUMNS)
-    SELECT CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key,
-        CASE WHEN $1::uuid IS NULL OR id::uuid < late_before THEN pg_current_xact_id() END, :INSERT_VALUES
+    INSERT INTO dayjob.jobs (id, state, enqueued_at, held_key, late, :INSERT_COLUMNS)
+    SELECT id, CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key,
+        CASE WHEN $1::uuid IS NULL OR id < late_before THEN pg_current_xact_id() END, :INSERT_VALUES
     FROM given
---reserving     WHERE NOT given.reserve_id OR given.id::uuid IN (SELECT reserved.id FROM reserved)
-    ON CONFLICT DO NOTHING
+--reserving     WHERE NOT given.reserve_id OR given.id IN (SELECT reserved.id FROM reserved)
+--skipping     ON CONFLICT DO NOTHING
     RETURNING id, queue, state
 ),
 counted AS (
@@ -41,7 +44,7 @@ counted AS (
 ),
 result AS MATERIALIZED (
     SELECT count(*) AS inserted,
-        CASE WHEN count(*) < cardinality($5::text[]) THEN coalesce(array_agg(id::text), '{}') END AS reply
+        CASE WHEN count(*) < $5 THEN coalesce(array_agg(id::text), '{}') END AS reply
     FROM inserted
 ),
 stored AS (
