@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
+from benchmarks.server import connection
+
 Answer = dict[str, float]
 Kind = Callable[..., Coroutine[Any, Any, Answer]]
 
@@ -47,6 +49,21 @@ def drain_rate(jobs: int) -> Answer:
     if len(starts) != jobs:
         raise RuntimeError(f"{len(starts)} of {jobs} jobs ran")
     return {"rate": (jobs - 1) / (max(starts) - min(starts))}
+
+
+async def settled_rate(url: str, jobs: int, unsettled: str) -> Answer:
+    """Wait until all handlers have started and no job is left of a query on PostgreSQL.
+
+    Return the rate from the first start to this time: a job counts when its settlement is committed.
+    """
+    await wait_until(lambda: len(starts) >= jobs)
+    async with connection(url) as database:
+        while await database.fetchval(f"SELECT EXISTS ({unsettled})"):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    ended = time.perf_counter()
+    if len(starts) != jobs:
+        raise RuntimeError(f"{len(starts)} of {jobs} jobs ran")
+    return {"rate": jobs / (ended - min(starts))}
 
 
 def record_wait(stamp: float) -> None:

@@ -1,7 +1,7 @@
 """dayjob's producers and workers as child processes of a measure:
 ``python -m benchmarks.fleet KIND URL NUMBER [OPTION]``.
 
-Finished jobs are not retained, like those of the peers.
+Finished jobs are not retained, like those of the peers, unless a kind runs with the defaults.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from benchmarks.child import (
     Answer,
     Kind,
     call_at_intervals,
-    drain_rate,
     median_wait,
     one_by_one,
     record_wait,
     run,
+    settled_rate,
     starts,
     wait_for_go,
     wait_until,
@@ -31,6 +31,8 @@ from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.worker.garbage import collect_less_often
 
 BACKLOG = 10_000
+
+_RUNNING = "SELECT FROM dayjob.jobs WHERE state = 'running'"
 _BATCH = 1000
 
 _SIZE = """
@@ -49,8 +51,10 @@ async def record_job_wait(stamp: float) -> None:
     record_wait(stamp)
 
 
-def make_app(url: str, handler: Callable[[int], Awaitable[None]] = record_start) -> App:
-    app = App(url, config=BrokerConfig(retention=Retention(done=0)))
+def make_app(
+    url: str, handler: Callable[[int], Awaitable[None]] = record_start, *, retain: bool = False
+) -> App:
+    app = App(url) if retain else App(url, config=BrokerConfig(retention=Retention(done=0)))
     app.task(name="noop")(handler)
     app.task(name="wait")(record_job_wait)
     return app
@@ -82,8 +86,24 @@ async def drain(url: str, jobs: int, concurrency: str) -> Answer:
     async with make_app(url) as app:
         await _fill(app, jobs)
         async with working(app, int(concurrency)):
-            await wait_until(lambda: len(starts) >= jobs)
-    return drain_rate(jobs)
+            return await settled_rate(url, jobs, _RUNNING)
+
+
+async def drain_default(url: str, jobs: int) -> Answer:
+    """Drain a backlog with one worker. App and worker have no options: done jobs are kept."""
+    async with make_app(url, retain=True) as app:
+        await _fill(app, jobs)
+        async with working(app):
+            return await settled_rate(url, jobs, _RUNNING)
+
+
+async def fill_rate(url: str, jobs: int) -> Answer:
+    """Return the rate of one producer that awaits batches of a thousand jobs."""
+    async with make_app(url) as app:
+        await _fill(app, _BATCH)
+        start = time.perf_counter()
+        await _fill(app, jobs)
+        return {"rate": jobs / (time.perf_counter() - start)}
 
 
 async def drain_for(url: str, seconds: int) -> Answer:
@@ -166,9 +186,11 @@ KINDS: dict[str, Kind] = {
     "call": call,
     "churn": churn,
     "drain": drain,
+    "drain-default": drain_default,
     "drain-for": drain_for,
     "enqueue": enqueue,
     "fill": fill,
+    "fill-rate": fill_rate,
     "listen": listen,
     "producers": producers,
 }

@@ -84,9 +84,11 @@ async def peer_drain(run: Run, engine: str) -> list[Result]:
         size, _ = await _best(run, "graphile-worker's local queue", graphile_worker, few, _LOCAL_QUEUES)
         name = f"graphile-worker {node.version}, local queue of {size:,}"
         peers[name] = (1.2, graphile_worker(jobs, size))
-    found, *others = await run.in_turn(
+    default = _CONCURRENCIES[0]
+    by_default, found, *others = await run.in_turn(
         f"peer-drain · {engine} · {jobs:,} jobs",
         run.size(5, 3),
+        _rate(run, _FLEET, "drain-default", jobs),
         ours(jobs, concurrency),
         *(turn for _, turn in peers.values()),
     )
@@ -94,24 +96,63 @@ async def peer_drain(run: Run, engine: str) -> list[Result]:
         Result(
             measure="peer-drain",
             engine=engine,
-            description=f"no-op tasks, concurrency {concurrency:,}, vs {name}",
-            figures=f"{rate(median(found))} vs {rate(median(other))}",
-            value=paired_ratio(found, other),
+            description=f"no-op tasks, {how}, vs {name}",
+            figures=f"{rate(median(mine))} vs {rate(median(other))}",
+            value=paired_ratio(mine, other),
             unit="×",
             at_least=wanted,
         )
+        for how, mine in (
+            (f"defaults: concurrency {default}, done jobs kept", by_default),
+            (f"concurrency {concurrency:,}, none kept", found),
+        )
         for (name, (wanted, _)), other in zip(peers.items(), others, strict=True)
     ]
-    default = _CONCURRENCIES[0]
-    by_default = Result(
+    unkept = Result(
         measure="peer-drain",
         engine=engine,
-        description=f"no-op tasks, the default concurrency of {default} vs {concurrency:,}",
+        description=f"no-op tasks, none kept, the default concurrency of {default} vs {concurrency:,}",
         figures=f"{rate(speeds[default])} vs {rate(speeds[concurrency])} at best",
         value=speeds[default] / speeds[concurrency],
         unit="×",
     )
-    return [*results, by_default]
+    return [*results, unkept]
+
+
+@measure("peer-fill", "postgres")
+async def peer_fill(run: Run, engine: str) -> list[Result]:
+    """One producer that awaits batches of a thousand jobs, against PgQueuer and graphile-worker."""
+    _need("pgqueuer")
+    run.close_stores()
+    jobs = run.size(50_000, 10_000)
+    peers = {f"PgQueuer {version('pgqueuer')}": _rate(run, _PGQUEUER, "fill-rate", jobs)}
+    try:
+        node = graphile.install(run.folder("graphile"))
+    except graphile.Missing as reason:
+        run.progress.print(f"peer-fill · {engine} · without graphile-worker: {reason}")
+    else:
+
+        async def graphile_worker() -> float:
+            with run.server.database() as url:
+                return node.drain(url, jobs, _LOCAL_QUEUES[-1])["fill-rate"]
+
+        peers[f"graphile-worker {node.version}"] = graphile_worker
+    ours = _rate(run, _FLEET, "fill-rate", jobs)
+    found, *others = await run.in_turn(
+        f"peer-fill · {engine} · {jobs:,} jobs", run.size(5, 3), ours, *peers.values()
+    )
+    return [
+        Result(
+            measure="peer-fill",
+            engine=engine,
+            description=f"enqueues in batches of 1,000, one producer, vs {name}",
+            figures=f"{rate(median(found))} vs {rate(median(other))}",
+            value=paired_ratio(found, other),
+            unit="×",
+            at_least=1.2,
+        )
+        for name, other in zip(peers, others, strict=True)
+    ]
 
 
 async def _best(

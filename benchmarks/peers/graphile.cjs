@@ -1,9 +1,10 @@
 // graphile-worker with batching, set as on its performance page: node graphile.cjs URL JOBS SIZE.
 // SIZE is the size of its local queue: how many jobs it fetches at once.
-// Prints the rate from the first start of a handler to the last, as JSON.
+// Prints as JSON the rate from the first start of a handler until no job is left, and the rate of the enqueues.
 
 const { performance } = require("node:perf_hooks");
 const { Logger, makeWorkerUtils, run } = require("graphile-worker");
+const { Client } = require("pg");
 
 const [connectionString, count, size] = process.argv.slice(2);
 const jobs = Number(count);
@@ -23,34 +24,46 @@ const preset = {
 async function fill() {
   const utils = await makeWorkerUtils({ preset, logger });
   await utils.migrate();
+  let second = 0;
   for (let start = 0; start < jobs; start += 1000) {
     const some = Math.min(1000, jobs - start);
     await utils.addJobs(
       Array.from({ length: some }, (_, n) => ({ identifier: "noop", payload: { number: start + n } })),
     );
+    second ||= performance.now();
   }
+  const fillRate = ((jobs - 1000) * 1000) / (performance.now() - second);
   await utils.release();
+  return fillRate;
 }
 
 async function drain() {
-  const starts = new Float64Array(jobs);
+  let first = 0;
   let started = 0;
   let allStarted;
   const done = new Promise((resolve) => (allStarted = resolve));
   const noop = async () => {
-    starts[started++] = performance.now();
-    if (started === jobs) allStarted();
+    first ||= performance.now();
+    if (++started === jobs) allStarted();
   };
   const runner = await run({ preset, logger, noHandleSignals: true, taskList: { noop } });
   await done;
+  const client = new Client({ connectionString });
+  await client.connect();
+  const left = "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs) AS some";
+  while ((await client.query(left)).rows[0].some) await new Promise((resolve) => setTimeout(resolve, 2));
+  const ended = performance.now();
+  await client.end();
   await runner.stop();
-  return ((jobs - 1) * 1000) / (starts[jobs - 1] - starts[0]);
+  return (jobs * 1000) / (ended - first);
 }
 
-fill()
-  .then(drain)
-  .then((rate) => console.log(JSON.stringify({ rate })))
-  .catch((error) => {
-    console.error(error);
-    process.exitCode = 1;
-  });
+async function main() {
+  const fillRate = await fill();
+  console.log(JSON.stringify({ rate: await drain(), "fill-rate": fillRate }));
+}
+
+main().catch((error) => {
+  console.error(error);
+  process.exitCode = 1;
+});

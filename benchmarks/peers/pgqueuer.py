@@ -16,10 +16,10 @@ from typing import Any
 from benchmarks.child import (
     Answer,
     call_at_intervals,
-    drain_rate,
     median_wait,
     record_wait,
     run,
+    settled_rate,
     starts,
     wait_for_go,
     wait_until,
@@ -44,11 +44,29 @@ async def drain(url: str, jobs: int, batch: str) -> Answer:
             starts.append(time.perf_counter())
 
         worker.entrypoint("noop")(record_start)
-        for start in range(0, jobs, 1000):
-            some = range(start, min(start + 1000, jobs))
-            await queries.enqueue(["noop"] * len(some), [b"%d" % number for number in some], [0] * len(some))
-        await worker.qm.run(batch_size=int(batch), mode=types.QueueExecutionMode.drain)
-    return drain_rate(jobs)
+        await _fill(queries, jobs)
+        running = asyncio.ensure_future(
+            worker.qm.run(batch_size=int(batch), mode=types.QueueExecutionMode.drain)
+        )
+        answer = await settled_rate(url, jobs, "SELECT FROM pgqueuer")
+        await running
+    return answer
+
+
+async def _fill(queries: Any, jobs: int) -> None:
+    for start in range(0, jobs, 1000):
+        some = range(start, min(start + 1000, jobs))
+        await queries.enqueue(["noop"] * len(some), [b"%d" % number for number in some], [0] * len(some))
+
+
+async def fill_rate(url: str, jobs: int) -> Answer:
+    """Return the rate of one producer that awaits batches of a thousand jobs."""
+    async with _opened(url) as (_, queries):
+        await queries.install()
+        await _fill(queries, 1000)
+        start = time.perf_counter()
+        await _fill(queries, jobs)
+        return {"rate": jobs / (time.perf_counter() - start)}
 
 
 async def listen(url: str, jobs: int) -> Answer:
@@ -76,4 +94,4 @@ async def call(url: str, jobs: int) -> Answer:
 
 
 if __name__ == "__main__":
-    run({"drain": drain, "listen": listen, "call": call}, sys.argv[1:])
+    run({"drain": drain, "fill-rate": fill_rate, "listen": listen, "call": call}, sys.argv[1:])

@@ -5,12 +5,13 @@ Finished jobs are deleted, as in dayjob's runs. It fetches and finishes jobs one
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from importlib import import_module
 from typing import Any
 
-from benchmarks.child import Answer, drain_rate, one_by_one, run, starts
+from benchmarks.child import Answer, one_by_one, run, settled_rate, starts
 
 
 def _app(url: str, connections: int) -> tuple[Any, Any]:
@@ -32,10 +33,14 @@ async def drain(url: str, jobs: int, concurrency: str) -> Answer:
         for start in range(0, jobs, 1000):
             some = range(start, min(start + 1000, jobs))
             await task.batch_defer_async(*({"number": number} for number in some))
-        await app.run_worker_async(
-            concurrency=int(concurrency), wait=False, delete_jobs="always", install_signal_handlers=False
+        running = asyncio.ensure_future(
+            app.run_worker_async(
+                concurrency=int(concurrency), wait=False, delete_jobs="always", install_signal_handlers=False
+            )
         )
-    return drain_rate(jobs)
+        answer = await settled_rate(url, jobs, "SELECT FROM procrastinate_jobs")
+        await running
+    return answer
 
 
 async def enqueue(url: str, jobs: int) -> Answer:

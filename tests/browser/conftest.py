@@ -20,7 +20,7 @@ from dayjob import Broker
 from tests.cli.processes import Answer, Command, Start, eventually, starting, with_broker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = [
@@ -28,8 +28,8 @@ FLAGS = [
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
 
-DESKTOP = {"width": 1280, "height": 800}
-PHONE = {"width": 390, "height": 760}
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 760}
 
 JOBS = """
     import asyncio, socket

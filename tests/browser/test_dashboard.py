@@ -15,11 +15,19 @@ import pytest
 from tests.browser.conftest import DESKTOP, PHONE, ConsoleErrors, Site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = pytest.mark.slow
 
 TOKEN = "a token that is hard to guess"
+
+SCHEMES = {"desktop": "light", "phone": "dark"}
+"""The colour scheme of the pictures in the documentation."""
+
+WITHOUT_PATH = """for (const each of document.querySelectorAll("footer span"))
+    each.textContent = each.textContent.replace(/sqlite:.*/, "sqlite:///jobs.db")"""
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "dashboard.md"
 
 
 def shows(page: Page, selector: str, text: str) -> None:
@@ -272,8 +280,99 @@ def test_a_lost_connection_is_shown(site: Site, page: Page, console_errors: Cons
     console_errors.clear()
 
 
+def test_all_jobs_that_a_filter_shows_are_cancelled_after_a_confirmation(site: Site, page: Page) -> None:
+    site.ask(lambda broker: broker.pause("email"))
+    for number in range(60):
+        site.enqueue("shop.send_email", "email", b'{"to": "user %d"}' % (number % 2))
+    page.goto(f"{site.address}/jobs")
+    page.get_by_label("Argument").fill("to=user 1")
+    press(page, "Filter")
+    assert page.locator("tbody tr").count() == 30
+    page.locator("summary", has_text="Change all matching jobs").click()
+    page.get_by_role("link", name="Cancel…").click()
+    shows(page, "h1", "Cancel 30 jobs?")
+    shows(page, "dd", "argument to=user 1")
+    press(page, "Cancel 30 jobs")
+    shows(page, ".flash", "Jobs cancelled: 30.")
+    assert page.get_by_label("Argument").input_value() == "to=user 1"
+    assert (site.total("pending"), site.total("cancelled")) == (30, 30)
+
+
+def test_a_dead_job_runs_again_with_edited_arguments(
+    site: Site, page: Page, console_errors: ConsoleErrors
+) -> None:
+    id = site.enqueue("shop.import_row", "import", b'{"row": 7, "password": "hunter2"}')
+    site.wait_for("dead", 1)
+    (site.folder / "repaired").touch()
+    page.goto(f"{site.address}/jobs/{id}")
+    page.get_by_role("link", name="Edit and run again").click()
+    arguments = page.get_by_label("Arguments")
+    assert "[redacted]" in arguments.input_value()
+    arguments.fill('{"row": "seven", "password": "[redacted]"}')
+    page.get_by_label("Delay").fill("soon")
+    press(page, "Run as new job")
+    shows(page, "#arguments-problem", "row")
+    shows(page, "#delay-problem", "is no number of seconds")
+    assert arguments.get_attribute("aria-invalid") == "true"
+    arguments.fill('{"row": 8, "password": "[redacted]"}')
+    page.get_by_label("Delay").fill("0")
+    press(page, "Run as new job")
+    shows(page, ".flash", "Enqueued as a new job")
+    shows(page, "h1 .state", "done")
+    shows(page, "pre", "row 8 is in")
+    assert all("status of 422" in error for error in console_errors)
+    console_errors.clear()
+
+
+def test_rows_are_collapsed_cards_on_a_phone(site: Site, chromium: Browser) -> None:
+    site.enqueue("shop.send_email", "email", b'{"to": "ada"}')
+    site.wait_for("done", 1)
+    context = chromium.new_context(viewport=PHONE, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site.address}/jobs")
+    card = page.locator("tbody tr").first
+    assert card.locator('td[data-label="Arguments"]').is_visible()
+    assert not card.locator('td[data-label="Attempts"]').is_visible()
+    closed = card.bounding_box()
+    card.get_by_role("checkbox").check()
+    assert card.locator('td[data-label="Attempts"]').is_visible()
+    opened = card.bounding_box()
+    assert closed is not None
+    assert opened is not None
+    assert closed["height"] < 120 < opened["height"]
+    assert not page.get_by_label("Tenant").is_visible()
+    page.get_by_label("More filters").check()
+    assert page.get_by_label("Tenant").is_visible()
+    context.close()
+
+
+LABELS = """[...document.querySelectorAll(".chart span")].map(span => {
+    const box = span.getBoundingClientRect();
+    return [box.left, box.top, box.right, box.bottom, parseFloat(getComputedStyle(span).fontSize)];
+})"""
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_chart_labels_can_be_read(site: Site, chromium: Browser, size: ViewportSize) -> None:
+    site.enqueue("shop.send_email", "email", b'{"to": "ada"}')
+    site.wait_for("done", 1)
+    context = chromium.new_context(viewport=size)
+    page = context.new_page()
+    page.goto(site.address)
+    labels = page.evaluate(LABELS)
+    assert len(labels) == 18
+    for number, (left, top, right, bottom, font) in enumerate(labels):
+        assert font >= 12
+        for other_left, other_top, other_right, other_bottom, _ in labels[:number]:
+            assert not (
+                left < other_right and other_left < right and top < other_bottom and other_top < bottom
+            )
+    context.close()
+
+
 def fill(site: Site) -> tuple[str, str]:
     """Fill the store with jobs in every state. Return a dead job and a running one."""
+    site.enqueue("shop." + "long_" * 30, "queue-" * 30, b'{"text": "%s"}' % (b"x" * 400), tenant="t" * 90)
     for number in range(40):
         site.enqueue("shop.send_email", "email", b'{"to": "user%d@example.com"}' % number, tenant="acme")
     dead = [
@@ -295,33 +394,45 @@ def fill(site: Site) -> tuple[str, str]:
 def test_every_page_fits_a_desktop_and_a_phone(site: Site, chromium: Browser, tmp_path: Path) -> None:
     """Also takes the screenshots for the documentation, into DAYJOB_TEST_SCREENSHOTS."""
     folder = Path(os.environ.get("DAYJOB_TEST_SCREENSHOTS") or tmp_path)
+    documentation = DOCUMENTATION.read_text()
     dead, running = fill(site)
     pages = {
         "overview": "/",
+        "queue": f"/?queue={'queue-' * 30}",
         "jobs": "/jobs",
+        "confirm": "/jobs/confirm?action=cancel&queue=newsletter",
         "job-dead": f"/jobs/{dead}",
         "job-running": f"/jobs/{running}",
+        "edit": f"/jobs/{dead}/edit",
         "dead": "/dead",
         "dead-by-error": "/dead?by=error",
+        "tasks": "/tasks",
         "schedules": "/schedules",
         "workers": "/workers",
+        "operations": "/operations",
     }
     protected = site.start("sqlite:///jobs.db", "--port", "0", "--token", TOKEN, command="dashboard")
     login = site.address_of(protected) + "/login"
     console_errors = ConsoleErrors()
-    for name, size, scheme in (("desktop", DESKTOP, "light"), ("phone", PHONE, "dark")):
-        context = chromium.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)
-        page = context.new_page()
-        console_errors.listen(page)
-        for key, address in {
-            **{page_name: site.address + path for page_name, path in pages.items()},
-            "login": login,
-        }.items():
-            page.goto(address)
-            page.wait_for_function("document.fonts.status === 'loaded'")
-            if page.locator("#live").count():
-                shows(page, "#live", "live")
-            page.screenshot(path=folder / f"dashboard-{key}-{name}.png")
-            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], (key, name)
-        context.close()
+    for name, size in (("desktop", DESKTOP), ("phone", PHONE)):
+        for scheme in ("light", "dark"):
+            context = chromium.new_context(viewport=size, color_scheme=scheme, device_scale_factor=1)
+            page = context.new_page()
+            console_errors.listen(page)
+            for key, address in {
+                **{page_name: site.address + path for page_name, path in pages.items()},
+                "login": login,
+            }.items():
+                page.goto(address)
+                page.wait_for_function("document.fonts.status === 'loaded'")
+                if page.locator("#live").count():
+                    shows(page, "#live", "live")
+                picture = f"dashboard-{key}-{name}.png"
+                if scheme == SCHEMES[name] and picture in documentation:
+                    page.evaluate(WITHOUT_PATH)
+                    page.screenshot(path=folder / picture)
+                page.evaluate("document.querySelectorAll('.more input').forEach(box => box.checked = true)")
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= size["width"], (key, name, scheme)
+            context.close()
     assert console_errors == []

@@ -61,7 +61,9 @@ async def test_a_count_beyond_the_time_budget_is_a_lower_bound(
 ) -> None:
     monkeypatch.setattr(pages, "READ_BUDGET", 0.0)
     await make_pending(broker, 300)
-    assert "Cancel at least 50 jobs?" in await browser.text("/jobs/confirm?action=cancel&arg=user%3D1")
+    text = await browser.text("/jobs/confirm?action=cancel&arg=user%3D1")
+    assert "Cancel all matching jobs?" in text
+    assert "At least 50." in text
     assert "Cancel 300 jobs?" in await browser.text("/jobs/confirm?action=cancel&queue=email")
 
 
@@ -150,7 +152,7 @@ async def test_an_operation_shows_n_of_m_and_is_stopped(
     async with asyncio.timeout(BOUND):
         await in_second.wait()
     text = await browser.text("/operations")
-    assert "Cancel queue email" in text
+    assert "Cancel all jobs: queue email" in text
     assert "100 of 250 jobs" in text
     assert 'max="1" value="0.4"' in text
     assert "100 of 250 jobs" in await browser.text("/jobs")
@@ -164,7 +166,9 @@ async def test_an_operation_shows_n_of_m_and_is_stopped(
     assert redirects(answer, "/operations", "not-stopped")
     lines = [record.getMessage() for record in caplog.records if record.name == "dayjob.audit"]
     assert lines[0] == "jobs.cancel by local from 127.0.0.1 on 'email': in-progress"
-    assert lines[1].startswith("jobs.cancel.ended by local from 127.0.0.1 on 'Cancel queue email': failed")
+    assert lines[1].startswith(
+        "jobs.cancel.ended by local from 127.0.0.1 on 'Cancel all jobs: queue email': failed"
+    )
 
 
 async def test_a_bulk_action_of_the_api_needs_a_filter_and_returns_its_operation(broker: Broker) -> None:

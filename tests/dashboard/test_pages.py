@@ -356,7 +356,7 @@ async def test_tiles_are_coloured_where_something_is_wrong(browser: Browser, bro
 def test_a_long_wait_is_coloured(seconds: float, level: str) -> None:
     view = QueueView("email", False, QueueStats(pending=1), 0.0, seconds)
     overview = Overview(0, [view], view.stats, 0.0, 1, 1, 0, 0, 0.001)
-    tile = next(tile for tile in make_tiles(overview) if tile.key == "wait")
+    tile = next(tile for tile in make_tiles(overview, None) if tile.key == "wait")
     assert (tile.level, tile.note) == (level, "email")
 
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from dayjob import Broker, BrokerConfig, ConfigError, JobState, NewJob, QueueStats, Recurring, Retention
+from dayjob import (
+    Broker,
+    BrokerConfig,
+    ConfigError,
+    Job,
+    JobState,
+    NewJob,
+    QueueStats,
+    Recurring,
+    Retention,
+)
 from dayjob.engines.base import DocumentWrite
 from dayjob.inspect import (
     Filter,
@@ -485,3 +496,27 @@ def test_arguments_are_one_short_redacted_line(payload: bytes, line: str | None)
     shown = json_fields.arguments_line(payload, Redaction())
     assert len(shown) <= json_fields.LISTED_CHARACTERS
     assert shown == line if line is not None else shown.endswith("…")
+
+
+async def test_a_count_within_a_budget_reads_in_short_steps(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that looks for a rare task among a million waiting jobs takes longer than any budget."""
+    await broker.enqueue_many([NewJob("q", task="t")] * 250)
+    asked: list[tuple[str | None, int]] = []
+    jobs = broker.jobs
+
+    async def recorded(queue: Any, state: Any, task: str | None, after: Any, limit: int) -> list[Job]:
+        asked.append((task, limit))
+        return await jobs(queue, state, task, after, limit)
+
+    monkeypatch.setattr(broker, "jobs", recorded)
+    wanted = Filter(task="rare")
+    assert await inspector.count_within(wanted, search.WAITING, budget=0.0) == (0, False)
+    assert asked == [(None, 100), (None, 100)]
+    asked.clear()
+    assert await inspector.count_within(wanted, search.WAITING, budget=60.0) == (0, True)
+    assert {task for task, _ in asked} == {None}
+    asked.clear()
+    assert await inspector.count(wanted, search.WAITING) == 0
+    assert asked == [("rare", 100), ("rare", 100)]

@@ -151,7 +151,8 @@ async def in_bulk(verb: str, action: ActionRequest) -> Outcome:
     wanted = filters.parse(action.fields)
     if wanted == Filter() and action.fields.get("all") != "yes":
         raise ValueError("pass a filter, such as a queue, or all=yes")
-    name = f"{BULK_VERBS[verb].label} {filters.in_words(wanted) or 'all jobs'}"
+    state = "all" if wanted.state is None else wanted.state.value
+    name = f"{BULK_VERBS[verb].label} {state} jobs: {filters.in_words(wanted) or 'of all queues'}"
     query = filters.to_query(wanted)
     return await _start(
         action, f"jobs.{verb}", name, partial(_matching, verb, wanted), f"jobs-{verb}", "/jobs", query

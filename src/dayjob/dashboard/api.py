@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from dayjob.dashboard import filters
 from dayjob.dashboard.rendering import problem, query_value
-from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.inspect import Inspector
 from dayjob.inspect.json_fields import (
     dead_group_fields,
@@ -78,7 +78,7 @@ async def _dead_groups(request: Request, inspector: Inspector) -> Any:
 
 
 async def _tasks(request: Request, inspector: Inspector) -> Any:
-    return task_fields(await inspector.tasks(query_value(request, "queue"), budget=READ_BUDGET))
+    return task_fields(await inspector.tasks(query_value(request, "queue"), budget=SAMPLE_BUDGET))
 
 
 async def _operations(request: Request, inspector: Inspector) -> Any:

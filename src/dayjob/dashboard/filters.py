@@ -69,8 +69,8 @@ def to_query(filter: Filter) -> dict[str, str]:
 
 
 def in_words(filter: Filter) -> str:
-    """Return the conditions of the filter as text."""
-    query = to_query(filter)
+    """Return the conditions of the filter as text, without the state."""
+    query = {name: value for name, value in to_query(filter).items() if name != "state"}
     words = {"recurring": {"yes": "made by schedules", "no": "not made by schedules"}}
     labels = {"arg": "argument", "search": "containing"}
     parts = [

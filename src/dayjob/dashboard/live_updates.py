@@ -35,9 +35,9 @@ def shape_of(*parts: object) -> str:
 # The overview. The lists of jobs show its values too.
 
 
-def overview_values(overview: Overview, state: DashboardState) -> dict[str, str]:
+def overview_values(overview: Overview, state: DashboardState, queue: str | None) -> dict[str, str]:
     values = bulk_values(state)
-    for tile in tiles(overview):
+    for tile in tiles(overview, queue):
         values |= {f"tile-{tile.key}": tile.value, f"tile-{tile.key}-note": tile.note}
     values |= {f"total-{each}": number(getattr(overview.total, each)) for each in STATES}
     for view in overview.queues:
@@ -57,9 +57,9 @@ def queue_key(name: str) -> str:
     return "q" + sha256(name.encode(errors="replace")).hexdigest()[:12]
 
 
-def overview_shape(overview: Overview) -> str:
+def overview_shape(overview: Overview, queue: str | None) -> str:
     """Colours are part of the shape: an update of texts does not change them."""
-    levels = [tile.level for tile in tiles(overview)]
+    levels = [tile.level for tile in tiles(overview, queue)]
     return shape_of(
         levels, [(view.name, view.paused, view.stuck, view.stats.dead > 0) for view in overview.queues]
     )
@@ -74,7 +74,11 @@ async def _overview(state: DashboardState, queue: str | None) -> dict[str, Any]:
         "chart-pending": str(charts.pending(points)),
         "chart-latency": str(charts.latency(points)),
     }
-    return {"values": overview_values(overview, state), "charts": drawn, "shape": overview_shape(overview)}
+    return {
+        "values": overview_values(overview, state, queue),
+        "charts": drawn,
+        "shape": overview_shape(overview, queue),
+    }
 
 
 # One job.

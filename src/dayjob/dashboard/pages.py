@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +13,7 @@ from dayjob.dashboard import charts, edit, filters, live_updates
 from dayjob.dashboard.actions import BULK_VERBS
 from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
-from dayjob.dashboard.state import READ_BUDGET, state_of
+from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
 from dayjob.errors import ConfigError
 from dayjob.inspect import Filter, Inspector, error_line, sum_stats
@@ -59,9 +60,9 @@ async def overview(request: Request) -> Response:
         active="overview",
         live="/events/overview",
         live_query={"queue": queue},
-        shape=live_updates.overview_shape(found),
-        values=live_updates.overview_values(found, state),
-        tiles=tiles(found),
+        shape=live_updates.overview_shape(found, queue),
+        values=live_updates.overview_values(found, state, queue),
+        tiles=tiles(found, queue),
         states=STATES,
         queue=queue,
         queues=[(view, queue_key(view.name), charts.sparkline(drawn[view.name])) for view in shown],
@@ -256,13 +257,22 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Tenant", job.tenant),
         ("Worker", job.worker),
         ("Schedule", job.headers.get(SCHEDULE_HEADER)),
-        ("Due time", job.headers.get(DUE_HEADER)),
+        ("Due time", _due(job)),
         ("Dedup key", unscoped(job.task, job.dedup_key)),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Suspect", "yes" if job.suspect else None),
         ("Error", error_line(job.last_error) if job.last_error else None),
     ]
     return [(name, value) for name, value in details if value is not None]
+
+
+def _due(job: Job) -> str | None:
+    """Return the due time of a schedule's job as text. Any caller may have set the header."""
+    given = job.headers.get(DUE_HEADER)
+    try:
+        return given and f"{datetime.fromisoformat(given):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return given
 
 
 def _headers(inspector: Inspector, job: Job) -> dict[str, str]:
@@ -296,7 +306,7 @@ async def tasks(request: Request) -> Response:
     """Statistics of each task, from a sample of the latest finished jobs."""
     inspector = await state_of(request).inspector()
     queue = query_value(request, "queue")
-    sample = await inspector.tasks(queue, budget=READ_BUDGET)
+    sample = await inspector.tasks(queue, budget=SAMPLE_BUDGET)
     stats = await inspector.broker.all_stats()
     return page(
         request,

@@ -47,7 +47,7 @@ MESSAGES = {
     "jobs-cancel": "Jobs cancelled: {n}. Running jobs get a request, and stop by themselves.",
     "jobs-requeue": "Dead jobs requeued: {n}.",
     "jobs-purge": "Dead jobs deleted: {n}.",
-    "in-progress": "Operation in progress. You can leave this page: it continues.",
+    "in-progress": "Operation started.",
     "stopped": "Operation stopped. The jobs that it changed stay changed.",
     "not-stopped": "Not stopped: the operation has ended.",
     "busy": "Too many bulk operations are running. Wait until one has finished.",
@@ -59,7 +59,7 @@ MESSAGES = {
 _NAV = (
     ("overview", "/", "Overview"),
     ("jobs", "/jobs", "Jobs"),
-    ("dead", "/dead", "Dead letters"),
+    ("dead", "/dead", "Dead"),
     ("tasks", "/tasks", "Tasks"),
     ("schedules", "/schedules", "Schedules"),
     ("workers", "/workers", "Workers"),

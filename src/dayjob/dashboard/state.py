@@ -19,6 +19,9 @@ from dayjob.model.job import Job
 READ_BUDGET = 0.1
 """Seconds after which a page starts no further read, and shows the results so far."""
 
+SAMPLE_BUDGET = 0.5
+"""The same for the statistics of tasks, which are read once and are not live."""
+
 HISTORY_MAX_AGE = 10.0
 """Seconds for which the samples of the last hour are cached."""
 

@@ -83,10 +83,12 @@ class OverviewReader:
         first_due = await self.broker.first_due(stats, budget - (SYSTEM.elapsed() - begun))
         self._first_due = (SYSTEM.elapsed(), first_due)
         waits = {name: max(now - due, 0) / SECOND for name, due in first_due.items()}
+        served = {queue for worker in workers for queue in worker.queues}
+        serves_all = any(not worker.queues for worker in workers)
         queues = [
             QueueView(
                 name, name in paused, each, _rate(samples, name, each, now), waits.get(name),
-                any(worker.serves(name) for worker in workers),
+                serves_all or name in served,
             )
             for name, each in stats.items()
         ]  # fmt: skip

@@ -166,18 +166,21 @@ async def search(
 
 
 async def matching(
-    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED, most: int | None = None
-) -> AsyncIterator[list[Job]]:
+    broker: Broker, redaction: Redaction, filter: Filter, states: States = UNFINISHED,
+    most: int | None = None, *, short_reads: bool = False,
+) -> AsyncIterator[list[Job]]:  # fmt: skip
     """Yield all matching jobs in these states, one state after the other, in pages of bounded size.
 
     A page may be empty. Examines at most ``most`` records in each state. A job that is enqueued meanwhile
-    may be left out.
+    may be left out. With ``short_reads`` no read is longer than that of a page: an engine that looks for a
+    rare task reads all waiting jobs.
     """
     for state in filter.within(states):
+        task = None if short_reads or state in _INDEXED else filter.task
         cost = ReadBudget(2**62 if most is None else most, inf)
         after: str | None = None
         while (size := cost.next_chunk()) > 0:
-            some = await broker.jobs(filter.queue, state, filter.task, after, size)
+            some = await broker.jobs(filter.queue, state, task, after, size)
             for job in some:
                 cost.count(job)
             if not some:
@@ -200,7 +203,7 @@ async def count(
         return sum(getattr(each, state.value) for each in chosen for state in filter.within(states)), True
     deadline = SYSTEM.elapsed() + budget
     found = 0
-    async for page in matching(broker, redaction, filter, states):
+    async for page in matching(broker, redaction, filter, states, short_reads=budget < inf):
         found += len(page)
         if SYSTEM.elapsed() >= deadline:
             return found, False

@@ -330,6 +330,20 @@ async def test_the_progress_of_an_index_build_names_the_transaction_that_it_wait
     assert await with_timeout(migrating) == (1, NEWEST)
 
 
+async def test_an_index_build_does_not_wait_for_the_look_at_its_progress(
+    database: str, url: str, schema: str, console: Console, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its last phase a build waits for the end of each transaction that was reading when it began."""
+    console.execute(create_layout(schema, 1))
+    slow = migrate._BUILD_PROGRESS.replace("FROM ", "FROM (SELECT pg_sleep(1) OFFSET 0) AS slow, ", 1)
+    monkeypatch.setattr(migrate, "_BUILD_PROGRESS", slow)
+    with open_transaction(database, insert_job(schema)):
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for("index jobs_dead: waiting for writers before build")
+        await pause(0.1)
+    assert await with_timeout(migrating) == (1, NEWEST)
+
+
 async def test_a_migration_does_not_make_others_wait_behind_a_long_transaction(
     database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:

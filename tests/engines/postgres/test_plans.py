@@ -35,7 +35,7 @@ BY_FINISHED: Step = ("jobs_finished", "state queue id")
 PLANS: dict[str, set[Step]] = {
     "ack": {BY_ID},
     "cancel": {BY_ID},
-    "claim": {("jobs_pending", "queue priority id"), BY_ID},
+    "claim": {("jobs_pending", "queue priority id")},
     "conflicts": {("jobs_holders", "queue held_key"), BY_ID},
     "end_claims": {("jobs_leases", "lease_expires_at"), BY_ID},
     "expire": {("jobs_expiries", "expires_at"), BY_ID},

@@ -108,7 +108,7 @@ async def test_settlements_repeated_in_another_batch(
     broker: Broker, impatient: Broker, outage: Outage
 ) -> None:
     acks = [Settlement.ack(await running(broker, f"q{n}"), result=b"r") for n in range(4)]
-    begun = asyncio.create_task(outage.starts_after("settle"))
+    begun = asyncio.create_task(outage.starts_after("ack"))
     with pytest.raises(EngineUnavailable):
         await impatient.settle_many(acks[:3])
     await begun
@@ -137,8 +137,8 @@ async def test_jobs_of_a_failed_claim_are_released_by_the_next_claim(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "logged"),
-    [("claim", "no jobs can be claimed"), ("settle", "outcomes wait for the storage")],
-    ids=["claim", "settle"],
+    [("claim", "no jobs can be claimed"), ("ack", "outcomes wait for the storage")],
+    ids=["claim", "ack"],
 )
 async def test_a_worker_survives_the_outage_and_runs_every_job_once(
     broker: Broker, impatient_url: str, outage: Outage, statement: str, logged: str,

@@ -100,7 +100,7 @@ async def test_an_enqueue_whose_retries_are_lost_too(broker: Broker, lose: Lose)
 
 async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
     held = await broker.enqueue("q", dedup_key="held")
-    loss = lose("insert")
+    loss = lose("insert_skipping")
     jobs = [
         NewJob("q", b"plain"), NewJob("other", b"keyed", dedup_key="free", kv={b"a": b"1"}),
         NewJob("q", b"refused", dedup_key="held", kv={b"b": b"2"}), NewJob("q", b"late", delay=60),
@@ -114,11 +114,11 @@ async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
 
 
 async def test_a_keyed_enqueue(broker: Broker, lose: Lose) -> None:
-    loss = lose("insert")
+    loss = lose("insert_skipping")
     first = await broker.enqueue("q", b"first", dedup_key="key")
     assert loss.has_happened
     assert first.created
-    loss = lose("insert")
+    loss = lose("insert_skipping")
     second = await broker.enqueue("q", b"second", dedup_key="key")
     assert loss.has_happened
     assert (second.id, second.created) == (first.id, False)

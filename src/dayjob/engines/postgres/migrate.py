@@ -43,9 +43,7 @@ _BEGIN_LOCK = f"{_BEGIN} idle_in_transaction_session_timeout = 0"
 _BEGIN_STEP = f"{_BEGIN} lock_timeout = '{LOCK_TIMEOUT}'"
 
 _DROP_SNAPSHOT = "SELECT pg_stat_clear_snapshot()"
-"""Replaces the portal of the last statement, and with it its snapshot: an index build would wait for it.
-Also forgets the progress of a build that the transaction has read: the next look reads it again.
-"""
+"""Replaces the portal of the last statement, and with it its snapshot: an index build would wait for it."""
 
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('dayjob migrations of ' || $1, 0))"
 
@@ -307,7 +305,7 @@ class Migrator:
             if version == 0:
                 await self._create(lock)
             else:
-                await self._upgrade(lock, stored)
+                await self._upgrade(stored)
         except asyncpg.InsufficientPrivilegeError as error:
             if version > 0:
                 raise ConfigError(
@@ -335,7 +333,7 @@ class Migrator:
         await connection.execute(self._with_schema(_creation(self._migrations)))
         await connection.execute("COMMIT")
 
-    async def _upgrade(self, lock: Connection, stored: Stored) -> None:
+    async def _upgrade(self, stored: Stored) -> None:
         """Take the missing steps on a connection of its own."""
         work = await connect(self._settings, self._settings.timeout, _SESSION_SETTINGS)
         try:
@@ -348,7 +346,7 @@ class Migrator:
                         + (f", index {step.index}" if step.index else "")
                     )
                     if step.index is not None:
-                        await self._build(work, lock, step.index, step.sql)
+                        await self._build(work, step.index, step.sql)
                     last = number + 1 == len(migration.steps)
                     after = (
                         migration.stored(migration.number)
@@ -368,7 +366,7 @@ class Migrator:
         await work.execute(self._with_schema(f"{sql}\n{after.mark()}"))
         await work.execute("COMMIT")
 
-    async def _build(self, work: Connection, watch: Connection, index: str, sql: str) -> None:
+    async def _build(self, work: Connection, index: str, sql: str) -> None:
         """Build an index while jobs are written, unless it is there. Drop one whose build was cut off."""
         valid = await work.fetchval(_INDEX_IS_VALID, self._settings.schema, index)
         if valid:
@@ -376,6 +374,8 @@ class Migrator:
         name = f"{quoted(self._settings.schema)}.{index}"
         if valid is False:
             await work.execute(f"DROP INDEX CONCURRENTLY {name}")
+        # Not the connection with the lock: a build waits for the end of each transaction that is reading.
+        watch = await connect(self._settings, self._settings.timeout, _SESSION_SETTINGS)
         building = asyncio.ensure_future(work.execute(self._with_schema(sql)))
         try:
             while not (await asyncio.wait({building}, timeout=PROGRESS_INTERVAL))[0]:
@@ -385,10 +385,10 @@ class Migrator:
                     )
                     share = f", {done / total:.0%} of the blocks" if total else ""
                     self._on_progress(f"{self._obstacle}{share}")
-                await watch.execute(_DROP_SNAPSHOT)
             await building
         finally:
             if not building.done():  # A cancelled call does not end the statement.
                 with suppress(Exception):
                     await watch.fetch(_CANCEL_BUILD, name)
                 building.cancel()
+            watch.terminate()

@@ -115,8 +115,8 @@ class Client:
                     if not connection.is_connected:
                         await connection.connect()  # type: ignore[no-untyped-call]
                     written = True
-                    if sum(map(len, packed)) <= _PART:
-                        await connection.send_packed_command(packed, check_health=False)
+                    if sum(map(len, packed)) <= _PART and connection._writer is not None:
+                        connection._writer.writelines(packed)  # The wait for the reply limits the buffer.
                     else:
                         await self._send_parts(connection, b"".join(packed), limit)
                     sent = True
@@ -206,10 +206,10 @@ class Client:
             replies: list[Any] = []
             failure: ResponseError | None = None
             for _ in range(count):
-                try:
-                    replies.append(await connection.read_response())
-                except ResponseError as error:
-                    failure = failure or error
+                reply = await parser.read_response()
+                if isinstance(reply, ResponseError):
+                    failure = failure or reply
+                replies.append(reply)
             usable = failure is None or isinstance(failure, NoScriptError | OutOfMemoryError)
             if failure is not None:
                 raise failure

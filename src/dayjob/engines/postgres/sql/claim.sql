@@ -8,6 +8,8 @@
 -- statement's snapshot; the addition extends it from 32 to 64 bits.
 -- "nullif … IS NOT NULL" makes the planner expect that nearly all jobs pass.
 -- At least one job is claimed. The jobs beyond the bytes were locked for nothing, and are free after this statement.
+-- The jobs are updated by their place in the table, where they are locked: their ids were a second search. A job that was
+-- changed after this snapshot, and is pending again, is at a place that the snapshot does not see. It stays pending.
 -- The window has no ORDER BY: it reads the materialized rows in the order in which they were picked.
 -- The last column is the number of index blocks that were read: few, or many if dead entries of claimed jobs are still in
 -- the index, because no vacuum has run or another transaction holds an old snapshot.
@@ -23,10 +25,10 @@ wanted AS MATERIALIZED (
     WHERE (SELECT pauses.queue FROM dayjob.pauses WHERE pauses.queue = wanted.queue) IS NULL
 ),
 picked AS MATERIALIZED (
-    SELECT job.id, job.size
+    SELECT job.place, job.size
     FROM clock, wanted
     CROSS JOIN LATERAL (
-        SELECT jobs.id, octet_length(jobs.payload) AS size
+        SELECT jobs.ctid AS place, octet_length(jobs.payload) AS size
         FROM dayjob.jobs
         WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
             AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
@@ -42,9 +44,9 @@ picked AS MATERIALIZED (
     LIMIT $6
 ),
 fitting AS MATERIALIZED (
-    SELECT id
+    SELECT place
     FROM (
-        SELECT id, sum(size) OVER preceding AS total, row_number() OVER preceding AS number
+        SELECT place, sum(size) OVER preceding AS total, row_number() OVER preceding AS number
         FROM picked
         WINDOW preceding AS (ROWS UNBOUNDED PRECEDING)
     ) AS summed
@@ -57,7 +59,7 @@ claimed AS (
         worker = $7, claim = $8, progress = NULL,
         held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
     FROM clock
-    WHERE id = ANY (ARRAY(SELECT id FROM fitting))
+    WHERE jobs.ctid = ANY (ARRAY(SELECT place FROM fitting))
     RETURNING :CLAIM_COLUMNS
 ),
 counted AS (

@@ -10,13 +10,13 @@ local cancels = {} -- id -> whether it belongs to CANCEL_REQUESTS
 local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
 local used = {} -- queues to add to QUEUES
-local indexes = {} -- sorted set -> member -> score, or false to remove it
-local SORTED_SETS = {
-  IDS, PENDING, DUE, EXPIRIES, LEASES, REMOVALS, FINISHED, DEAD_INDEX, HANDOFFS, RESERVED_IDS,
-}
-for _, index in ipairs(SORTED_SETS) do
-  indexes[index] = {}
-end
+local indexes = setmetatable({}, { -- sorted set -> member -> score, or false to remove it
+  __index = function(all, index)
+    all[index] = {}
+    return all[index]
+  end,
+})
+local EMPTY = {}
 local claimable = {} -- queues that may have a new pending job
 local ended = {} -- ids of jobs that finished
 local due_changed, cancel_requested = false, false
@@ -194,7 +194,11 @@ local function add_to_indexes(r)
   count(r.queue, state, 1)
 end
 
+-- Return the keys without a value, and the others with theirs, in turns.
 local function split(map)
+  if not next(map) then
+    return EMPTY, EMPTY
+  end
   local without, with = {}, {}
   for key, value in pairs(map) do
     if value then
@@ -224,28 +228,30 @@ local function flush(when_full)
   end
   local added = {}
   for index, members in pairs(indexes) do
-    if next(members) then
-      local removed = {}
-      added[index] = {}
-      for member, score in pairs(members) do
-        if score then
-          local list = added[index]
-          list[#list + 1] = score
-          list[#list + 1] = member
-        else
-          removed[#removed + 1] = member
-        end
+    local removed = EMPTY
+    for member, score in pairs(members) do
+      if score then
+        local list = added[index] or {}
+        added[index] = list
+        list[#list + 1] = score
+        list[#list + 1] = member
+      else
+        removed = removed == EMPTY and {} or removed
+        removed[#removed + 1] = member
       end
-      send('ZREM', index, removed)
-      indexes[index] = {}
     end
+    send('ZREM', index, removed)
+    indexes[index] = nil
   end
   local free, taken = split(holders)
   send('HDEL', DEDUP, free)
-  local withdrawn, requested = {}, {}
-  for id, is_requested in pairs(cancels) do
-    local list = is_requested and requested or withdrawn
-    list[#list + 1] = id
+  local withdrawn, requested = EMPTY, EMPTY
+  if next(cancels) then
+    withdrawn, requested = {}, {}
+    for id, is_requested in pairs(cancels) do
+      local list = is_requested and requested or withdrawn
+      list[#list + 1] = id
+    end
   end
   send('SREM', CANCEL_REQUESTS, withdrawn)
   send('HSET', JOBS, records)
