@@ -19,6 +19,7 @@ from benchmarks import (
     postgres,
     redis_workers,
     report,
+    single_enqueue,
     speed,
     two_workers,
     wake_up,
@@ -29,7 +30,7 @@ from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
     batching, flatness, import_time, speed, wake_up, workers, postgres, two_workers, bloat, redis_workers,
-    object_storage, duties,
+    single_enqueue, object_storage, duties,
 )  # fmt: skip
 """The import of a theme registers its measures."""
 

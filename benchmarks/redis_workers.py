@@ -41,11 +41,11 @@ async def redis_drain(run: Run, engine: str) -> list[Result]:
         return drain
 
     with TemporaryDirectory(prefix="dayjob-bullmq-") as folder:
-        bullmq = _bullmq(run, Path(folder), jobs)
+        node = bullmq(run, Path(folder), "drain", jobs // 2)
         found, *peers = await run.in_turn(
-            "redis-drain", run.size(5, 3), ours, *map(peer, PYTHON_PEERS), *([bullmq] if bullmq else [])
+            "redis-drain", run.size(5, 3), ours, *map(peer, PYTHON_PEERS), *([node] if node else [])
         )
-    names = [*PYTHON_PEERS, *(["bullmq"] if bullmq else [])]
+    names = [*PYTHON_PEERS, *(["bullmq"] if node else [])]
     best = max(range(len(PYTHON_PEERS)), key=lambda index: median(peers[index]))
     bounds = {names[best]: 5.0, "bullmq": 1.2}
     return [
@@ -62,7 +62,7 @@ async def redis_drain(run: Run, engine: str) -> list[Result]:
     ]
 
 
-def _bullmq(run: Run, folder: Path, jobs: int) -> Callable[[], Awaitable[float]] | None:
+def bullmq(run: Run, folder: Path, kind: str, jobs: int) -> Callable[[], Awaitable[float]] | None:
     """Return the variant for BullMQ, or None without node or the npm package."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
@@ -75,12 +75,12 @@ def _bullmq(run: Run, folder: Path, jobs: int) -> Callable[[], Awaitable[float]]
     program = folder / "bullmq.mjs"
     program.write_bytes((Path(__file__).parent / "bullmq.mjs").read_bytes())
 
-    async def drain() -> float:
+    async def measured() -> float:
         with client(run.redis().url) as connection:
             connection.flushall()
-        return _node(node, str(program), str(run.redis().socket), str(jobs // 2))
+        return _node(node, str(program), kind, str(run.redis().socket), str(jobs))
 
-    return drain
+    return measured
 
 
 def _node(*command: str) -> float:

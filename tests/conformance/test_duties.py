@@ -34,7 +34,7 @@ async def advance_until(clock: WatchedClock, step: float, condition: Callable[[]
             return True
         clock.advance(step)
         passed += step
-        await turns(3)
+        await clock.until_duties_wait()
         return await condition()
 
     await until(tick)

@@ -16,7 +16,7 @@ from dayjob.model.lifecycle import EXPIRED
 from tests.support.arrange import KEEP_ALL, claim_one, quiet, record, running
 from tests.support.engines import EngineUnderTest
 from tests.support.observe import ids
-from tests.support.waiting import WatchedClock, turns, until
+from tests.support.waiting import WatchedClock, until
 
 Ended = tuple[str, str, str, JobState, JobState, int, str]
 
@@ -139,7 +139,7 @@ async def test_the_duties_report_each_job_once_in_one_process(
 
     async def reported() -> bool:
         clock.advance(1)
-        await turns(3)
+        await clock.until_duties_wait()
         return sum(len(each.ended) for each in both) >= 3
 
     with caplog.at_level("INFO", "dayjob.duties"):

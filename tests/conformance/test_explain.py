@@ -88,7 +88,7 @@ async def test_the_queue_is_paused(staffed: Broker) -> None:
 
 async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", task="t")
-    text = "No live worker serves queue 'q'."
+    text = "No live worker serves queue 'q': start one for it."
     assert await why(broker, enqueued.id) == [("no_worker_for_queue", text, {"queue": "q", "workers": 0})]
     await broker.register(replace(MEMBER, queues=("a", "b")))
     assert (await why(broker, enqueued.id))[0][1] == f"{text} 1 live worker serves other queues."
@@ -101,7 +101,10 @@ async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedCloc
 async def test_no_live_worker_knows_the_task(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="unheard of")
     await staffed.register(replace(MEMBER, id="elsewhere", queues=("b",), tasks=("unheard of",)))
-    text = "No live worker of queue 'q' has the task 'unheard of'."
+    text = (
+        "No live worker of queue 'q' has the task 'unheard of': import its module where the worker's app is "
+        "created, or correct its name."
+    )
     assert await why(staffed, enqueued.id) == [
         ("no_worker_for_task", text, {"task": "unheard of", "workers": 1})
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -22,11 +22,12 @@ class WatchedClock(ManualClock):
 
     def __init__(self, start: datetime | None = None) -> None:
         super().__init__(start)
-        self._waits: list[tuple[float, asyncio.Event]] = []
+        self._waits: list[tuple[float, asyncio.Event, asyncio.Task[Any] | None]] = []
         self._began = asyncio.Event()
 
     async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
-        wait = (float("inf") if timeout is None else self.elapsed() + timeout, event)
+        end = float("inf") if timeout is None else self.elapsed() + timeout
+        wait = (end, event, asyncio.current_task())
         self._waits.append(wait)
         self._began.set()
         try:
@@ -42,9 +43,25 @@ class WatchedClock(ManualClock):
         """Wait until a wait with exactly this timeout is under way, so that the work before it is done."""
         await self._until(lambda left: abs(left - seconds) < 0.001, 1)
 
+    async def until_duties_wait(self) -> None:
+        """Wait until the duties have done their work, so that none sees a jump of the clock during it."""
+
+        def all_wait() -> bool:
+            duties = {task for task in asyncio.all_tasks() if task.get_name().startswith("dayjob duty")}
+            return duties <= {task for left, task in self._under_way() if left > 0}
+
+        await self._until_holds(all_wait)
+
     async def _until(self, fits: Callable[[float], bool], count: int) -> None:
+        await self._until_holds(lambda: sum(fits(left) for left, _ in self._under_way()) >= count)
+
+    def _under_way(self) -> Iterator[tuple[float, asyncio.Task[Any] | None]]:
+        """Yield the seconds that are left of each wait, and its task."""
+        return ((end - self.elapsed(), task) for end, event, task in self._waits if not event.is_set())
+
+    async def _until_holds(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(BOUND):
-            while sum(fits(end - self.elapsed()) for end, event in self._waits if not event.is_set()) < count:
+            while not condition():
                 self._began.clear()
                 await self._began.wait()
 

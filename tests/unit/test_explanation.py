@@ -42,7 +42,10 @@ def test_the_text_of_an_explanation_has_all_reasons() -> None:
     assert (
         str(explained)
         == explained.text
-        == ("Queue 'q' is paused: resume it to run its jobs.\nNo live worker serves queue 'q'.")
+        == (
+            "Queue 'q' is paused: resume it to run its jobs.\n"
+            "No live worker serves queue 'q': start one for it."
+        )
     )
 
 
@@ -75,7 +78,9 @@ def test_a_task_of_workers_that_do_not_serve_the_queue_does_not_count() -> None:
     assert codes(explained) == ["no_worker_for_task"]
     assert explained.reasons[0].data == {"task": "t", "workers": 1}
     [reason] = why(job(), workers=(other,)).reasons
-    assert reason.text == "No live worker serves queue 'q'. 1 live worker serves other queues."
+    assert (
+        reason.text == "No live worker serves queue 'q': start one for it. 1 live worker serves other queues."
+    )
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,13 @@ def _no_worker(job: Job, situation: Situation) -> list[Reason]:
     if not serving:
         live = len(situation.workers)
         others = f" {live} live worker{'s serve' if live > 1 else ' serves'} other queues." if live else ""
-        text = f"No live worker serves queue {job.queue!r}.{others}"
+        text = f"No live worker serves queue {job.queue!r}: start one for it.{others}"
         return [Reason("no_worker_for_queue", text, {"queue": job.queue, "workers": live})]
     if job.task and not any(job.task in worker.tasks for worker in serving):
-        text = f"No live worker of queue {job.queue!r} has the task {job.task!r}."
+        text = (
+            f"No live worker of queue {job.queue!r} has the task {job.task!r}: import its module where the "
+            "worker's app is created, or correct its name."
+        )
         return [Reason("no_worker_for_task", text, {"task": job.task, "workers": len(serving)})]
     return []
 

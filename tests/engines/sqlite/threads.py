@@ -9,7 +9,7 @@ from dayjob.engines.sqlite.engine import SqliteEngine
 from dayjob.engines.sqlite.store import SqliteStore
 
 
-def _query(sql: str) -> Any:
+def query(sql: str) -> Any:
     async def run(store: SqliteStore) -> list[tuple[Any, ...]]:
         return store._cursor.execute(sql).fetchall()
 
@@ -19,10 +19,10 @@ def _query(sql: str) -> Any:
 async def on_writer(broker: Broker, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of the statement on the writer's connection."""
     engine = cast("SqliteEngine", broker._engine)
-    return cast("list[tuple[Any, ...]]", await engine._write(_query(sql)))
+    return cast("list[tuple[Any, ...]]", await engine._write(query(sql)))
 
 
 async def on_reader(broker: Broker, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of the statement on the reader's connection."""
     engine = cast("SqliteEngine", broker._engine)
-    return cast("list[tuple[Any, ...]]", await engine._read(_query(sql)))
+    return cast("list[tuple[Any, ...]]", await engine._read(query(sql)))

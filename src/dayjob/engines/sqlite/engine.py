@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from dayjob.engines import verbs
-from dayjob.engines.base import Capabilities, Diagnostic, Insertion, Token
+from dayjob.engines.base import Capabilities, ClaimRequest, Diagnostic, Insertion, Token, claim_key
 from dayjob.engines.caller_connection import started
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
@@ -22,7 +22,7 @@ from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.sqlite.threads import Reader, Writer
 from dayjob.engines.store import run_now
 from dayjob.errors import Closed, ConfigError, EngineFenced, InvalidState
-from dayjob.model.job import EndedJob, Enqueued
+from dayjob.model.job import EndedJob, Enqueued, Job
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import this_process
 from dayjob.runtime.threads import CallThreads
@@ -84,11 +84,16 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 await thread.close()
 
     async def _write(
-        self, verb: Verb[SqliteStore, Reply], token: Token | None = None, claims: Claims[Reply] | None = None
+        self,
+        verb: Verb[SqliteStore, Reply],
+        token: Token | None = None,
+        claims: Claims[Reply] | None = None,
+        *,
+        sync_later: bool = False,
     ) -> Reply:
         if self._writer is None:
             raise Closed(f"{self.settings.url}: the engine is not open")
-        return await self._writer.run(verb)
+        return await self._writer.run(verb, sync_later)
 
     async def _read(self, verb: Verb[SqliteStore, Reply]) -> Reply:
         if self._reader is None:
@@ -123,6 +128,15 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 f"connection={connection!r} is open on {file or 'a private database'!r}: "
                 f"pass a connection to the queue's own file, {str(self.settings.path)!r}"
             )
+
+    def claim(
+        self, requests: Sequence[ClaimRequest], token: Token | None = None
+    ) -> Coroutine[Any, Any, list[list[Job]]]:
+        """The reply does not wait for the disk: without its commit, the job would be pending, as before."""
+        verb = self._at_time(
+            lambda store, now: verbs.claim(store, now, requests, claim_key(token), self.ended)
+        )
+        return self._write(verb, sync_later=True)
 
     async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         if await self.next_due() != 0:

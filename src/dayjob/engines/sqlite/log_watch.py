@@ -29,6 +29,16 @@ def notify(log: str) -> None:
         os.close(os.open(log, os.O_WRONLY | os.O_CLOEXEC))
 
 
+def sync(log: str) -> None:
+    """Write the commits in the log to disk. A failure is raised by the next commit that is synced."""
+    with suppress(OSError):
+        descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            getattr(os, "fdatasync", os.fsync)(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 class LogWatch:
     """Calls ``on_commit`` on the event loop after notifications, those of this process included.
 

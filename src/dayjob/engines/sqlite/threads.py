@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from dayjob.engines.sqlite.database import FileId, SqliteSettings
 from dayjob.engines.sqlite.forks import register
-from dayjob.engines.sqlite.log_watch import LogWatch, notify
+from dayjob.engines.sqlite.log_watch import LogWatch, notify, sync
 from dayjob.engines.sqlite.rows import text_or_bytes
 from dayjob.engines.sqlite.store import Owner, SqliteStore
 from dayjob.engines.store import run_now
@@ -29,7 +29,9 @@ from dayjob.runtime.threads import joined
 
 Reply = TypeVar("Reply")
 Verb = Callable[[SqliteStore], Coroutine[Any, Any, Any]]
-Call = tuple[Verb, "asyncio.Future[Any]"]
+Call = tuple[Verb, "asyncio.Future[Any]", bool]
+"""A verb, the future of its caller, and whether its commit may reach the disk after its reply."""
+
 Outcome = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
@@ -105,11 +107,13 @@ class StoreThread(ABC):
         if opened is not None:
             opened[0].close()
 
-    async def run(self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]]) -> Reply:
+    async def run(
+        self, verb: Callable[[SqliteStore], Coroutine[Any, Any, Reply]], sync_later: bool = False
+    ) -> Reply:
         if self._closed:
             raise Closed(f"{self._settings.url}: the engine is closed")
         future: asyncio.Future[Reply] = self._loop.create_future()
-        self._queue.put((verb, future))
+        self._queue.put((verb, future, sync_later))
         return await future
 
     async def close(self) -> None:
@@ -187,7 +191,7 @@ class StoreThread(ABC):
             store.discard()
         if isinstance(error, sqlite3.Error):
             error = self._settings.outage(error)
-        return [(future, None, error) for _, future in calls], set()
+        return [(future, None, error) for _, future, _ in calls], set()
 
 
 class Reader(StoreThread):
@@ -195,7 +199,7 @@ class Reader(StoreThread):
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
         self._check_file()
-        return [self._attempt(*call) for call in calls], set()
+        return [self._attempt(verb, future) for verb, future, _ in calls], set()
 
     def _execute(self, verb: Verb) -> Any:
         """Reads can be repeated, so they wait for a process that holds the file, as after a crash."""
@@ -213,16 +217,21 @@ class Reader(StoreThread):
 class Writer(StoreThread):
     """Writes to the store, in one durable transaction for all waiting calls."""
 
+    _unsynced = False
+    """Whether the last commit is not on disk yet."""
+
     _version = 0
     """The last ``data_version`` of the connection. It is never 0, and differs between connections."""
 
     def __init__(self, settings: SqliteSettings, *arguments: Any) -> None:
         self._log = settings.log
+        self._synchronous = settings.synchronous
         self._watch = LogWatch(self._log, lambda: self._queue.put(Order.LOOK))
         super().__init__(settings, *arguments)
 
     def disconnect(self) -> None:
         self._version = 0
+        self._synchronous = self._settings.synchronous
         super().disconnect()
 
     async def close(self) -> None:
@@ -232,6 +241,9 @@ class Writer(StoreThread):
             self._watch.close()
 
     def _wait(self) -> Call | Order:
+        if self._unsynced:
+            self._unsynced = False
+            sync(self._log)
         while True:
             item: Call | Order = Order.LOOK
             with suppress(Empty):
@@ -263,19 +275,30 @@ class Writer(StoreThread):
             raise self._settings.replaced()
 
     def _perform(self, calls: list[Call]) -> tuple[list[Outcome], set[Topic]]:
-        self._settings.when_unlocked(lambda: self._connection.execute("BEGIN IMMEDIATE"), self.lock)
+        durable = self._settings.synchronous
+        synchronous = "NORMAL" if all(sync_later for _, _, sync_later in calls) else durable
+        self._settings.when_unlocked(lambda: self._begin(synchronous), self.lock)
         self._look()
-        store = self._store
+        store, connection = self._store, self._connection
+        before = connection.total_changes
         outcomes = []
         topics: set[Topic] = set()
-        for verb, future in calls:
+        for verb, future, _ in calls:
             outcomes.append(self._isolated(verb, future))
             topics |= store.topics
             store.topics.clear()
-        self._connection.execute("COMMIT")
+        connection.execute("COMMIT")
+        self._unsynced = synchronous != durable and connection.total_changes != before
         if topics:
             notify(self._log)
         return outcomes, topics
+
+    def _begin(self, synchronous: str) -> None:
+        connection = self._connection
+        if self._synchronous != synchronous:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+        connection.execute("BEGIN IMMEDIATE")
 
     def _isolated(self, verb: Verb, future: asyncio.Future[Any]) -> Outcome:
         """Run one verb so that its failure leaves no change of its own and does not affect the others."""
