@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, Retention
+from dayjob.dashboard import bulk
 from tests.dashboard.browsing import Browser, browse
+from tests.support.bound import BOUND
 
 DAY = timedelta(days=1)
 RETAIN_ALL = Retention(done=DAY, dead=DAY, cancelled=DAY)
+
+
+@pytest.fixture(autouse=True)
+def bulk_operations_end_before_the_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "RESPONSE_WAIT", BOUND)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -172,3 +172,12 @@ async def test_arguments_are_checked_against_the_task_of_an_app(app: App) -> Non
         assert reason in answer.text.partition('id="arguments-problem"')[2].partition("</span>")[0]
     job = await rerun(browser, broker, id, arguments='{"to": "ada", "copies": 2}')
     assert json.loads(job.payload) == {"to": "ada", "copies": 2}
+
+
+async def test_a_read_only_dashboard_has_no_button_and_enqueues_nothing(broker: Broker) -> None:
+    id = await make_dead(broker)
+    browser = browse(broker, read_only=True)
+    assert f"/jobs/{id}/edit" not in await browser.text(f"/jobs/{id}")
+    assert "<button" not in (await browser.text(f"/jobs/{id}/edit")).partition("<main")[2]
+    assert (await browser.post(f"/jobs/{id}/edit")).status_code == 403
+    assert len(await broker.jobs()) == 1
