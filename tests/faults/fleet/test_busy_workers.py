@@ -18,7 +18,7 @@ JOBS = 40
 async def test_cpu_bound_jobs_in_all_threads_are_done_beside_an_idle_worker_that_leads(
     fleet: WorkerFleet,
 ) -> None:
-    options = {"dead_after": 2, "concurrency": 100}
+    options = {"dead_after": 4, "concurrency": 100}
     idle = await fleet.start(queues=("other",), **options)
     assert await fleet.leader([idle]) is idle
     busy = await fleet.start(**options)
