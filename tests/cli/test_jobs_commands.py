@@ -160,7 +160,7 @@ def test_cancel_of_a_running_job_is_requested(store: Store) -> None:
 
     store.with_broker(claim)
     assert "cancel requested" in store.run("cancel", id).output
-    assert "by worker w" in store.run("explain", id).output
+    assert "on worker w" in store.run("explain", id).output
 
 
 @pytest.mark.parametrize("command", ["show", "explain"])

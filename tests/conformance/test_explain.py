@@ -145,7 +145,7 @@ async def test_the_job_is_running(staffed: Broker, clock: WatchedClock) -> None:
     begun = clock.time
     job = await claim_one(staffed, worker="w-1")
     clock.advance(12.5)
-    text = "It has been running by worker w-1 for 12.5 seconds, attempt 1 of 3."
+    text = "It has been running on worker w-1 for 12.5 seconds, attempt 1 of 3."
     data = {"since": begun.isoformat(), "worker": "w-1", "attempt": 1, "max_attempts": 3}
     assert await why(staffed, job.id) == [("running", text, data)]
     await staffed.cancel(job.id)

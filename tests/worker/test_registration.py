@@ -83,7 +83,7 @@ async def test_jobs_have_the_id_of_their_worker(app: App, outside: Broker) -> No
         job = await record(outside, handle.id)
         assert (job.worker, job.state) == (worker.id, JobState.RUNNING)
         [reason] = (await outside.explain(handle.id)).reasons
-        assert f"by worker {worker.id}" in reason.text
+        assert f"on worker {worker.id}" in reason.text
         finish.set()
 
 

@@ -131,7 +131,7 @@ def _no_worker(job: Job, situation: Situation) -> list[Reason]:
 
 def _running(job: Job, situation: Situation) -> list[Reason]:
     since = job.claimed_us or situation.now
-    worker = f" by worker {job.worker}" if job.worker else ""
+    worker = f" on worker {job.worker}" if job.worker else ""
     attempt = f"attempt {job.attempts} of {job.max_attempts}"
     text = f"It has been running{worker} for {_span(situation.now - since)}, {attempt}."
     data = {
