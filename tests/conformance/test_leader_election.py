@@ -115,6 +115,22 @@ async def test_a_follower_looks_at_the_leaders_process_and_seldom_at_the_storage
     assert other.leads, "its process has ended"
 
 
+async def test_a_follower_that_takes_a_released_lead_renews_it(
+    broker: Broker, open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    """The process of the former leader lives on."""
+    other = await open_broker()
+    await broker.lead()
+    await other.lead()
+    clock.advance(0.5)
+    await broker.stop_duties()
+    for _ in range(4):
+        assert await other.lead() == RENEWAL
+        _, [document] = await other._engine.documents(KIND)
+        assert document.written_us == clock.now()
+        clock.advance(RENEWAL)
+
+
 async def test_an_undecodable_document_is_overwritten(broker: Broker, clock: WatchedClock) -> None:
     await held_by(broker, b"\xc1", clock)
     await broker.lead()

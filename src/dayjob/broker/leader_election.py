@@ -93,6 +93,7 @@ class LeaderElection:
                 self._step_down()
                 self._read_at = started + left
                 return self._next_look(started)
+        self._read_at = float("-inf")  # A leader reads and renews its document at each call.
         mine = replace(self._me, renewed=self._me.renewed + 1)
         write = DocumentWrite(KIND, _NAME, None if document is None else document.value, _encode(mine))
         self._sought = True

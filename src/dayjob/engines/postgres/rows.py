@@ -105,7 +105,7 @@ def in_lock_order(items: Iterable[Locking]) -> list[Locking]:
 
 
 def are_acks(ops: Sequence[SettleOp]) -> bool:
-    """Whether ``ack.sql`` applies them: acks with one retention, and nothing else to store than results."""
+    """Whether all are acks with one retention that store results only, so that ``ack.sql`` applies them."""
     retention = ops[0].retention.done
     return all(
         op.transition is Transition.ACK and op.retention.done == retention
