@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Group
 from rich.text import Text
 
@@ -28,8 +27,9 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store, whole_id
-from dayjob.inspect import Filter, Inspector, Page, error_line
-from dayjob.inspect.json_fields import explanation_fields, span
+from dayjob.inspect import Filter, Inspector, Page, Redaction, error_line
+from dayjob.inspect.json_fields import explanation_fields, indented, span
+from dayjob.inspect.redaction import DEFAULT
 from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
@@ -169,12 +169,17 @@ def _details(job: Job) -> str | None:
 
 @click.command(cls=StoreCommand, name="show")
 @click.argument("id")
+@click.option(
+    "--redact", metavar="PATTERN", default=DEFAULT,
+    help="Hide the values of headers and arguments whose names match this regular expression, and content "
+    "that can't be searched for names. Default: names that look like secrets; '' hides nothing.",
+)  # fmt: skip
 @json_option
-def show_job(url: str, id: str, as_json: bool) -> None:
+def show_job(url: str, id: str, redact: str, as_json: bool) -> None:
     """Show all details of a job. The beginning of its id is enough."""
 
     async def work(broker: Broker) -> None:
-        inspector = Inspector(broker)
+        inspector = Inspector(broker, Redaction(redact))
         found = await inspector.job(await whole_id(broker, id))
         if found is None:
             fail(
@@ -200,7 +205,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
         ("suspect", "yes" if job.suspect else None),
         ("tenant", job.tenant),
-        ("dedup key", job.dedup_key),
+        ("dedup key", inspector.redaction.dedup_key(job.dedup_key, job.payload)),
         ("worker", job.worker),
         ("enqueued", instant(job.enqueued_us)),
         ("due", instant(job.run_us) if job.run_us != job.enqueued_us else None),
@@ -235,7 +240,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
-    text = msgspec.json.format(msgspec.json.encode(inspector.content(data)), indent=2).decode()
+    text = indented(inspector.content(data), 4000)
     return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in total)"
 
 

@@ -26,6 +26,9 @@ from dayjob.runtime.clock import SYSTEM
 
 WATCH_INTERVAL = 1.0
 
+INDENTED_BYTES = 256 * 1024
+"""Bytes up to which a JSON document is indented."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 watch_option = click.option(
     "-w", "--watch", is_flag=True,
@@ -81,8 +84,12 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, indented; keys keep their order."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """Print one JSON document; keys keep their order. A large one is not indented.
+
+    Indenting would multiply the size of a nested value by its depth.
+    """
+    data = msgspec.json.encode(value)
+    click.echo((msgspec.json.format(data, indent=2) if len(data) <= INDENTED_BYTES else data).decode())
 
 
 def table(

@@ -16,17 +16,19 @@ HEADERS_BYTES = 64 * 1024
 ERROR_CHARS = 16 * 1024
 KV_VALUE_BYTES = 256 * 1024
 
+_CONFIDENTIAL = ("dedup key", "value of header")
+
 
 def check_text(value: object, kind: str) -> int:
     """Return the size of the text in UTF-8 bytes. Raise if an engine can't store it."""
     if not isinstance(value, str):
-        raise TypeError(f"the {kind} {shown(value)} is a {type(value).__name__}: pass a str")
+        raise TypeError(f"{_subject(value, kind)} is a {type(value).__name__}: pass a str")
     if "\0" in value:
-        raise ValueError(f"the {kind} {shown(value)} holds a NUL character: remove it")
+        raise ValueError(f"{_subject(value, kind)} holds a NUL character: remove it")
     try:
         return len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"the {kind} {shown(value)} holds a lone surrogate: pass valid Unicode") from None
+        raise ValueError(f"{_subject(value, kind)} holds a lone surrogate: pass valid Unicode") from None
 
 
 def check_name(value: object, kind: str, max_bytes: int) -> None:
@@ -35,7 +37,12 @@ def check_name(value: object, kind: str, max_bytes: int) -> None:
     if size == 0:
         raise ValueError(f"the {kind} is empty: pass at least one character")
     if size > max_bytes:
-        raise ValueError(f"the {kind} {shown(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+        raise ValueError(f"{_subject(value, kind)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+
+
+def _subject(value: object, kind: str) -> str:
+    """Return the subject of an error text. Values that may be secrets are left out."""
+    return f"the {kind}" if kind.startswith(_CONFIDENTIAL) else f"the {kind} {shown(value)}"
 
 
 def check_queue(value: object) -> None:
@@ -44,7 +51,7 @@ def check_queue(value: object) -> None:
 
 def check_headers(headers: object) -> None:
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers={shown(headers)} is a {type(headers).__name__}: pass a mapping of texts")
+        raise TypeError(f"headers is a {type(headers).__name__}: pass a mapping of texts")
     size = 0
     for name, value in headers.items():
         check_name(name, "header name", KEY_BYTES)
@@ -55,14 +62,14 @@ def check_headers(headers: object) -> None:
 
 def check_kv_key(key: object) -> None:
     if not isinstance(key, bytes):
-        raise TypeError(f"the kv key {shown(key)} is a {type(key).__name__}: pass bytes")
+        raise TypeError(f"the kv key is a {type(key).__name__}: pass bytes")
     if not 0 < len(key) <= KEY_BYTES:
         raise ValueError(f"the kv key has {len(key):,} bytes: pass 1 to {KEY_BYTES:,}")
 
 
 def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     if not isinstance(kv, Mapping):
-        raise TypeError(f"kv={shown(kv)} is a {type(kv).__name__}: pass a mapping of bytes to bytes")
+        raise TypeError(f"kv is a {type(kv).__name__}: pass a mapping of bytes to bytes")
     for key, value in kv.items():
         check_kv_key(key)
         check_kv_value(value)
@@ -71,7 +78,7 @@ def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 def check_kv_value(value: object) -> None:
     if not isinstance(value, bytes):
-        raise TypeError(f"the kv value {shown(value)} is a {type(value).__name__}: encode it to bytes")
+        raise TypeError(f"the kv value is a {type(value).__name__}: encode it to bytes")
     if len(value) > KV_VALUE_BYTES:
         raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
 
