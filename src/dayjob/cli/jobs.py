@@ -20,6 +20,7 @@ from dayjob.cli.output import (
     json_option,
     print_json,
     print_line,
+    print_text,
     progress,
     show,
     table,
@@ -224,7 +225,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
     for name, value in fields:
         if value is not None:
             print_line(f"{name:<12}", "bold", end="")
-            print_line(value.replace("\n", "\n" + " " * 12))
+            print_text(value.replace("\n", "\n" + " " * 12))
     if job.errors:
         failures = [
             (failure.attempt, instant(failure.at_us), failure.worker, error_line(failure.message))
@@ -315,7 +316,7 @@ async def cancel_filtered(
     inspector = Inspector(broker)
     total = sum([await inspector.count(filter, states) for filter in filters])
     if total == 0 and not as_json:
-        click.echo("There are no jobs to cancel.")
+        print_line("There are no jobs to cancel.")
         return NOTHING
     confirm(f"Cancel {counted(total, 'job')}?", yes)
     removed = requested = 0
@@ -329,5 +330,5 @@ async def cancel_filtered(
         print_json({"removed": removed, "requested": requested})
     else:
         running = f" Cancel of {counted(requested, 'running job')} requested." if requested else ""
-        click.echo(f"{counted(removed, 'job')} cancelled.{running}")
+        print_line(f"{counted(removed, 'job')} cancelled.{running}")
     return OK if removed or requested else NOTHING

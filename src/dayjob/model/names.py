@@ -1,4 +1,4 @@
-"""Validation of names, headers and kv pairs, and cleaning of error texts.
+"""Validation of names, headers and kv pairs; texts that are safe to store, or to print on a terminal.
 
 A name may be any text without NUL and lone surrogates, which some engines can't store. All engines refuse the
 same names, before anything is written.
@@ -6,6 +6,7 @@ same names, before anything is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dayjob.errors import KvValueTooLarge
@@ -16,6 +17,7 @@ HEADERS_BYTES = 64 * 1024
 ERROR_CHARS = 16 * 1024
 KV_VALUE_BYTES = 256 * 1024
 
+_UNUSUAL = re.compile(r"[^ -~]")
 _CONFIDENTIAL = ("dedup key", "value of header")
 
 
@@ -94,6 +96,17 @@ def clean_error(text: str) -> str:
         half = ERROR_CHARS // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return the text with control characters escaped: it can't change a terminal or forge a line of a log.
+
+    Controls of C0 and C1, bidirectional overrides, line separators and other invisible characters are
+    escaped, except those in ``keep``.
+    """
+    return _UNUSUAL.sub(
+        lambda each: each[0] if each[0].isprintable() or each[0] in keep else repr(each[0])[1:-1], text
+    )
 
 
 def shown(value: object) -> str:
