@@ -313,8 +313,9 @@ class Worker:
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = self._heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
-            self._slots.take_waiting, self._lease, registration, self._replaced, self._released,
+            broker, self._heartbeat_broker, lambda: list(self._runs.values()),
+            lambda: len(self._slots.tasks), self._slots.take_waiting, self._lease, registration,
+            self._replaced, self._released,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)

@@ -168,6 +168,15 @@ class RedisEngine:
         )
         return _enqueued(jobs, enqueued), await self._claimed(requests, replies)
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        message = b"\0".join([b"", *map(str.encode, queues)])
+        self._in_background(self._client.begin(("PUBLISH", self._keys.changes, message)))
+
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._acknowledging.add(task)
+        task.add_done_callback(self._acknowledging.discard)
+
     async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
         """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
 
@@ -427,6 +436,13 @@ class RedisEngine:
         if reply[0]:
             self._skip(jobs, reply[1:])
         return reply[0] == 1
+
+
+async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except DayjobError as error:
+        _log.debug("a notification was not sent; the leader repeats it: %s", error)
 
 
 def _new_token() -> Token:

@@ -73,7 +73,7 @@ class Subscriber:
 
     async def _run(self) -> None:
         logged = False
-        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL)
+        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL, jitter=True)
         while True:
             connection = self._client.connection()
             try:
@@ -98,6 +98,7 @@ class Subscriber:
     async def _subscribe(self, connection: AbstractConnection) -> None:
         keys = self._client.settings.keys
         channels = (keys.changes, keys.ends, self._handoff_channel)
+        await self._client.connect(connection)
         await connection.send_command("SUBSCRIBE", *channels)
         for _ in channels:
             await connection.read_response()
@@ -114,7 +115,7 @@ class Subscriber:
                 if message[1] == self._handoff_channel:
                     self.on_handoff(message[2])
                 elif message[0] == b"message":
-                    self._signals.publish(self._topics(message[1], message[2]))
+                    self._signals.publish_received(self._topics(message[1], message[2]))
         finally:
             checking.cancel()
 
