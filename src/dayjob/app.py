@@ -31,7 +31,7 @@ from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
 from dayjob.model.job import EndedJob, Job, JobState, id_text
-from dayjob.model.names import KEY_BYTES, check_name, shown
+from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
 from dayjob.runtime.bridge import Bridge, need_real_threads
@@ -98,12 +98,15 @@ class App(ForeignNames, names=APP_METHODS):
         tenant_scope: TenantScope | None = None,
         lifespan: Lifespan | None = None,
         name: str = "dayjob",
+        values_in_errors: bool = False,
     ) -> None:
+        """``values_in_errors``: errors of arguments and results contain the value, which may be a secret."""
         check_name(name, "app name", KEY_BYTES)
         location = parse(url)
         private = location.parts.scheme == "memory" and not location.parts.netloc
         self.url = f"memory://app-{new_key().hex()}" if private else absolute(url)
         self.name = name
+        self.values_in_errors = values_in_errors
         self.config = _with_results(config or BrokerConfig())
         self.middleware = tuple(middleware)
         self.tenant_scope = tenant_scope
@@ -283,7 +286,7 @@ class App(ForeignNames, names=APP_METHODS):
     def _by_name(self, task: str, args: Mapping[str, Any] | None, options: Options) -> Using[..., Any]:
         if args is not None and not isinstance(args, Mapping):
             raise TypeError(
-                f"{task}: {shown(args)} is a {type(args).__name__}: "
+                f"{task}: the arguments are a {type(args).__name__}: "
                 "pass a mapping of arguments by parameter name"
             )
         for name in options.keys() - Options.__annotations__.keys() - JOB_OPTIONS.keys():

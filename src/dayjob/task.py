@@ -105,8 +105,10 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
         )
         """Where a worker runs it. None: on the event loop."""
         self.wants_context = _first_is_context(function)
-        self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
-        self.result = ResultDecoder(function, name)
+        self.arguments = None if raw else Arguments(
+            function, name, skip=int(self.wants_context), values_in_errors=app.values_in_errors
+        )  # fmt: skip
+        self.result = ResultDecoder(function, name, values_in_errors=app.values_in_errors)
         self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
         self._without_options: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
@@ -209,9 +211,10 @@ class NamedTask:
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         if args:
             raise TypeError(
-                f"{self.name}: {args!r} are not named: pass a mapping of arguments by parameter name"
+                f"{self.name}: {len(args)} arguments are not named: "
+                "pass a mapping of arguments by parameter name"
             )
-        return encode_arguments(self.name, kwargs)
+        return encode_arguments(self.name, kwargs, self.app.values_in_errors)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         return None

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dayjob.broker import Broker
-from dayjob.cli.output import json_option, parse_time, print_json
+from dayjob.cli.output import json_option, parse_time, print_json, print_line
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
 from dayjob.model.job import NewJob, by_name
 
@@ -77,7 +77,7 @@ def enqueue(
         if as_json:
             print_json({"id": enqueued.id, "created": enqueued.created})
         else:
-            click.echo(f"{enqueued.id}{'' if enqueued.created else ' already exists'}")
+            print_line(f"{enqueued.id}{'' if enqueued.created else ' already exists'}")
         return OK if enqueued.created else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

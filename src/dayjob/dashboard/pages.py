@@ -217,7 +217,7 @@ async def job(request: Request) -> Response:
         why=why,
         values=live_updates.job_values(job, why),
         timeline=timeline(job),
-        details=_details(job),
+        details=_details(inspector, job),
         headers=_headers(inspector, job),
         payload=_content(inspector, job.payload),
         result=None if job.result is None else _content(inspector, job.result),
@@ -248,7 +248,7 @@ def timeline(job: Job) -> list[TimelineEntry]:
     return sorted(entries, key=lambda entry: entry.at_us)
 
 
-def _details(job: Job) -> list[tuple[str, Any]]:
+def _details(inspector: Inspector, job: Job) -> list[tuple[str, Any]]:
     details = [
         ("Queue", job.queue),
         ("Task", job.task or None),
@@ -258,7 +258,7 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Worker", job.worker),
         ("Schedule", job.headers.get(SCHEDULE_HEADER)),
         ("Due time", _due(job)),
-        ("Dedup key", unscoped(job.task, job.dedup_key)),
+        ("Dedup key", unscoped(job.task, inspector.redaction.dedup_key(job.dedup_key, job.payload))),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Suspect", "yes" if job.suspect else None),
         ("Error", error_line(job.last_error) if job.last_error else None),

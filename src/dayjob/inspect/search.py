@@ -23,7 +23,7 @@ LISTED = 10
 """How many ids that begin with a prefix are returned at most."""
 
 EXAMINED_BYTES = 32 * 2**20
-"""About how many payload and result bytes one search reads. Few large records cost as much as many small."""
+"""About how many bytes of records one search reads. Few large records cost as much as many small ones."""
 
 FIRST_CHUNK, CHUNK = 100, 1000
 """Records per read. The first read is small, because its records may be large."""
@@ -53,6 +53,8 @@ class ReadBudget:
     def count(self, job: Job) -> None:
         self.examined += 1
         self._bytes += len(job.payload) + len(job.result or b"")
+        self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
+        self._bytes += sum(len(failure.message) for failure in job.errors)
 
     @property
     def is_spent(self) -> bool:
@@ -241,7 +243,8 @@ def _compact(value: str) -> bytes:
 
 
 def _contains(job: Job, redaction: Redaction, content: Any, text: str) -> bool:
-    texts = [job.id, job.task, job.tenant or "", job.dedup_key or "", job.last_error or ""]
+    texts = [job.id, job.task, job.tenant or "", job.last_error or ""]
+    texts.append(redaction.dedup_key(job.dedup_key, job.payload) or "")
     texts += [f"{name}: {value}" for name, value in redaction.headers(job.headers).items()]
     return any(text in each.casefold() for each in texts) or _holds(content, text)
 
