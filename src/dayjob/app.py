@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
-from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, no_attribute
+from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
@@ -86,7 +86,7 @@ class Anything:
     """
 
 
-class App:
+class App(ForeignNames, names=APP_METHODS):
     """A set of tasks on one storage URL."""
 
     def __init__(
@@ -295,11 +295,6 @@ class App:
                 f"argument of the task; the options are {', '.join(Options.__annotations__)}"
             )
         return Using(self.tasks.get(task) or NamedTask(self, task), options)
-
-    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, APP_METHODS)
 
     def job(self, id: str | UUID) -> JobHandle[Any]:
         """Return the handle of a job by its id. Nothing is read. ``task.job(id)`` types the result."""

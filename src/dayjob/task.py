@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dayjob.context import Context, current_or_none, detached
 from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
-from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, no_attribute
+from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
@@ -88,7 +88,7 @@ CHUNK = 1000
 """How many calls ``enqueue_many(..., atomic=False)`` stores in one commit."""
 
 
-class Task(Generic[P, R, C]):
+class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
     """A function registered under a name, created by ``@app.task``."""
 
     def __init__(
@@ -155,11 +155,6 @@ class Task(Generic[P, R, C]):
         """Return the handle of a job of this task, by its id. Nothing is read."""
         return JobHandle(self.app, checked_id(id), False, self.result)
 
-    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, TASK_METHODS)
-
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         """Return the dedup key of a call, by the ``dedup`` option of the task."""
         dedup = self.config.dedup
@@ -225,7 +220,7 @@ class NamedTask:
         return None
 
 
-class Using(Generic[P, R]):
+class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
     """A task with options for its jobs."""
 
     __slots__ = ("_connection", "_options", "_task", "_template")
@@ -367,11 +362,6 @@ class Using(Generic[P, R]):
     def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task
         return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, TASK_METHODS)
 
 
 class Batch:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, JobState, NewJob, Retention, Settlement
-from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weight
+from dayjob.broker.batcher import insertions_weight, ops_weight, settlements_weight
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES
@@ -312,8 +312,8 @@ async def test_follow_up_jobs_errors_and_kv_count_in_a_settlement(broker: Broker
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     new = NewJob("q", b"1234")
-    assert settlement_weight(Settlement.ack(job, result=b"12", enqueue=[new], kv={b"a": b"bc"})) == (2, 9)
-    assert settlement_weight(Settlement.nack(job, "12345")) == (1, 5)
+    assert settlements_weight([Settlement.ack(job, result=b"12", enqueue=[new], kv={b"a": b"bc"})]) == (2, 9)
+    assert settlements_weight([Settlement.nack(job, "12345")]) == (1, 5)
 
 
 @pytest.mark.parametrize("wrong", [{"result": 5}, {"enqueue": [7, None]}, {"kv": {1: 2}}, {"kv": 5}])
@@ -321,7 +321,7 @@ async def test_the_weight_of_an_invalid_settlement_raises_nothing(broker: Broker
     """It is refused by validation, with its reason."""
     await broker.enqueue("q")
     [job] = await broker.claim("q")
-    assert settlement_weight(Settlement.ack(job, **wrong))[1] == 0
+    assert settlements_weight([Settlement.ack(job, **wrong)])[1] == 0
 
 
 async def test_a_contended_item_is_tried_alone_and_delays_no_other(broker: Broker) -> None:

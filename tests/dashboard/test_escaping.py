@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from urllib.parse import urlencode
 
@@ -13,7 +14,6 @@ from dayjob.dashboard.rendering import SHOWN_CHARACTERS
 from dayjob.dashboard.state import DashboardState
 from dayjob.inspect import Redaction
 from dayjob.inspect.redaction import DEFAULT, DEPTH
-from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import Browser, browse, links, make_dead, rows
 
 EVIL = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>"
@@ -81,15 +81,15 @@ async def test_json_is_served_as_json(browser: Browser, broker: Broker) -> None:
 async def test_a_payload_of_a_mebibyte_is_truncated(browser: Browser, broker: Broker, payload: bytes) -> None:
     id = (await broker.enqueue("q", payload[: 2**20])).id
     await browser.text(f"/jobs/{id}")
-    begun = SYSTEM.elapsed()
+    begun = time.process_time()
     text = await browser.text(f"/jobs/{id}")
-    took = SYSTEM.elapsed() - begun
+    took = time.process_time() - begun
     assert len(text) < 8 * SHOWN_CHARACTERS
     assert "<b>" not in text
     if payload.startswith((b'{"key', b"<b>")):
         assert f"Showing the first {SHOWN_CHARACTERS:,} characters" in text
         assert f"/api/jobs/{id}" in links(text)
-    assert took < 2.0  # generous, for a busy machine
+    assert took < 2.0
     assert (await browser.client.get(f"/api/jobs/{id}")).status_code == 200
 
 

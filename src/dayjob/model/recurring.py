@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Missed = Literal["skip", "once", "all"]
 
-LATE = 10 * SECOND
+LATE = 30 * SECOND
 """A due time up to this old is late, not missed: the workers were busy, or elected a new leader."""
 
 MAX_MISSED = 1000

@@ -313,8 +313,9 @@ class Worker:
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = self._heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
-            self._slots.take_waiting, self._lease, registration, self._replaced, self._released,
+            broker, self._heartbeat_broker, lambda: list(self._runs.values()),
+            lambda: len(self._slots.tasks), self._slots.take_waiting, self._lease, registration,
+            self._replaced, self._released,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -608,14 +609,15 @@ class Worker:
         runs = [run for run, _ in batch]
         self.done += len([run for run in runs if run.started_at])
         self._forget(runs)
-        observed = self.app.events.wanted
+        unobserved = None if "job.succeeded" in self.app.events.wanted else JobState.DONE
         for (run, settlement), result in zip(batch, results, strict=True):
+            state = result.state
             if run.meter is not None:
-                run.meter.ended("lost" if result.state is None else result.state, run.seconds)
-            if not result.applied:
+                run.meter.ended("lost" if state is None else state, run.seconds)
+            if state is None:
                 self._claim_lost(run.job)
-            elif observed and result.state is not None:
-                self._emit_outcome(run, settlement, result.state)
+            elif state is not unobserved:
+                self._emit_outcome(run, settlement, state)
 
     def _emit_outcome(self, run: Run, settlement: Settlement, state: JobState) -> None:
         events, job = self.app.events, run.job

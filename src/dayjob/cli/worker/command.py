@@ -132,7 +132,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
 @click.option(
     "--dashboard", type=click.IntRange(0, 65535), metavar="PORT",
     help="Serve the dashboard of the app's storage on this port of the loopback interface; 0 chooses one. "
-    "DAYJOB_DASHBOARD_TOKEN, if set, is required to log in.",
+    "DAYJOB_DASHBOARD_TOKEN is required to log in, or else the token of the link in the log.",
 )  # fmt: skip
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(

@@ -147,6 +147,9 @@ class PostgresEngine(Writes):
         finally:
             self._notifier.jobs_inserted(jobs)
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        self._notifier.announce(list(map(queue_topic, queues)))
+
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         ordered = rows.in_lock_order(renewals)
         found = await self._database.fetch(

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -44,8 +45,12 @@ WAIT_CHECKS = (0.03, 0.2, 1.0)
 WINDOW = 0.005
 _MAX_TOPICS = 1000
 
-CHECK = 5.0
-"""Seconds between checks of the connection. Each also wakes all waits, for missed notifications."""
+CHECK = 30.0
+"""Seconds between two wake-ups of all waits, for missed notifications. Every third one checks the connection,
+too."""
+
+_LOOKS_PER_CHECK = 3
+_CHECK_TIMEOUT = 5.0
 
 _LONGEST_PAUSE = 5.0
 
@@ -162,6 +167,10 @@ class Notifier:
     def publish(self, topics: Sequence[Topic]) -> None:
         """Publish the topics here, and notify other processes."""
         self._signals.publish(topics)
+        self.announce(topics)
+
+    def announce(self, topics: Sequence[Topic]) -> None:
+        """Notify other processes."""
         self._throttle.announce([topic_item(topic) for topic in topics])
 
     def jobs_finished(self, keys: Sequence[bytes]) -> None:
@@ -208,7 +217,7 @@ class Notifier:
                 topics.append((kind, name))
                 if kind == "queue" and priority != RETURNED:
                     self._hints.job_pending(name, (priority, LAST_ID))
-        self._signals.publish(topics)
+        self._signals.publish_received(topics)
 
     # Waiting for jobs to finish.
 
@@ -379,7 +388,7 @@ class Listener:
     async def _listen(self) -> None:
         poll = self._settings.poll
         longest = min(poll, _LONGEST_PAUSE)
-        backoff = Backoff(min(poll / 4, longest), longest)
+        backoff = Backoff(min(poll / 4, longest), longest, jitter=True)
         logged = False
         while True:
             try:
@@ -408,9 +417,12 @@ class Listener:
                 self._signals.publish_all()
             self._listening.set()
             _log.debug("%s: listening for notifications", self._settings.url)
-            while not await SYSTEM.wait(broken, CHECK):
-                await connection.fetchval("SELECT 1", timeout=CHECK)
-                self._signals.publish_all()
+            for look in count(1):
+                if await SYSTEM.wait(broken, CHECK):
+                    break
+                if look % _LOOKS_PER_CHECK == 0:
+                    await connection.fetchval("SELECT 1", timeout=_CHECK_TIMEOUT)
+                self._signals.look_again()
         finally:
             with suppress(Exception):
                 connection.terminate()

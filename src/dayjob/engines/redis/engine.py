@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from struct import Struct as Layout
 from typing import Any
@@ -165,6 +165,16 @@ class RedisEngine:
         )
         return _enqueued(jobs, enqueued), await self._claimed(requests, replies)
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        message = b"\0".join([b"", *map(str.encode, queues)])
+        publish: Command = ("PUBLISH", self._keys.changes, message)
+        self._in_background(self._client.execute_retrying(publish, timeout=self.timeout))
+
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._acknowledging.add(task)
+        task.add_done_callback(self._acknowledging.discard)
+
     async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
         """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
 
@@ -192,9 +202,7 @@ class RedisEngine:
         return claimed
 
     def _acknowledge(self, registered: Registered, key: bytes, claim: bytes) -> None:
-        task = asyncio.get_running_loop().create_task(self._take_handoff(registered, key, claim))
-        self._acknowledging.add(task)
-        task.add_done_callback(self._acknowledging.discard)
+        self._in_background(self._take_handoff(registered, key, claim))
 
     async def _take_handoff(self, registered: Registered, key: bytes, claim: bytes) -> None:
         """Acknowledge a hand-off and deliver its job.
@@ -436,6 +444,13 @@ class RedisEngine:
         if reply[0]:
             self._skip(jobs, reply[1:])
         return reply[0] == 1
+
+
+async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except DayjobError as error:
+        _log.debug("a notification was not sent; the leader repeats it: %s", error)
 
 
 def _new_token() -> Token:

@@ -77,7 +77,7 @@ class Subscriber:
 
     async def _run(self) -> None:
         logged = False
-        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL)
+        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL, jitter=True)
         while True:
             connection = self._client.connection()
             try:
@@ -102,6 +102,7 @@ class Subscriber:
     async def _subscribe(self, connection: AbstractConnection) -> None:
         keys = self._client.settings.keys
         channels = (keys.changes, keys.ends, self._handoff_channel)
+        await self._client.connect(connection)
         await connection.send_command("SUBSCRIBE", *channels)
         for _ in channels:
             await connection.read_response()
@@ -126,7 +127,7 @@ class Subscriber:
             if channel == self._handoff_channel:
                 self.on_handoff(message)
             else:
-                self._signals.publish(self._topics(channel, message))
+                self._signals.publish_received(self._topics(channel, message))
         except Exception as error:
             self._signals.publish_all()
             if self._malformed % _LOGGED_EVERY == 0:
