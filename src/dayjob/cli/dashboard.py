@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from dayjob.app import App
 from dayjob.cli.logging_setup import configure
+from dayjob.cli.output import print_line
 from dayjob.cli.store import StoreCommand, opened_url
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError
@@ -66,7 +67,7 @@ def _print_new_token(context: click.Context, _: click.Parameter, wanted: bool) -
         _check_installed()
         from dayjob.dashboard.credentials import new_token
 
-        click.echo(new_token())
+        print_line(new_token())
         context.exit()
 
 

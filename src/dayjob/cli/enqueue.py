@@ -12,6 +12,7 @@ import msgspec
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, parse_time, print_json, print_line
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NewJob, by_name
 
 _EXAMPLE = """'{"to": "ada"}'"""
@@ -86,7 +87,7 @@ def enqueue(
 def _arguments(text: str | None) -> bytes:
     try:
         value = msgspec.json.decode(text or "{}")
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise click.UsageError(f"--args {text!r} is not JSON: {error}; write it like {_EXAMPLE}") from None
     if not isinstance(value, dict):
         raise click.UsageError(f"--args {text!r}: pass an object by parameter name, like {_EXAMPLE}")

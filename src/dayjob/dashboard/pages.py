@@ -15,7 +15,6 @@ from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
-from dayjob.errors import ConfigError
 from dayjob.inspect import Filter, Inspector, error_line, sum_stats
 from dayjob.inspect.json_fields import span, when
 from dayjob.inspect.search import DEAD
@@ -342,7 +341,7 @@ def next_fires(schedule: Schedule) -> list[int]:
         timing = schedule.timing
         while len(fires) < DUE_TIMES_SHOWN and (following := timing.after(fires[-1])) is not None:
             fires.append(following)
-    except ConfigError:  # for example, this machine does not know the time zone
+    except Exception:  # This machine may not have the time zone, and a stored time may be out of range.
         pass
     return fires
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dayjob.errors import ConfigError
+from dayjob.model.codec import UNDECODABLE
 
 DEFAULT = (
     r"passw|pwd|passphrase|secret|token|authorization|bearer|(api|access|private)[-_]?key|cookie|credential"
@@ -22,9 +23,6 @@ DEPTH = 100
 """Levels of nested values that are searched for names."""
 
 _JSON_STARTS = ("{", "[", '"')
-
-NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-"""The errors of content that is not JSON in UTF-8, or that is nested too deeply."""
 
 
 class Redaction:
@@ -65,7 +63,7 @@ class Redaction:
         try:
             hidden = self._hidden(msgspec.json.decode(payload), DEPTH) if payload else ()
             return HIDDEN if any(text and text in key for text in hidden) else key
-        except NOT_JSON:
+        except UNDECODABLE:
             return HIDDEN if self.content(payload) == _hidden_content(payload) else key
 
     def _hidden(self, value: Any, depth: int, is_hidden: bool = False) -> Iterator[str]:
@@ -114,7 +112,7 @@ class Redaction:
         """
         try:
             return self.values(msgspec.json.decode(data))
-        except NOT_JSON:
+        except UNDECODABLE:
             pass
         try:
             text = data.decode()

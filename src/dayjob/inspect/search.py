@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.inspect.redaction import HIDDEN, Redaction
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import FINISHED, Job, JobState, id_text, known_key
 from dayjob.model.recurring import SCHEDULE_HEADER
 from dayjob.runtime.clock import SYSTEM
@@ -238,7 +239,7 @@ def _compact(value: str) -> bytes:
     """Return JSON without spaces, or the text as it is if it is no JSON."""
     try:
         return msgspec.json.encode(msgspec.json.decode(value))
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return value.encode()
 
 

@@ -69,6 +69,10 @@ _OWN_ERRORS = (
 _ERRORS = (msgspec.MsgspecError, NotImplementedError, TypeError, ValueError, RecursionError, OverflowError)
 
 
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for bytes that can't be decoded: also for text that is not UTF-8, and deep nesting."""
+
+
 def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
