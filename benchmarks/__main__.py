@@ -16,6 +16,7 @@ from benchmarks import (
     flatness,
     import_time,
     object_storage,
+    offered_load,
     postgres,
     redis_workers,
     report,
@@ -30,7 +31,7 @@ from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
     batching, flatness, import_time, speed, wake_up, workers, postgres, two_workers, bloat, redis_workers,
-    single_enqueue, object_storage, duties,
+    single_enqueue, object_storage, duties, offered_load,
 )  # fmt: skip
 """The import of a theme registers its measures."""
 

@@ -1,4 +1,4 @@
-"""graphile-worker, the fastest peer. Needs node and npm."""
+"""The peers that run in Node: graphile-worker and BullMQ. They need node and npm."""
 
 from __future__ import annotations
 
@@ -8,36 +8,42 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.child import Answer
-from benchmarks.processes import run_command
+from benchmarks.processes import Child, run_command
 
 _HERE = Path(__file__).parent
 _MODULES = "node_modules"
 
 
 class Missing(Exception):
-    """graphile-worker cannot be installed; the message has the reason."""
+    """The packages cannot be installed; the message has the reason."""
 
 
-class Graphile:
-    """graphile-worker, installed in a folder."""
+class Node:
+    """The packages, installed in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @property
-    def version(self) -> str:
-        text = (self._folder / _MODULES / "graphile-worker" / "package.json").read_text()
+    def version(self, package: str) -> str:
+        text = (self._folder / _MODULES / package / "package.json").read_text()
         return str(json.loads(text)["version"])
 
-    def drain(self, url: str, jobs: int, size: int) -> Answer:
+    def graphile_drain(self, url: str, jobs: int, size: int) -> Answer:
+        return run_command(*self._command("graphile.cjs", url, jobs, size))
+
+    def load(self, kind: str, url: str, number: int, library: str) -> Child:
+        """Start one side of an offered load."""
+        return Child(*self._command("load.cjs", kind, url, number, library))
+
+    def _command(self, program: str, *arguments: object) -> tuple[list[str], dict[str, str]]:
         environment = {"NODE_PATH": str(self._folder / _MODULES), "NO_LOG_SUCCESS": "1"}
-        return run_command(["node", str(_HERE / "graphile.cjs"), url, str(jobs), str(size)], environment)
+        return ["node", str(_HERE / program), *map(str, arguments)], environment
 
 
-def install(folder: Path) -> Graphile:
-    """Install it into the folder with npm."""
+def install(folder: Path) -> Node:
+    """Install the packages into the folder with npm."""
     if not shutil.which("node") or not shutil.which("npm"):
-        raise Missing("it needs node and npm, which are not installed")
+        raise Missing("node and npm are not installed")
     folder.mkdir()
     shutil.copy(_HERE / "package.json", folder)
     try:
@@ -50,5 +56,5 @@ def install(folder: Path) -> Graphile:
             timeout=300,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise Missing(f"npm could not install it ({error})") from error
-    return Graphile(folder)
+        raise Missing(f"npm could not install the packages ({error})") from error
+    return Node(folder)

@@ -113,6 +113,10 @@ class Signals:
         """The topics with listeners."""
         return list(self._listeners)
 
+    def has_listener(self, topic: Topic) -> bool:
+        """Return whether the topic has listeners."""
+        return topic in self._listeners
+
     def has_listeners(self, kind: str) -> bool:
         """Return whether a topic of this kind has listeners."""
         return any(topic[0] == kind for topic in self._listeners)

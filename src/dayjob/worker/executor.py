@@ -185,7 +185,8 @@ class Executor:
         finally:
             if process.pid != self._pid:
                 end_forked(None)
-            run.stop_timer()
+            if run._timer is not None:
+                run.stop_timer()
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)

@@ -99,7 +99,10 @@ _ROLLED_BACK = (asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError)
 
 
 async def connect(
-    settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
+    settings: PostgresSettings,
+    timeout: float,
+    session: Mapping[str, str] = SESSION_SETTINGS,
+    name: str = "dayjob",
 ) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     try:
@@ -109,7 +112,7 @@ async def connect(
                 timeout=timeout,
                 statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
                 max_cached_statement_lifetime=0,
-                server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
+                server_settings=None if settings.pgbouncer else {"application_name": name, **session},
             )
     except asyncpg.ClientConfigurationError:
         raise
