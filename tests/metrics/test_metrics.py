@@ -117,7 +117,9 @@ async def test_hostile_names_do_not_break_the_page(app: App) -> None:
     async with app:
         await evil.aenqueue()
         series = parsed(await Exposition(Inspector(app.broker), meter.registry).render())
-    assert value(series, "dayjob_jobs_enqueued_total", queue=name, task=name) == 1
+    label = meters.label(name)
+    assert label.startswith('x"} evil 1\\n\\…')
+    assert value(series, "dayjob_jobs_enqueued_total", queue=label, task=label) == 1
 
 
 async def test_labels_are_bounded(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
