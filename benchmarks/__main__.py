@@ -15,6 +15,7 @@ from benchmarks import (
     duties,
     flatness,
     import_time,
+    large_fleet,
     object_storage,
     postgres,
     redis_workers,
@@ -30,7 +31,7 @@ from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
     batching, flatness, import_time, speed, wake_up, workers, postgres, two_workers, bloat, redis_workers,
-    single_enqueue, object_storage, duties,
+    single_enqueue, object_storage, duties, large_fleet,
 )  # fmt: skip
 """The import of a theme registers its measures."""
 
