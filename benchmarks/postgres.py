@@ -7,21 +7,24 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from statistics import median
 
-from benchmarks.peers import graphile
+from benchmarks.peers.node import Missing
 from benchmarks.processes import run_child, start_child
 from benchmarks.results import Result, millis, paired_ratio, rate
 from benchmarks.run import Run, measure
 
 _FLEET = "benchmarks.fleet"
+_AWA = "benchmarks.peers.awa"
 _PGQUEUER = "benchmarks.peers.pgqueuer"
 _PROCRASTINATE = "benchmarks.peers.procrastinate"
 
 _CONCURRENCIES = (100, 500, 1000, 2000)
 _BATCH_SIZES = (100, 500, 1000, 2000)
 _LOCAL_QUEUES = (500, 2000)
-"""The options that set the claim size of dayjob, PgQueuer and graphile-worker. Each runs with its best.
+_AWA_WORKERS = (100, 1024)
+"""The options that set the claim size of dayjob, PgQueuer, graphile-worker and awa. Each runs with its best.
 
-dayjob's default is the first. PgQueuer's default of 10 drains a third as fast. graphile-worker advises 500.
+dayjob's default is the first. PgQueuer's default of 10 drains a third as fast. graphile-worker advises 500,
+and awa 1,024.
 """
 
 _PROCRASTINATE_CONCURRENCY = 10
@@ -50,8 +53,8 @@ def _rate(run: Run, module: str, kind: str, *arguments: object) -> Variant:
 
 @measure("peer-drain", "postgres")
 async def peer_drain(run: Run, engine: str) -> list[Result]:
-    """Throughput of one worker on no-op tasks, against Procrastinate, PgQueuer and graphile-worker."""
-    _need("pgqueuer", "procrastinate")
+    """Throughput of one worker on no-op tasks, against Procrastinate, PgQueuer, awa and graphile-worker."""
+    _need("awa", "pgqueuer", "procrastinate")
     run.close_stores()
     jobs, few = run.size(50_000, 10_000), run.size(20_000, 5000)
 
@@ -61,28 +64,33 @@ async def peer_drain(run: Run, engine: str) -> list[Result]:
     def pgqueuer(jobs: int, batch: int) -> Variant:
         return _rate(run, _PGQUEUER, "drain", jobs, batch)
 
+    def awa(jobs: int, workers: int) -> Variant:
+        return _rate(run, _AWA, "drain", jobs, workers)
+
     concurrency, speeds = await _best(run, "dayjob's concurrency", ours, few, _CONCURRENCIES)
     batch, _ = await _best(run, "PgQueuer's batch size", pgqueuer, few, _BATCH_SIZES)
+    workers, _ = await _best(run, "awa's workers", awa, few // 4, _AWA_WORKERS)
     procrastinate = _rate(run, _PROCRASTINATE, "drain", run.size(1500, 300), _PROCRASTINATE_CONCURRENCY)
-    peers = {
+    peers: dict[str, tuple[float | None, Variant]] = {
         f"Procrastinate {version('procrastinate')}": (50.0, procrastinate),
         f"PgQueuer {version('pgqueuer')}, batches of {batch:,}": (2.0, pgqueuer(jobs, batch)),
+        f"awa {version('awa-pg')}, {workers:,} workers": (None, awa(jobs // 4, workers)),
     }
     try:
-        node = graphile.install(run.folder("graphile"))
-    except graphile.Missing as reason:
+        node = run.node()
+    except Missing as reason:
         run.progress.print(f"peer-drain · {engine} · without graphile-worker: {reason}")
     else:
 
         def graphile_worker(jobs: int, size: int) -> Variant:
             async def turn() -> float:
                 with run.server.database() as url:
-                    return node.drain(url, jobs, size)["rate"]
+                    return node.graphile_drain(url, jobs, size)["rate"]
 
             return turn
 
         size, _ = await _best(run, "graphile-worker's local queue", graphile_worker, few, _LOCAL_QUEUES)
-        name = f"graphile-worker {node.version}, local queue of {size:,}"
+        name = f"graphile-worker {node.version('graphile-worker')}, local queue of {size:,}"
         peers[name] = (1.2, graphile_worker(jobs, size))
     default = _CONCURRENCIES[0]
     by_default, found, *others = await run.in_turn(
@@ -121,22 +129,25 @@ async def peer_drain(run: Run, engine: str) -> list[Result]:
 
 @measure("peer-fill", "postgres")
 async def peer_fill(run: Run, engine: str) -> list[Result]:
-    """One producer that awaits batches of a thousand jobs, against PgQueuer and graphile-worker."""
-    _need("pgqueuer")
+    """One producer that awaits batches of a thousand jobs, against PgQueuer, awa and graphile-worker."""
+    _need("awa", "pgqueuer")
     run.close_stores()
     jobs = run.size(50_000, 10_000)
-    peers = {f"PgQueuer {version('pgqueuer')}": _rate(run, _PGQUEUER, "fill-rate", jobs)}
+    peers = {
+        f"PgQueuer {version('pgqueuer')}": _rate(run, _PGQUEUER, "fill-rate", jobs),
+        f"awa {version('awa-pg')}": _rate(run, _AWA, "fill-rate", jobs),
+    }
     try:
-        node = graphile.install(run.folder("graphile"))
-    except graphile.Missing as reason:
+        node = run.node()
+    except Missing as reason:
         run.progress.print(f"peer-fill · {engine} · without graphile-worker: {reason}")
     else:
 
         async def graphile_worker() -> float:
             with run.server.database() as url:
-                return node.drain(url, jobs, _LOCAL_QUEUES[-1])["fill-rate"]
+                return node.graphile_drain(url, jobs, _LOCAL_QUEUES[-1])["fill-rate"]
 
-        peers[f"graphile-worker {node.version}"] = graphile_worker
+        peers[f"graphile-worker {node.version('graphile-worker')}"] = graphile_worker
     ours = _rate(run, _FLEET, "fill-rate", jobs)
     found, *others = await run.in_turn(
         f"peer-fill · {engine} · {jobs:,} jobs", run.size(5, 3), ours, *peers.values()

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from benchmarks.peers.node import Node, install
 from benchmarks.progress import ProgressDisplay
 from benchmarks.results import Result
 from benchmarks.server import Server, start_server
@@ -30,6 +31,7 @@ class Run:
         self._stores: dict[str, StoreProcess] = {}
         self._server: Server | None = None
         self._redis: RedisServer | None = None
+        self._node: Node | None = None
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -54,6 +56,12 @@ class Run:
             folder.mkdir()
             self._redis = RedisServer(folder).start()
         return self._redis
+
+    def node(self) -> Node:
+        """Return the peers that run in Node, installed on first use. Raise ``Missing`` without npm."""
+        if self._node is None:
+            self._node = install(self.folder("node"))
+        return self._node
 
     def file(self, name: str) -> str:
         """Return the path of a new file."""

@@ -38,8 +38,10 @@ SETTINGS = {
 class Server:
     """A running server. Databases are created and dropped through a connection to ``url``."""
 
-    def __init__(self, url: str, stop: Callable[[], None]) -> None:
+    def __init__(self, url: str, stop: Callable[[], None], log: Path | None = None) -> None:
         self.url = url
+        self.log = log
+        """The server's log, if this run started it."""
         self._stop = stop
         self._made = 0
         self._databases: set[str] = set()
@@ -100,7 +102,7 @@ def start_server(folder: Path) -> Server:
     with (folder / "postgres" / "postgresql.conf").open("a") as settings:
         settings.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
     server.start()
-    return Server(server.get_uri(), server.cleanup)
+    return Server(server.get_uri(), server.cleanup, folder / "postgres" / "log")
 
 
 def run_sql(url: str, *statements: str) -> None:

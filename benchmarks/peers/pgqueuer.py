@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
@@ -25,14 +25,40 @@ from benchmarks.child import (
     wait_until,
     waits,
 )
+from benchmarks.open_loop import Put
 
 
 @asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[tuple[Any, Any]]:
+async def _opened(url: str, connections: int = 4) -> AsyncIterator[tuple[Any, Any]]:
     """Open the worker and the producer over one pool."""
-    async with import_module("asyncpg").create_pool(url, min_size=4, max_size=4) as pool:
+    async with import_module("asyncpg").create_pool(url, min_size=4, max_size=connections) as pool:
         worker = import_module("pgqueuer").PgQueuer.from_asyncpg_pool(pool)
         yield worker, worker.qm.queries
+
+
+async def install(url: str) -> None:
+    async with _opened(url) as (_, queries):
+        await queries.install()
+
+
+@asynccontextmanager
+async def producing(url: str) -> AsyncIterator[Put]:
+    async with _opened(url, connections=10) as (_, queries):
+        yield lambda stamp: queries.enqueue("wait", repr(stamp).encode())
+
+
+@asynccontextmanager
+async def working(url: str, started: Callable[[float], None], _: object) -> AsyncIterator[None]:
+    async with _opened(url) as (worker, _queries):
+
+        async def handle(job: Any) -> None:
+            started(float(job.payload))
+
+        worker.entrypoint("wait")(handle)
+        running = asyncio.ensure_future(worker.qm.run(batch_size=100))
+        yield
+        worker.shutdown.set()
+        await running
 
 
 async def drain(url: str, jobs: int, batch: str) -> Answer:

@@ -8,21 +8,56 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Any
 
 from benchmarks.child import Answer, one_by_one, run, settled_rate, starts
+from benchmarks.open_loop import Put
+
+CONCURRENCY = 10
 
 
-def _app(url: str, connections: int) -> tuple[Any, Any]:
+def record_start(_: float) -> None:
+    starts.append(time.perf_counter())
+
+
+def _app(url: str, connections: int, started: Callable[[float], None] = record_start) -> tuple[Any, Any]:
     package = import_module("procrastinate")
     connector = package.PsycopgConnector(conninfo=url, min_size=connections, max_size=connections)
     app = package.App(connector=connector)
 
-    async def record_start(number: int) -> None:
-        starts.append(time.perf_counter())
+    async def noop(number: float) -> None:
+        started(number)
 
-    return app, app.task(name="noop")(record_start)
+    return app, app.task(name="noop")(noop)
+
+
+async def install(url: str) -> None:
+    app, _ = _app(url, 1)
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+
+
+@asynccontextmanager
+async def producing(url: str) -> AsyncIterator[Put]:
+    app, task = _app(url, 10)
+    async with app.open_async():
+        yield lambda stamp: task.defer_async(number=stamp)
+
+
+@asynccontextmanager
+async def working(url: str, started: Callable[[float], None], _: object) -> AsyncIterator[None]:
+    """Run a worker with a connection per job, and one to listen."""
+    app, _task = _app(url, CONCURRENCY + 1, started)
+    async with app.open_async():
+        running = asyncio.ensure_future(
+            app.run_worker_async(concurrency=CONCURRENCY, delete_jobs="always", install_signal_handlers=False)
+        )
+        yield
+        running.cancel()
+        await asyncio.wait({running})
 
 
 async def drain(url: str, jobs: int, concurrency: str) -> Answer:

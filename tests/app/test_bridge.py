@@ -168,19 +168,30 @@ if "opened" in sys.argv:
 def after_main(work):
     def wait():
         threading.main_thread().join()
-        work()
+        try:
+            work()
+        except Exception as error:
+            print(type(error).__name__, error)
     threading.Thread(target=wait).start()
 """
+
+
+FORKS = "ignore:This process:DeprecationWarning"
+"""Python 3.12 and later warn of a fork beside threads. It is the subject of a test."""
 
 
 def script(folder: Path, text: str, *arguments: str) -> str:
     """Run a program to its end without errors. Return its output."""
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + text, *arguments],
+        [sys.executable, "-W", FORKS, "-c", HEAD + text, *arguments],
         cwd=folder, capture_output=True, text=True, timeout=BOUND,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout.strip()
+
+
+THREADS_START = sys.version_info[:2] != (3, 12)
+"""Whether a thread can start after the end of the main thread. None can in some versions of Python 3.12."""
 
 
 def stored(folder: Path) -> int:
@@ -190,19 +201,25 @@ def stored(folder: Path) -> int:
 
 @pytest.mark.parametrize("opened", ["opened", "first use"])
 def test_a_thread_enqueues_after_the_end_of_the_main_thread(tmp_path: Path, opened: str) -> None:
-    assert script(tmp_path, "after_main(enqueue)", opened) == "True"
-    assert stored(tmp_path) == 1 + (opened == "opened")
+    output = script(tmp_path, "after_main(enqueue)", opened)
+    if THREADS_START or opened == "opened":
+        assert output == "True"
+    assert output == "True" or "nothing was stored" in output
+    assert stored(tmp_path) == (output == "True") + (opened == "opened")
 
 
-def test_a_thread_opens_and_closes_the_app_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
+def test_a_thread_opens_and_closes_the_app_after_the_end_of_the_main_thread_or_gets_the_reason(
+    tmp_path: Path,
+) -> None:
     text = """
 def work():
     with app:
         enqueue()
 after_main(work)
 """
-    assert script(tmp_path, text) == "True"
-    assert stored(tmp_path) == 1
+    output = script(tmp_path, text)
+    assert output == "True" or (not THREADS_START and "nothing was stored" in output)
+    assert stored(tmp_path) == (output == "True")
 
 
 def test_a_worker_in_a_thread_ends_after_the_end_of_the_main_thread(tmp_path: Path) -> None:
@@ -215,7 +232,8 @@ async def work():
         print(worker.done)
 after_main(lambda: asyncio.run(work()))
 """
-    assert script(tmp_path, text) == "1"
+    output = script(tmp_path, text)
+    assert output == "1" or (not THREADS_START and "can't create new thread" in output)
 
 
 @pytest.mark.parametrize("registered", ["before import", "later"])

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.errors import DayjobError
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.durations import SECOND
 from dayjob.runtime import entropy
 from dayjob.runtime.clock import Clock
@@ -179,5 +180,5 @@ def _is_gone(holder: Holder | None) -> bool:
 def _read(document: Document) -> Holder | None:
     try:
         return _decode(document.value)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None

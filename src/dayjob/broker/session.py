@@ -223,9 +223,8 @@ class Session:
     def settle(self, ops: Ops) -> Awaitable[list[JobState | None]]:
         """Settle the claims in one commit. Return the new states, None for a lost claim."""
         for op in ops:
-            for job in op.insert:
-                if job.dedup_key is not None:
-                    return self._keyed_settlements.submit(ops)
+            if op.insert and any(job.dedup_key is not None for job in op.insert):
+                return self._keyed_settlements.submit(ops)
         return self._settlements.submit(ops)
 
     async def settle_many(self, ops: Ops) -> list[JobState | None]:

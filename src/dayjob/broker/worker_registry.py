@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import BEATS, RECLAIM_INTERVAL
 from dayjob.engines.base import Document, DocumentWrite
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.durations import SECOND
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import Clock
@@ -271,7 +272,7 @@ class WorkerRegistry:
         for document in documents:
             try:
                 members.append(Seen(document, _decode(document.value)))
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 _log.warning(
                     "the document of worker %r can't be decoded and is removed: %s", document.name, error
                 )

@@ -142,6 +142,10 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
     held_us: int | None = None
     """The time since when another client's open transaction holds it up. Later due times are not missed."""
 
+    def __post_init__(self) -> None:
+        if self.cron is None and self.every_us < 1:
+            raise ValueError("the schedule has neither cron nor an interval")
+
     @property
     def next_at(self) -> datetime | None:
         """The next fire time. None while paused, and if it is never due again."""

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dayjob import Broker, BrokerConfig, QueueStats
+from dayjob import Broker, BrokerConfig, NewJob, QueueStats, Retention, Settlement
 from dayjob.engines.postgres import database
 from tests.support.arrange import claim_one
 from tests.support.observe import check_counters
@@ -201,3 +201,18 @@ async def test_a_fold_of_more_queues_than_a_batch_ends(
     )
     await with_timeout(brokers[0].sweep())
     assert rows(console, schema) == 500
+
+
+async def test_a_vacuum_does_not_lock_out_the_verbs_to_cut_off_the_end_of_a_table(
+    url: str, console: Console, schema: str
+) -> None:
+    config = BrokerConfig(duties=False, retention=Retention(done=0))
+    async with Broker(url, config=config) as broker:
+        await broker.enqueue_many([NewJob("q")] * 200)
+        await broker.settle_many([Settlement.ack(job) for job in await broker.claim("q", limit=200)])
+    console.execute(f"DELETE FROM {schema}.counters")
+    console.execute(f"DELETE FROM {schema}.replies")
+    for table in ("jobs", "counters", "replies"):
+        console.execute(f"VACUUM {schema}.{table}")
+        size = console.execute("SELECT pg_relation_size(%s)", [f"{schema}.{table}"]).fetchone()
+        assert size != (0,), f"{table} was truncated"

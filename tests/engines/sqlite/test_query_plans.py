@@ -165,6 +165,12 @@ def test_every_statement_has_its_plan() -> None:
     assert found == {*PLANS, *SMALL, *RESERVATIONS, *INSERTS, *JOINED, *COMPOSED}
 
 
+def test_no_statement_has_numbered_placeholders() -> None:
+    """Python 3.12 warns if a sequence is bound to ``?1``, and 3.14 refuses it."""
+    for entry in (files("dayjob.engines.sqlite") / "sql").iterdir():
+        assert not re.search(r"\?\d", entry.read_text()), entry.name
+
+
 def test_the_file_is_big_and_mixed(connection: sqlite3.Connection) -> None:
     counts = dict(connection.execute("SELECT state, count(*) FROM dayjob_jobs GROUP BY state").fetchall())
     assert sum(counts.values()) == JOBS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -172,24 +172,6 @@ class Client:
         """Return the first arguments of every script; see ``lua/shared/1_keys.lua``."""
         keys = self.settings.keys
         return ("" if now is None else now, keys.changes, keys.ends, number, step, key, self._replies_kept)
-
-    def begin(self, *commands: Command) -> Coroutine[Any, Any, list[Any]]:
-        """``execute_retrying``; if a connection is idle, the commands are written before this returns."""
-        if self._idle:
-            writer = self._idle.last._writer
-            if writer is not None and not writer.is_closing():
-                connection = self._idle.pop()
-                self._busy.add(connection)
-                writer.writelines(map(_packed, commands))
-                return self._finish(connection, commands)
-        return self.execute_retrying(*commands, timeout=self.settings.timeout)
-
-    async def _finish(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
-        try:
-            async with asyncio.timeout(self._silence) as limit:
-                return await self._receive(connection, len(commands), limit)
-        except (OSError, RedisError):
-            return await self.execute_retrying(*commands, timeout=self.settings.timeout)
 
     async def _send_parts(
         self, connection: AbstractConnection, request: bytes, limit: asyncio.Timeout

@@ -286,7 +286,8 @@ class SqliteStore(Queries):
 
         A process of another host can't be examined. If it lives, its next claim adds the row again.
         """
-        owners = self._execute("owners", self.owner.process.host).fetchall()
+        here = self.owner.process.host
+        owners = self._execute("owners", here, here).fetchall()
         return [id for id, is_here, pid, started in owners if not is_here or is_gone(pid, started)]
 
     async def position(self, key: bytes, limit: int) -> int:
