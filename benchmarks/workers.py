@@ -24,29 +24,36 @@ async def worker_drain(run: Run, engine: str) -> list[Result]:
     jobs = run.size(20_000, 4000)
     kinds = [task for known, task in BOUNDS if known == engine]
 
-    def ours(task: str) -> Callable[[], Awaitable[float]]:
+    def ours(task: str, kind: str = "drain") -> Callable[[], Awaitable[float]]:
         async def drain() -> float:
-            return run_child(_DRAINS, "drain", run.url(engine), jobs, task)["rate"]
+            return run_child(_DRAINS, kind, run.url(engine), jobs, task)["rate"]
 
         return drain
 
     async def theirs() -> float:
         return run_child(_DRAINS, "huey", run.file("huey"), jobs // 4)["rate"]
 
-    *rates, peer = await run.in_turn(
-        f"worker-drain · {engine}", run.size(5, 3), *(ours(task) for task in kinds), theirs
+    by_default, *rates, peer = await run.in_turn(
+        f"worker-drain · {engine}",
+        run.size(5, 3),
+        ours("coroutine", "drain-default"),
+        *(ours(task) for task in kinds),
+        theirs,
     )
     return [
         Result(
             measure="worker-drain",
             engine=engine,
-            description=f"no-op {task} tasks vs Huey on SQLite",
+            description=f"no-op {task} tasks, {how}, vs Huey on SQLite",
             figures=f"{rate(median(found))} vs {rate(median(peer))}",
             value=paired_ratio(found, peer),
             unit="×",
             at_least=BOUNDS[engine, task],
         )
-        for task, found in zip(kinds, rates, strict=True)
+        for how, task, found in (
+            ("defaults: done jobs kept", "coroutine", by_default),
+            *(("none kept", task, found) for task, found in zip(kinds, rates, strict=True)),
+        )
     ]
 
 
