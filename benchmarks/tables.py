@@ -1,7 +1,7 @@
 """The tables of README.md and docs/benchmarks.md, from the log: ``python -m benchmarks.tables``.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Each measure of an engine counts
-with its last run. A test compares the pages with the log.
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Each measure of an engine
+counts with its last run. A test compares the pages with the log.
 """
 
 from __future__ import annotations
