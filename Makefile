@@ -75,11 +75,17 @@ test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the picture
 	DAYJOB_TEST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 2 tests/browser $(ARGS)
 
 .PHONY: check
-check: $(STAMP) ## Check format, lint, types and import contracts
+check: $(STAMP) ## Check format, lint, types, import contracts and bounds of dependencies
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/test_dependencies.py
+
+.PHONY: audit
+audit: $(STAMP) ## Look up the advisories of the installed packages (needs the internet)
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 'pip-audit>=2.7'
+	$(BIN)/pip-audit --local --skip-editable $(ARGS)
 
 .PHONY: fmt
 fmt: $(STAMP) ## Format the code and fix what the linter can fix

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -25,13 +25,13 @@ from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
 from dayjob.events import OUTCOMES, Event, Events, Observer
-from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, no_attribute
+from dayjob.foreign_names import APP_METHODS, JOB_OPTIONS, TASK_OPTIONS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
 from dayjob.model.job import EndedJob, Job, JobState, id_text
-from dayjob.model.names import KEY_BYTES, check_name, shown
+from dayjob.model.names import KEY_BYTES, check_name
 from dayjob.model.recurring import Missed, Recurring
 from dayjob.model.retry import DelayFunction, Retry
 from dayjob.runtime.bridge import Bridge, need_real_threads
@@ -86,7 +86,7 @@ class Anything:
     """
 
 
-class App:
+class App(ForeignNames, names=APP_METHODS):
     """A set of tasks on one storage URL."""
 
     def __init__(
@@ -98,12 +98,15 @@ class App:
         tenant_scope: TenantScope | None = None,
         lifespan: Lifespan | None = None,
         name: str = "dayjob",
+        values_in_errors: bool = False,
     ) -> None:
+        """``values_in_errors``: errors of arguments and results contain the value, which may be a secret."""
         check_name(name, "app name", KEY_BYTES)
         location = parse(url)
         private = location.parts.scheme == "memory" and not location.parts.netloc
         self.url = f"memory://app-{new_key().hex()}" if private else absolute(url)
         self.name = name
+        self.values_in_errors = values_in_errors
         self.config = _with_results(config or BrokerConfig())
         self.middleware = tuple(middleware)
         self.tenant_scope = tenant_scope
@@ -283,7 +286,7 @@ class App:
     def _by_name(self, task: str, args: Mapping[str, Any] | None, options: Options) -> Using[..., Any]:
         if args is not None and not isinstance(args, Mapping):
             raise TypeError(
-                f"{task}: {shown(args)} is a {type(args).__name__}: "
+                f"{task}: the arguments are a {type(args).__name__}: "
                 "pass a mapping of arguments by parameter name"
             )
         for name in options.keys() - Options.__annotations__.keys() - JOB_OPTIONS.keys():
@@ -292,11 +295,6 @@ class App:
                 f"argument of the task; the options are {', '.join(Options.__annotations__)}"
             )
         return Using(self.tasks.get(task) or NamedTask(self, task), options)
-
-    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, APP_METHODS)
 
     def job(self, id: str | UUID) -> JobHandle[Any]:
         """Return the handle of a job by its id. Nothing is read. ``task.job(id)`` types the result."""

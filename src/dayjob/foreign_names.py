@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import getattr_static
+from typing import NoReturn
 
 _ENQUEUE = "enqueue(...) or await aenqueue(...), and for options using(delay=5, queue=...).enqueue(...)"
 _BY_APP = 'task.enqueue(...), or send("name", {...}) for a task whose code is elsewhere'
@@ -42,9 +44,34 @@ TASK_OPTIONS: Mapping[str, str] = {
 }
 
 
-def no_attribute(owner: object, name: str, names: Mapping[str, str]) -> AttributeError:
-    """Return the error for an unknown attribute, with the form to use for a name of another library."""
-    remedy = f": write {names[name]}" if name in names else ""
-    return AttributeError(
-        f"{type(owner).__name__!r} object has no attribute {name!r}{remedy}", name=name, obj=owner
-    )
+class ForeignNames:
+    """Base of a class with its own errors for ``names`` of other libraries: they contain the form to write.
+
+    Python caches no attribute access of a class with ``__getattr__``, so each name has a descriptor instead.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, *, names: Mapping[str, str] | None = None) -> None:
+        super().__init_subclass__()
+        for name, form in (names or {}).items():
+            setattr(cls, name, _ForeignName(name, form))
+
+    def __dir__(self) -> list[str]:
+        names = super().__dir__()
+        return [name for name in names if not isinstance(getattr_static(self, name, None), _ForeignName)]
+
+
+class _ForeignName:
+    """Raises ``AttributeError``, so that ``hasattr`` is false."""
+
+    def __init__(self, name: str, form: str) -> None:
+        self._name = name
+        self._form = form
+
+    def __get__(self, owner: object, kind: type) -> NoReturn:
+        raise AttributeError(
+            f"{kind.__name__!r} object has no attribute {self._name!r}: write {self._form}",
+            name=self._name,
+            obj=owner,
+        )

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from dayjob.errors import JobFailed, ResultNotKept
-from dayjob.foreign_names import HANDLE_METHODS, no_attribute
+from dayjob.foreign_names import HANDLE_METHODS, ForeignNames
 from dayjob.model.codec import ResultDecoder
 from dayjob.model.durations import Duration, to_micros
 from dayjob.model.job import CancelOutcome, Job, JobState, Waited, id_text, known_key
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class JobHandle(Generic[R]):
+class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
     """A job by its id: the result of ``enqueue``, ``app.job(id)`` and ``task.job(id)``.
 
     ``created`` is true if the enqueue that returned the handle stored the job. It is false if the id existed,
@@ -118,11 +118,6 @@ class JobHandle(Generic[R]):
 
     def result(self, timeout: Duration | None = None) -> R:
         return self._app.call(lambda: self.aresult(timeout), keep_open=False)
-
-    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, HANDLE_METHODS)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created})"

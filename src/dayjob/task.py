@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dayjob.context import Context, current_or_none, detached
 from dayjob.engines.base import BATCH, BATCH_BYTES
 from dayjob.errors import ConfigError
-from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, no_attribute
+from dayjob.foreign_names import JOB_OPTIONS, TASK_METHODS, ForeignNames
 from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
@@ -88,7 +88,7 @@ CHUNK = 1000
 """How many calls ``enqueue_many(..., atomic=False)`` stores in one commit."""
 
 
-class Task(Generic[P, R, C]):
+class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
     """A function registered under a name, created by ``@app.task``."""
 
     def __init__(
@@ -105,8 +105,10 @@ class Task(Generic[P, R, C]):
         )
         """Where a worker runs it. None: on the event loop."""
         self.wants_context = _first_is_context(function)
-        self.arguments = None if raw else Arguments(function, name, skip=int(self.wants_context))
-        self.result = ResultDecoder(function, name)
+        self.arguments = None if raw else Arguments(
+            function, name, skip=int(self.wants_context), values_in_errors=app.values_in_errors
+        )  # fmt: skip
+        self.result = ResultDecoder(function, name, values_in_errors=app.values_in_errors)
         self.timeout = None if config.timeout is None else to_micros(config.timeout, "timeout") / 1_000_000
         self._without_options: Using[P, R] = Using(self, {})
         self.__doc__ = function.__doc__
@@ -152,11 +154,6 @@ class Task(Generic[P, R, C]):
     def job(self, id: str | UUID) -> JobHandle[R]:
         """Return the handle of a job of this task, by its id. Nothing is read."""
         return JobHandle(self.app, checked_id(id), False, self.result)
-
-    if not TYPE_CHECKING:  # Type checkers would accept every attribute.
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, TASK_METHODS)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         """Return the dedup key of a call, by the ``dedup`` option of the task."""
@@ -214,15 +211,16 @@ class NamedTask:
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         if args:
             raise TypeError(
-                f"{self.name}: {args!r} are not named: pass a mapping of arguments by parameter name"
+                f"{self.name}: {len(args)} arguments are not named: "
+                "pass a mapping of arguments by parameter name"
             )
-        return encode_arguments(self.name, kwargs)
+        return encode_arguments(self.name, kwargs, self.app.values_in_errors)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         return None
 
 
-class Using(Generic[P, R]):
+class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
     """A task with options for its jobs."""
 
     __slots__ = ("_connection", "_options", "_task", "_template")
@@ -364,11 +362,6 @@ class Using(Generic[P, R]):
     def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task
         return [JobHandle(task.app, enqueued.id, enqueued.created, task.result) for enqueued in stored]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_attribute(self, name, TASK_METHODS)
 
 
 class Batch:

@@ -375,13 +375,14 @@ def test_values_without_annotations_arrive_as_json_types(memory_app: App) -> Non
 )
 @pytest.mark.parametrize("annotation", [None, Any, object], ids=str)
 def test_a_value_that_would_change_without_an_annotation_is_refused(
-    memory_app: App, annotation: Any, value: Any, came_back: str
+    annotation: Any, value: Any, came_back: str
 ) -> None:
+    app = App("memory://", values_in_errors=True)
     function = echo(annotation)
     if annotation is None:
         function.__annotations__ = {}
     with pytest.raises(TypeError, match=rf"function: argument `value` would be decoded as .*{came_back}"):
-        memory_app.task(function).enqueue(value)
+        app.task(function).enqueue(value)
 
 
 @dataclass

@@ -97,7 +97,7 @@ def test_arguments_that_can_not_be_stored_are_refused(memory_app: App) -> None:
 
 def test_arguments_that_are_not_in_a_mapping_are_refused_with_the_form_to_use(memory_app: App) -> None:
     with pytest.raises(
-        TypeError, match=r"mail: \['ada'\] is a list: pass a mapping of arguments by parameter"
+        TypeError, match=r"mail: the arguments are a list: pass a mapping of arguments by parameter"
     ):
         memory_app.send("mail", ["ada"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"mail: to=... is no option .*send\('mail', \{'to': ...\}\)"):

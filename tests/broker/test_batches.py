@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, JobState, NewJob, Retention, Settlement
-from dayjob.broker.batcher import insertions_weight, ops_weight, settlement_weight
+from dayjob.broker.batcher import Batcher, Weight, insertions_weight, ops_weight, settlements_weight
 from dayjob.engines.base import BATCH, BATCH_BYTES, Contended, Insertion, RetentionTimes, SettleOp
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import KV_VALUE_BYTES
@@ -285,6 +285,35 @@ async def test_a_split_settlement_that_fails_midway_gets_its_replies_when_it_is_
         assert sent == [8, 8, 8, 4], "the first part is not sent again"
 
 
+async def test_a_batch_that_fits_is_weighed_once_and_a_larger_one_item_by_item() -> None:
+    weighed: list[int] = []
+    batches: list[list[int]] = []
+
+    def weigh(items: Sequence[int]) -> Weight:
+        weighed.append(len(items))
+        return len(items), sum(items)
+
+    async def commit(items: list[int]) -> list[int]:
+        batches.append(items)
+        return items
+
+    def fail(items: list[int], error: BaseException) -> None:
+        raise error
+
+    batcher = Batcher(commit, lambda items, replies: None, fail, weigh=weigh)
+    for size in (1, 2, 3):
+        batcher.put(size)
+    await batcher.drain()
+    assert (batches, weighed) == ([[1, 2, 3]], [3])
+    batches.clear()
+    weighed.clear()
+    for size in (1, BATCH_BYTES, 2):
+        batcher.put(size)
+    await batcher.drain()
+    assert batches == [[1], [BATCH_BYTES], [2]]
+    assert weighed == [3, 1, 1, 2, 1, 1], "the last item is alone"
+
+
 async def test_a_huge_item_that_fails_fails_no_neighbour() -> None:
     config = BrokerConfig(duties=False, max_payload=2 * BATCH_BYTES)
     async with with_timeout(BOUND, config) as broker:
@@ -312,8 +341,8 @@ async def test_follow_up_jobs_errors_and_kv_count_in_a_settlement(broker: Broker
     await broker.enqueue("q")
     [job] = await broker.claim("q")
     new = NewJob("q", b"1234")
-    assert settlement_weight(Settlement.ack(job, result=b"12", enqueue=[new], kv={b"a": b"bc"})) == (2, 9)
-    assert settlement_weight(Settlement.nack(job, "12345")) == (1, 5)
+    assert settlements_weight([Settlement.ack(job, result=b"12", enqueue=[new], kv={b"a": b"bc"})]) == (2, 9)
+    assert settlements_weight([Settlement.nack(job, "12345")]) == (1, 5)
 
 
 @pytest.mark.parametrize("wrong", [{"result": 5}, {"enqueue": [7, None]}, {"kv": {1: 2}}, {"kv": 5}])
@@ -321,7 +350,7 @@ async def test_the_weight_of_an_invalid_settlement_raises_nothing(broker: Broker
     """It is refused by validation, with its reason."""
     await broker.enqueue("q")
     [job] = await broker.claim("q")
-    assert settlement_weight(Settlement.ack(job, **wrong))[1] == 0
+    assert settlements_weight([Settlement.ack(job, **wrong)])[1] == 0
 
 
 async def test_a_contended_item_is_tried_alone_and_delays_no_other(broker: Broker) -> None:

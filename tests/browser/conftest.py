@@ -108,20 +108,20 @@ class Site:
         self.start = start
         (folder / "jobs.txt").write_text(dedent(JOBS))
         (folder / "jobs.py").write_text(dedent(LOADING))
-        self.worker = start(
-            "jobs:app", "--dashboard", "0", "-c", "8", "--name", "worker", "--shutdown-timeout", "0"
-        )
-        self.address = self.address_of(self.worker)
+        self.worker = start("jobs:app", "-c", "8", "--name", "worker", "--shutdown-timeout", "0")
+        eventually((folder / "jobs.db").exists, "a store", self.worker.output)
+        self.dashboard = start(self.url, "--port", "0", "--no-login", command="dashboard")
+        self.address = self.address_of(self.dashboard)
 
     def address_of(self, command: Command) -> str:
         found: list[str] = []
 
         def printed() -> bool:
-            found[:] = re.findall(r"is on (http://[\d.]+:\d+)/", command.output())
+            found[:] = re.findall(r"is on (http://[\d.]+:\d+(?=/)\S*)", command.output())
             return bool(found)
 
         eventually(printed, "an address", command.output)
-        return found[0]
+        return found[0].removesuffix("/")
 
     def enqueue(self, task: str, queue: str, payload: bytes, **options: Any) -> str:
         return self.ask(lambda broker: broker.enqueue(queue, payload, task=task, **options)).id

@@ -176,6 +176,15 @@ def test_login_with_the_token_and_logout(protected: str, page: Page) -> None:
     shows(page, "h1", "Log in")
 
 
+def test_the_link_of_the_command_logs_in(site: Site, page: Page) -> None:
+    link = site.address_of(site.start(site.url, "--port", "0", command="dashboard"))
+    address, _, token = link.partition("/login#")
+    assert token
+    page.goto(link)
+    shows(page, "h1", "Overview")
+    assert page.url == f"{address}/"
+
+
 def test_a_wrong_token_is_refused(protected: str, page: Page, console_errors: ConsoleErrors) -> None:
     page.goto(protected)
     page.get_by_label("Token").fill("wrong")
@@ -270,7 +279,7 @@ def test_pages_and_forms_work_without_javascript(site: Site, chromium: Browser) 
 def test_a_lost_connection_is_shown(site: Site, page: Page, console_errors: ConsoleErrors) -> None:
     page.goto(site.address)
     shows(page, "#live", "live")
-    site.worker.kill()
+    site.dashboard.kill()
     shows(page, "#live.off", "disconnected")
     assert all("ERR_CONNECTION_REFUSED" in each or "ERR_INCOMPLETE" in each for each in console_errors), (
         console_errors

@@ -61,8 +61,31 @@ def test_a_payload_comes_from_the_command_line_a_file_or_stdin(store: Store, tmp
     second = store.enqueue("-q", "raw", "--payload", f"@{tmp_path}/data.bin")
     third = store.run("enqueue", "-q", "raw", "--payload", "-", input="typed").stdout.strip()
     assert store.json("show", first)["payload"] == {"text": "hello"}
-    assert store.json("show", second)["payload"] == {"bytes": 2, "hex": "ff00"}
+    assert store.json("show", second)["payload"] == {"bytes": 2, "content": "[redacted]"}
+    assert store.json("show", second, "--redact", "")["payload"] == {"bytes": 2, "hex": "ff00"}
     assert store.json("show", third)["payload"] == {"text": "typed"}
+
+
+def test_a_payload_that_is_not_utf_8_is_hidden_or_shown_as_bytes(store: Store) -> None:
+    async def add(broker: Broker) -> str:
+        made = await broker.enqueue("q", b'{"password":"hunter2","s":"\xff"}', max_attempts=1)
+        [job] = await broker.claim("q")
+        await broker.dead_letter(job, "x")
+        return made.id
+
+    id = store.with_broker(add)
+    for command in (("show", id), ("jobs",), ("jobs", "--json"), ("dead",), ("dead", "--json")):
+        result = store.run(*command)
+        assert result.exit_code == 0, result.output
+        assert "hunter2" not in result.output
+    assert b"hunter2".hex() in store.run("show", id, "--redact", "").output
+
+
+def test_show_indents_no_more_than_it_shows(store: Store) -> None:
+    payload = b"[" * 99 + b",".join([b"0"] * 2**18) + b"]" * 99
+    id = store.with_broker(lambda broker: broker.enqueue("q", payload)).id
+    assert len(store.run("show", id).output) < 10_000
+    assert len(store.run("show", id, "--json").output) < 2**20
 
 
 @pytest.mark.parametrize(

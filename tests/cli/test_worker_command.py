@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dayjob import App, Job, JobState, NewJob
 from dayjob.cli import logging_setup, main
+from dayjob.cli.logging_setup import CONTINUED
 from dayjob.cli.worker import command, process, supervisor
 from dayjob.cli.worker.options import Address, WorkerOptions
 from dayjob.cli.worker.restart_watcher import SourceFiles
@@ -147,7 +148,7 @@ def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: P
         output,
         re.M,
     )
-    assert "\nTraceback" in output
+    assert f"\n{CONTINUED}Traceback" in output
     assert "\x1b" not in output
 
 

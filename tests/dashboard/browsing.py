@@ -22,6 +22,7 @@ _CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
 class Browser:
     def __init__(self, app: Any, base: str = BASE, prefix: str = "", dashboard: Any = None) -> None:
+        self.app = app
         self._dashboard: Any = app if dashboard is None else dashboard
         self.prefix = prefix
         self.client = httpx.AsyncClient(

@@ -203,10 +203,10 @@ async def test_each_action_writes_a_line_to_the_audit_log(
         "login by token from 127.0.0.1",
         f"job.requeue by token from 127.0.0.1 on '{id}': requeued",
         "queue.pause by token from 127.0.0.1 on 'two\\nlines': paused",
-        "queue.resume by bearer from 127.0.0.1 on 'two\\nlines': resumed",
+        "queue.resume by token from 127.0.0.1 on 'two\\nlines': resumed",
     ]
     fields = vars(caplog.records[-1])
-    assert (fields["action"], fields["user"], fields["target"]) == ("queue.resume", "bearer", "two\nlines")
+    assert (fields["action"], fields["user"], fields["target"]) == ("queue.resume", "token", "two\nlines")
 
 
 async def test_an_unavailable_store_is_a_503_page(

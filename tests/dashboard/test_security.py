@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from starlette.routing import Mount, Route
 
 from dayjob import Broker, ConfigError, Recurring
-from dayjob.dashboard import authentication, dashboard
+from dayjob.dashboard import dashboard, throttle
 from dayjob.dashboard.app import routes
-from dayjob.dashboard.authentication import LIFETIME, Sessions
+from dayjob.dashboard.credentials import Credentials
+from dayjob.dashboard.sessions import LIFETIME, LOGOUTS_KEY, Sessions
+from dayjob.dashboard.throttle import MAX_GAP, MAX_WAIT, LoginThrottle
 from dayjob.testing import ManualClock
 from tests.dashboard.browsing import BASE, BEARER, TOKEN, Browser, browse, make_dead, make_running
 
@@ -28,7 +31,7 @@ LOGIN_PATHS = {"/login", "/logout"}
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "FAILURE_DELAY", 0.0)
+    monkeypatch.setattr(throttle, "FIRST_GAP", 0.0)
 
 
 async def prepared(broker: Broker, path: str) -> tuple[str, dict[str, str]]:
@@ -225,11 +228,54 @@ async def test_a_malformed_host_header_is_handled(broker: Broker, host: str) -> 
 
 
 async def test_only_listed_hosts_are_allowed(broker: Broker) -> None:
-    browser = browse(broker, hosts=["jobs.example"])
-    assert (await browser.get("/", headers={"Host": "jobs.example:443"})).status_code == 200
-    assert (await browser.get("/", headers={"Host": "JOBS.example"})).status_code == 200
-    assert (await browser.get("/")).status_code == 403
-    assert (await browse(broker, hosts=["*"]).get("/", headers={"Host": "x"})).status_code == 200
+    browser = browse(broker, hosts=["jobs.example"], token=TOKEN)
+    for host in ("jobs.example:443", "JOBS.example"):
+        assert (await browser.get("/", headers={**BEARER, "Host": host})).status_code == 200
+    assert (await browser.get("/", headers=BEARER)).status_code == 403
+    anywhere = browse(broker, hosts=["*"], token=TOKEN)
+    assert (await anywhere.get("/", headers={**BEARER, "Host": "x"})).status_code == 200
+
+
+@pytest.mark.parametrize("hosts", [["*"], ["jobs.example"], ["localhost", "10.0.0.1"]])
+async def test_a_host_of_other_machines_needs_a_login(broker: Broker, hosts: list[str]) -> None:
+    with pytest.raises(ConfigError, match="allowed without a login: pass token="):
+        dashboard(broker, hosts=hosts)
+    dashboard(broker, hosts=["localhost", "127.0.0.1", "::1", "[::1]"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-For": "203.0.113.9"},
+        {"X-Forwarded-For": "127.0.0.1"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "203.0.113.9"},
+        {"Forwarded": "for=203.0.113.9"},
+        {"Via": "1.1 proxy"},
+    ],
+)
+async def test_without_a_token_forwarded_requests_are_refused(
+    broker: Broker, headers: dict[str, str]
+) -> None:
+    answer = await browse(broker).get("/api/jobs", headers=headers)
+    assert answer.status_code == 403
+    assert "through a proxy" in answer.json()["error"]
+    assert (await browse(broker, token=TOKEN).get("/api/jobs", headers=headers | BEARER)).status_code == 200
+
+
+async def test_without_a_token_unknown_clients_and_http_1_0_are_refused(broker: Broker) -> None:
+    """A Unix socket has no peer address. nginx sends HTTP/1.0 and no header, unless it is configured."""
+    app = dashboard(broker)
+
+    def changed(**values: Any) -> Any:
+        async def call(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, **values}, receive, send)
+
+        return call
+
+    assert (await Browser(changed()).get("/jobs")).status_code == 200
+    for values in ({"client": None}, {"client": ("", 0)}, {"http_version": "1.0"}):
+        assert (await Browser(changed(**values)).get("/jobs")).status_code == 403
 
 
 # Identity.
@@ -363,37 +409,157 @@ async def test_basic_credentials_do_not_replace_the_csrf_token(
     assert (await browser.post(f"/jobs/{id}/requeue", headers=right)).status_code == 303
 
 
-async def test_too_many_failed_logins_of_an_address_are_a_429(broker: Broker) -> None:
+# The throttle.
+
+
+async def test_too_many_waiting_tries_of_an_address_are_a_429(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser = browse(broker, token=TOKEN)
     await browser.log_in()
+    monkeypatch.setattr(throttle, "FIRST_GAP", 1.0)
+    monkeypatch.setattr(throttle, "MAX_WAIT", 0.0)
     wrong = {"Authorization": "Bearer wrong"}
-    codes = [(await browser.client.get("/api/jobs", headers=wrong)).status_code for _ in range(12)]
-    assert codes == [401] * 10 + [429] * 2
+    assert (await browser.client.get("/api/jobs", headers=wrong)).status_code == 401
     answer = await browser.client.get("/api/jobs", headers=BEARER)
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
-    assert (await browser.get("/jobs")).status_code == 200
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "20")
+    assert (await browser.get("/jobs")).status_code == 200  # the session needs no try
     await browser.post("/logout")
     assert (await browser.log_in()).status_code == 429
 
 
-async def test_the_login_throttle_forgets_failures_after_a_minute() -> None:
-    clock = ManualClock()
-    throttle = authentication.LoginThrottle(clock)
-    for _ in range(12):
-        await throttle.record_failure("1.2.3.4")
-    assert throttle.is_blocked("1.2.3.4")
-    assert not throttle.is_blocked("5.6.7.8")
+@pytest.fixture
+def real_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+
+class RecordingClock(ManualClock):
+    """Records the waits, and returns from them at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    async def wait(self, event: asyncio.Event, timeout: float | None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        return False
+
+
+@pytest.mark.usefixtures("real_gap")
+async def test_failures_slow_an_address_down_and_do_not_lock_it_out() -> None:
+    clock = RecordingClock()
+    throttle = LoginThrottle(clock)
+    for _ in range(6):
+        assert await throttle.wait("1.2.3.4")
+        if clock.waits:
+            clock.advance(clock.waits[-1])
+        throttle.record_failure("1.2.3.4")
+    assert clock.waits == [0.25, 0.5, 1, 2, MAX_GAP]
+    clock.waits.clear()
+    assert await throttle.wait("5.6.7.8")
+    assert not clock.waits
+    assert await throttle.wait("1.2.3.4")
+    assert clock.waits == [MAX_GAP]
     clock.advance(61)
-    assert not throttle.is_blocked("1.2.3.4")
+    assert await throttle.wait("1.2.3.4")
+    assert clock.waits == [MAX_GAP]
+
+
+@pytest.mark.usefixtures("real_gap")
+async def test_parallel_tries_of_an_address_take_turns() -> None:
+    clock = RecordingClock()
+    throttle = LoginThrottle(clock)
+    for _ in range(10):
+        throttle.record_failure("1.2.3.4")
+    admitted = [await throttle.wait("1.2.3.4") for _ in range(100)]
+    turns = int(MAX_WAIT / MAX_GAP)
+    assert admitted == [True] * turns + [False] * (100 - turns)
+    assert clock.waits == [MAX_GAP * (number + 1) for number in range(turns)]
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "client"),
+    [
+        ([], "198.51.100.1", "127.0.0.1"),
+        (["10.0.0.1"], "198.51.100.1", "127.0.0.1"),
+        (["127.0.0.1"], "198.51.100.1", "198.51.100.1"),
+        (["127.0.0.1"], "6.6.6.6, 198.51.100.1", "198.51.100.1"),
+        (["127.0.0.0/8", "10.0.0.0/8"], "6.6.6.6, 198.51.100.1, 10.1.2.3", "198.51.100.1"),
+        (["127.0.0.1"], "198.51.100.1:4711", "198.51.100.1"),
+        (["127.0.0.1"], "[2001:db8::1]:4711", "2001:db8::1"),
+        (["127.0.0.1"], "2001:db8::1", "2001:db8::1"),
+        (["127.0.0.1"], "x on 'q': paused", "127.0.0.1"),
+        (["127.0.0.1"], "", "127.0.0.1"),
+    ],
+)
+async def test_failures_count_for_the_client_that_a_named_proxy_forwards_for(
+    broker: Broker, caplog: pytest.LogCaptureFixture, proxies: list[str], forwarded: str, client: str
+) -> None:
+    browser = browse(broker, token=TOKEN, proxies=proxies)
+    headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": forwarded}
+    assert (await browser.client.get("/api/jobs", headers=headers)).status_code == 401
+    assert f"login by anonymous from {client}: refused" in caplog.text
+
+
+@pytest.mark.parametrize(("proxies", "secure"), [(["127.0.0.1"], True), ([], False)])
+async def test_the_scheme_counts_from_a_named_proxy_only(
+    broker: Broker, proxies: list[str], secure: bool
+) -> None:
+    browser = browse(broker, token=TOKEN, proxies=proxies)
+    answer = await browser.get("/login", headers={"X-Forwarded-Proto": "https"})
+    assert ("secure" in answer.headers["set-cookie"].lower()) == secure
+
+
+@pytest.mark.parametrize("proxies", [["nginx"], [""], "127.0.0.1"])
+async def test_a_proxy_is_named_by_its_address(broker: Broker, proxies: Any) -> None:
+    with pytest.raises(ConfigError, match="address"):
+        dashboard(broker, proxies=proxies)
+
+
+# Sessions.
+
+
+async def test_a_stranger_gets_nothing_that_depends_on_a_secret(broker: Broker) -> None:
+    """A signature would let a stranger test guesses of the secret without further requests."""
+    given: list[dict[str, Any]] = [{"token": TOKEN}, {"token": TOKEN[::-1]}, {"basic": "ada:lovelace"}, {}]
+    for options in given:
+        sessions = Sessions(Credentials(**options))
+        browser = browse(broker, **options)
+        answer = await browser.get("/login")
+        [name, value] = answer.headers["set-cookie"].partition(";")[0].split("=")
+        assert name == (await browse(broker).get("/jobs")).headers["set-cookie"].partition("=")[0]
+        found = Sessions(Credentials()).from_text(value)
+        assert found is not None
+        assert sessions.csrf(found) == Sessions(Credentials()).csrf(found)
+
+
+async def test_a_logout_ends_the_session_in_every_process(broker: Broker) -> None:
+    browser = browse(broker, token=TOKEN)
+    await browser.log_in()
+    stolen = dict(browser.client.cookies)
+    here, there = Browser(browser.app), browse(broker, token=TOKEN)
+    here.client.cookies.update(stolen)
+    there.client.cookies.update(stolen)
+    assert (await there.get("/jobs")).status_code == 200
+    await browser.post("/logout")
+    assert (await here.get("/jobs")).status_code == 303
+    assert (await there.get("/jobs")).status_code == 303
+    await broker.kv_put(LOGOUTS_KEY, b"damaged")
+    assert (await there.get("/jobs")).status_code == 303
+    await browser.log_in()
+    assert (await browser.get("/jobs")).status_code == 200
 
 
 def test_a_session_expires_and_cannot_be_forged() -> None:
     clock = ManualClock()
-    sessions = Sessions(b"key", clock)
-    text = sessions.to_text(sessions.new(logged_in=True))
+    sessions = Sessions(Credentials(TOKEN, {"ada": "x" * 16}), clock)
+    text = sessions.to_text(sessions.new("token"))
     assert sessions.from_text(text) is not None
-    assert Sessions(b"other", clock).from_text(text) is None
-    for forged in ("", ".", "...", text[:-1], text.replace(".1.", ".0."), "x" + text, text + "ö"):
+    for other in (Credentials(TOKEN[::-1]), Credentials({"admin": TOKEN}), Credentials()):
+        assert Sessions(other, clock).from_text(text) is None
+    more = text.replace(".token.", ".ada."), text.replace(".", ".9", 1)
+    for forged in ("", ".", "...", text[:-1], *more, "x" + text, text + "ö", text.rpartition(".")[0]):
         assert sessions.from_text(forged) is None
     clock.advance(LIFETIME + 1)
     assert sessions.from_text(text) is None
@@ -404,7 +570,10 @@ async def test_sessions_are_valid_in_every_process_with_the_same_token_only(
 ) -> None:
     browser = browse(broker, token=TOKEN)
     await browser.log_in()
-    for app, code in ((dashboard(broker, token=TOKEN), 200), (dashboard(broker, token="new"), 303)):
+    for app, code in (
+        (dashboard(broker, token=TOKEN), 200),
+        (dashboard(broker, token="a new token, long enough"), 303),
+    ):
         other = Browser(app)
         other.client.cookies = browser.client.cookies
         assert (await other.get("/jobs")).status_code == code

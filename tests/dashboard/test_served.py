@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -19,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from dayjob import JobState
 from dayjob.cli import main
-from dayjob.cli.dashboard import TOKEN_VARIABLE
+from dayjob.cli.dashboard import BASIC_VARIABLE, READ_TOKEN_VARIABLE, TOKEN_VARIABLE
 from dayjob.dashboard.server import bind, binds_loopback
 from dayjob.errors import ConfigError
 from tests.cli.processes import Command, Start, eventually, starting, with_broker
@@ -27,13 +28,15 @@ from tests.dashboard.browsing import TOKEN, make_dead
 from tests.support.bound import BOUND
 
 ADDRESS = re.compile(r"is on http://127\.0\.0\.1:(\d+)/")
+LINK = re.compile(r"is on http://127\.0\.0\.1:\d+/login#(\S+)")
 
 
 class HttpClient:
     """Sends requests over a socket, like curl, with the given headers only."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, **headers: str) -> None:
         self.port = port
+        self._headers = headers
 
     def __call__(
         self, path: str, method: str = "GET", body: str | None = None, **headers: str
@@ -41,7 +44,10 @@ class HttpClient:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=BOUND)
         try:
             connection.request(
-                method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+                method,
+                path,
+                body,
+                {name.replace("_", "-"): value for name, value in (self._headers | headers).items()},
             )
             answer = connection.getresponse()
             received = {name.lower(): value for name, value in answer.getheaders()}
@@ -68,14 +74,22 @@ def port_of(command: Command) -> int:
     return int(found[1])
 
 
-def run(*arguments: str, **environment: str) -> Result:
-    return CliRunner(env={TOKEN_VARIABLE: "", **environment}).invoke(main, ["dashboard", *arguments])
+def with_link(command: Command) -> HttpClient:
+    """Return a client with the token of the link that the command printed."""
+    port = port_of(command)
+    found = LINK.search(command.output())
+    assert found is not None, command.output()
+    return HttpClient(port, Authorization=f"Bearer {found[1]}")
+
+
+def run(*arguments: str, **environment: str | None) -> Result:
+    return CliRunner(env={TOKEN_VARIABLE: None, **environment}).invoke(main, ["dashboard", *arguments])
 
 
 @pytest.mark.slow
 def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) -> None:
     [id] = with_broker(url, lambda broker: make_dead(broker))
-    command = start(url, "--port", "0", command="dashboard")
+    command = start(url, "--port", "0", "--no-login", command="dashboard")
     curl = HttpClient(port_of(command))
     status, headers, text = curl("/dead")
     assert status == 200
@@ -104,7 +118,7 @@ def test_the_command_serves_a_store_until_it_is_stopped(start: Start, url: str) 
 @pytest.mark.slow
 def test_a_shutdown_does_not_wait_for_live_streams(start: Start, url: str) -> None:
     with_broker(url, lambda broker: broker.enqueue("email"))
-    command = start(url, "--port", "0", command="dashboard")
+    command = start(url, "--port", "0", "--no-login", command="dashboard")
     with socket.create_connection(("127.0.0.1", port_of(command)), timeout=BOUND) as connection:
         connection.sendall(b"GET /events/overview HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         received = b""
@@ -133,10 +147,12 @@ def test_with_a_token_it_may_listen_on_every_address(start: Start, url: str) -> 
 def test_root_path_serves_behind_a_proxy_that_strips_the_path(start: Start, url: str) -> None:
     with_broker(url, lambda broker: broker.enqueue("email"))
     command = start(
-        url, "--port", "0", "--root-path", "/ops", "--allow-host", "jobs.example", command="dashboard"
-    )
+        url, "--port", "0", "--root-path", "/ops", "--allow-host", "jobs.example", "--token", TOKEN,
+        "--proxy", "127.0.0.1", command="dashboard",
+    )  # fmt: skip
     eventually(lambda: "/ops/" in command.output(), "an address", command.output)
-    curl = HttpClient(int(command.output().rpartition("127.0.0.1:")[2].partition("/")[0]))
+    port = int(command.output().rpartition("127.0.0.1:")[2].partition("/")[0])
+    curl = HttpClient(port, Authorization=f"Bearer {TOKEN}")
     status, headers, text = curl("/jobs", Host="jobs.example", X_Forwarded_Proto="https")
     assert status == 200
     assert 'href="/ops/jobs"' in text
@@ -160,8 +176,16 @@ def test_another_address_is_refused_without_a_token(url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--host", "192.0.2.1", "--token", "x"), "not an address of this machine"),
-        (("--host", "no.such.host.invalid", "--token", "x"), "cannot be resolved"),
+        (("--host", "192.0.2.1", "--token", TOKEN), "not an address of this machine"),
+        (("--host", "no.such.host.invalid", "--token", TOKEN), "cannot be resolved"),
+        (("--token", "short"), "the token 'token' has fewer than 16 characters"),
+        (("--read-token", "short"), "the token 'reader' has fewer than 16 characters"),
+        (("--token", "a=" + "x" * 16, "--read-token", "a=" + "y" * 16), "two tokens have the name 'a'"),
+        (("--allow-host", "jobs.example"), "so set --token"),
+        (("--proxy", "nginx", "--token", TOKEN), "the proxy 'nginx' is not an address"),
+        (("--no-login", "--token", TOKEN), "leave out --token"),
+        (("--no-login", "--host", "0.0.0.0"), "leave out --token"),
+        (("--no-login", "--allow-host", "jobs.example"), "leave out --token"),
         (("--basic", "ada"), "pass user:password"),
         (("--redact", "("), "is not a regular expression"),
         (("--root-path", "ops"), "must begin with /"),
@@ -238,7 +262,7 @@ def test_a_worker_serves_a_dashboard_that_answers_while_its_loop_is_blocked(
     chosen = {"sqlite": url, "memory": "memory://shared", "file": f"file://{tmp_path}/store"}[where]
     write_jobs(tmp_path, chosen)
     command = start("jobs:app", "--dashboard", "0", "--shutdown-timeout", "5", command="worker")
-    curl = HttpClient(port_of(command))
+    curl = with_link(command)
     eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 1, "a worker", command.output)
     assert curl("/workers")[0] == 200
     if where == "sqlite":
@@ -266,7 +290,7 @@ def test_with_several_processes_the_first_serves_and_so_does_its_replacement(
         port = free.getsockname()[1]
     command = start("jobs:app", "--dashboard", str(port), "--processes", "2", command="worker")
     command.wait_for_output("the dashboard is on", 1)
-    curl = HttpClient(port)
+    curl = with_link(command)
     eventually(lambda: len(json.loads(curl("/api/workers")[2])) == 2, "two workers", command.output)
     found = re.search(r"worker process 1 has pid (\d+)", command.output())
     assert found is not None
@@ -275,7 +299,7 @@ def test_with_several_processes_the_first_serves_and_so_does_its_replacement(
 
     def answers() -> bool:
         try:
-            return curl("/healthz")[0] == 200
+            return HttpClient(port)("/healthz")[0] == 200
         except OSError:
             return False
 
@@ -301,5 +325,41 @@ def test_the_dashboard_of_a_worker_requires_the_token_of_the_environment(url: st
     with starting(tmp_path, tmp_path, {TOKEN_VARIABLE: TOKEN}) as start:
         command = start("jobs:app", "--dashboard", "0", command="worker")
         curl = HttpClient(port_of(command))
+        assert LINK.search(command.output()) is None
         assert curl("/api/workers")[0] == 401
         assert curl("/api/workers", Authorization=f"Bearer {TOKEN}")[0] == 200
+
+
+@pytest.mark.slow
+def test_the_dashboard_of_a_worker_requires_the_password_of_the_environment(url: str, tmp_path: Path) -> None:
+    write_jobs(tmp_path, url)
+    with starting(tmp_path, tmp_path, {BASIC_VARIABLE: "ada:lovelace"}) as start:
+        curl = HttpClient(port_of(start("jobs:app", "--dashboard", "0", command="worker")))
+        assert curl("/api/workers")[0] == 401
+        assert curl("/api/workers", Authorization="Basic " + b64encode(b"ada:lovelace").decode())[0] == 200
+
+
+@pytest.mark.parametrize("variable", [TOKEN_VARIABLE, READ_TOKEN_VARIABLE, BASIC_VARIABLE])
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_variable_is_a_usage_error(url: str, variable: str, value: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
+    result = run(url, **{variable: value})
+    assert result.exit_code == 2
+    assert f"{variable} is empty: set it, or remove it" in result.output
+
+
+@pytest.mark.slow
+def test_without_a_token_the_command_makes_one_and_prints_a_link(start: Start, url: str) -> None:
+    with_broker(url, lambda broker: broker.enqueue("email"))
+    command = start(url, "--port", "0", command="dashboard")
+    curl = with_link(command)
+    assert curl("/api/queues")[0] == 200
+    assert HttpClient(curl.port)("/api/queues")[0] == 401
+    assert HttpClient(curl.port)("/")[0] == 303
+    assert command.stop() == 0
+
+
+def test_new_tokens_are_long_and_different() -> None:
+    made = {run("--new-token").output for _ in range(2)}
+    assert len(made) == 2
+    assert all(len(each.strip()) >= 32 for each in made)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dayjob import Broker, BrokerConfig, NewJob, Retention
-from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import Browser, browse, links
 
 JOBS = 100_000
@@ -64,7 +63,7 @@ async def test_every_page_is_fast_with_100_000_jobs(browser: Browser) -> None:
 
 @pytest.mark.slow
 async def test_a_search_without_matches_stops_and_offers_to_continue(browser: Browser) -> None:
-    begun = SYSTEM.elapsed()
+    begun = time.process_time()
     text = await browser.text("/jobs?search=nowhere")
     assert "jobs searched, no match. More jobs remain." in text
-    assert SYSTEM.elapsed() - begun < 10 * LIMIT
+    assert time.process_time() - begun < 10 * LIMIT

@@ -14,7 +14,7 @@ from tests.support.bound import BOUND
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (
     "quickstart", "tasks", "patterns", "worker", "recurring", "broker", "broker-quickstart", "engines",
-    "object-storage", "observability", "testing",
+    "object-storage", "observability", "security", "testing",
 )  # fmt: skip
 """The pages whose examples need no server and no further file."""
 

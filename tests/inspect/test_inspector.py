@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -319,10 +320,74 @@ def test_the_redaction_pattern_is_configurable() -> None:
         (b"plain text", {"text": "plain text"}),
         (b"", {"text": ""}),
         (b"\xff\xfe" * 200, {"bytes": 400, "hex": "fffe" * 128}),
+        (b'{"s": "\xff"}', {"bytes": 10, "hex": "7b2273223a2022ff227d"}),
+        (b"[" * 101 + b"]" * 101, {"text": "[" * 101 + "]" * 101}),
     ],
 )
 def test_payloads_that_are_not_json_are_shown_as_text_or_hex(data: bytes, shown: object) -> None:
-    assert Inspector(Broker("memory://")).content(data) == shown
+    assert Redaction("").content(data) == shown
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, [[]], {"a": []}, {"a": {"b": [1, {"ü": None}]}, "c": "x\n"}, 5, "t"]
+)
+def test_indented_json_is_that_of_the_encoder_up_to_its_limit(value: Any) -> None:
+    whole = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    assert json_fields.indented(value, 10_000) == whole
+    part = json_fields.indented(value, 3)
+    assert whole.startswith(part)
+    assert len(part) > min(3, len(whole) - 1)
+
+
+async def test_headers_and_errors_count_as_bytes_of_a_search(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "FIRST_CHUNK", 1)
+    monkeypatch.setattr(search, "EXAMINED_BYTES", 10_000)
+    for _ in range(3):
+        await broker.enqueue("headers", headers={"h": "v" * 6_000})
+    for _ in range(3):
+        await kill(broker, "errors", "E" * 6_000)
+    assert (await inspector.page(Filter(text="nothing", state=JobState.PENDING))).examined == 2
+    assert (await inspector.dead_groups("errors")).examined == 2
+    first = await inspector.dead_page("errors")
+    assert (len(first.jobs), first.found_all) == (2, False)
+    second = await inspector.dead_page("errors", first.after)
+    assert (len(second.jobs), second.found_all) == (1, True)
+
+
+async def test_other_work_of_the_loop_runs_while_errors_are_grouped(
+    broker: Broker, inspector: Inspector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead, "_SLICE", 1)
+    for _ in range(3):
+        await kill(broker, "q", "no good")
+    turns: list[int] = []
+
+    def pattern(error: str | None) -> str:
+        asyncio.get_running_loop().call_soon(turns.append, len(turns))
+        seen.append(len(turns))
+        return ""
+
+    seen: list[int] = []
+    monkeypatch.setattr(dead, "error_pattern", pattern)
+    await inspector.dead_groups()
+    assert seen == [0, 1, 2]
+
+
+def test_a_bounded_part_of_an_error_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "ValueError: 'x' " + "E" * 16_000
+    assert error_pattern(line + "1") == error_pattern(line + "2")
+    compared: list[int] = []
+
+    class Pattern:
+        def sub(self, new: str, text: str) -> str:
+            compared.append(len(text))
+            return text
+
+    monkeypatch.setattr(dead, "_VARYING", Pattern())
+    error_pattern(line)
+    assert compared == [dead.COMPARED_CHARACTERS]
 
 
 # All jobs of a filter.
@@ -486,7 +551,7 @@ async def test_a_task_of_cancelled_jobs_has_no_statistics(broker: Broker, inspec
         (b'{"password": "x", "deep": {"token": 1}}', 'password="[redacted]", deep={"token":"[redacted]"}'),
         (b"[1, 2]", "[1,2]"),
         (b"text", 'text="text"'),
-        (b"\xff", 'bytes=1, hex="ff"'),
+        (b"\xff", 'bytes=1, content="[redacted]"'),
         (b'"' + b"x" * 20_000 + b'"', "20,002 bytes"),
         (msgspec.json.encode({"a": "x" * 100, "b": 1}), f'a="{"x" * 58}…, b=1'),
         (msgspec.json.encode({f"n{n}": "x" * 50 for n in range(9)}), None),

@@ -20,6 +20,7 @@ from dayjob import App, Broker, BrokerConfig, ConfigError, Context, Retry, Snooz
 from dayjob.broker import Broker as AnyBroker
 from dayjob.inspect import Inspector
 from dayjob.metrics import Exposition, MetricsServer, measure
+from dayjob.metrics import exposition as expositions
 from dayjob.metrics import meter as meters
 from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
@@ -312,3 +313,73 @@ def test_times_added_by_threads_during_a_count_are_not_lost() -> None:
     counts, seconds = times.counted()
     assert counts == [0] * 5 + [4 * added] * 8
     assert seconds == pytest.approx(2 * added)
+
+
+def test_a_long_name_is_a_short_label_of_its_own(app: App) -> None:
+    meter = measure(app)
+    for task in ("x" * 1000, "x" * 1000 + "y", "short"):
+        meter.enqueued("q" * 200, task)
+    series = parsed(generate_latest(meter.registry))
+    labels = {dict(labels)["task"] for name, labels in series if name == "dayjob_jobs_enqueued_total"}
+    assert len(labels) == 3
+    assert "short" in labels
+    assert max(map(len, labels)) == meters.LABEL_CHARACTERS
+    assert all(len(dict(labels).get("queue", "")) <= meters.LABEL_CHARACTERS for _, labels in series)
+
+
+def test_names_of_others_do_not_displace_the_declared_tasks(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meters, "MAX_LABELS", 3)
+
+    @app.task(name="own", queue="q")
+    async def own() -> None: ...
+
+    meter = measure(app)
+    for number in range(9):
+        meter.enqueued("q", f"junk-{number}")
+    meter.enqueued("q", "own")
+    meter.enqueued("elsewhere", "own")
+    series = parsed(generate_latest(meter.registry))
+    assert value(series, "dayjob_jobs_enqueued_total", queue="q", task="own") == 1
+    assert value(series, "dayjob_jobs_enqueued_total", queue="other", task="other") == 7
+
+
+async def test_a_queue_named_other_is_one_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expositions, "MAX_QUEUES", 2)
+    async with Broker("memory://", config=BrokerConfig(duties=False)) as broker:
+        for queue in ("other", "other", "other", "a", "a", "b"):
+            await broker.enqueue(queue)
+        page = (await Exposition(Inspector(broker)).render()).decode()
+    pending = [line for line in page.splitlines() if line.startswith("dayjob_jobs{") and '"pending"' in line]
+    assert sorted(pending) == [
+        'dayjob_jobs{queue="a",state="pending"} 2.0',
+        'dayjob_jobs{queue="other",state="pending"} 4.0',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9100", 200), ("[::1]:9100", 200), ("10.0.0.7", 200), ("localhost:9100", 200),
+        ("worker:9100", 200), ("metrics.example.org", 200), ("rebound.evil.com", 403),
+        ("127.0.0.1.evil.com:9100", 403), ("", 200),
+    ],
+)  # fmt: skip
+def test_requests_for_other_host_names_are_refused(tmp_path: Path, host: str, status: int) -> None:
+    server = MetricsServer(
+        lambda: Broker(f"sqlite:///{tmp_path}/jobs.db", config=BrokerConfig(duties=False)), 0,
+        hosts=["metrics.example.org"],
+    )  # fmt: skip
+    server.start()
+    try:
+        for path in ("/metrics", "/healthz"):
+            request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", headers={"Host": host})
+            try:
+                with urllib.request.urlopen(request, timeout=BOUND) as answer:
+                    found = answer.status
+            except urllib.error.HTTPError as error:
+                found = error.code
+            assert found == status, path
+    finally:
+        server.stop()

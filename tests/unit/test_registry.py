@@ -163,19 +163,46 @@ assert "dayjob.engines.sqlite" in loaded(), loaded()
         ("redis://localhost:6379/0", "redis://localhost:6379/0"),
         ("redis://localhost:6379/0?prefix=a@b", "redis://localhost:6379/0?prefix=a@b"),
         ("postgresql://ada:secret@host/db", "postgresql://ada:***@host/db"),
-        ("postgresql://ada:se:c@ret@host:5432/db?x=1", "postgresql://ada:***@host:5432/db?x=1"),
+        ("postgresql://ada:se:c@ret@host:5432/db?port=1", "postgresql://ada:***@host:5432/db?port=1"),
         ("redis://:secret@host", "redis://:***@host"),
         ("redis://:se/cr#et@host:1/0", "redis://:***@host:1/0"),
         (
-            "postgresql://host/db?user=ada&password=secret&x=1",
-            "postgresql://host/db?user=ada&password=***&x=1",
+            "postgresql://host/db?user=ada&password=secret&schema=x",
+            "postgresql://host/db?user=ada&password=***&schema=x",
         ),
         ("postgresql://host/db?sslpassword=secret", "postgresql://host/db?sslpassword=***"),
         ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+        ("redis://secret@host/0", "redis://***@host/0"),
+        ("postgresql://ada@host/db", "postgresql://ada@host/db"),
+        ("postgresql://host/db?PASSWORD=secret", "postgresql://host/db?PASSWORD=***"),
+        ("postgresql://host/db?passwo%72d=secret", "postgresql://host/db?passwo%72d=***"),
+        ("postgresql://host/db?x=1;password=secret", "postgresql://host/db?x=***"),
+        (
+            "postgresql://host/db?passfile=/secret&sslmode=require",
+            "postgresql://host/db?passfile=***&sslmode=require",
+        ),
+        ("s3://bucket/p?secret_access_key=secret", "s3://bucket/p?secret_access_key=***"),
+        (
+            "s3://bucket/p?region=eu&endpoint=http://u:secret@h",
+            "s3://bucket/p?region=eu&endpoint=http://u:***@h",
+        ),
+        ("az://c/p?sas_token=a&sig=secret", "az://c/p?sas_token=***&sig=***"),
+        ("az://c/p?secret", "az://c/p?***"),
+        ("postgresql://host/db#secret", "postgresql://host/db#***"),
     ],
 )
 def test_a_password_is_not_shown(url: str, shown: str) -> None:
     assert registry.without_password(url) == shown
+
+
+@pytest.mark.parametrize("scheme", sorted(registry.ENGINES))
+@pytest.mark.parametrize(
+    "rest", ["host/1?s3cret_key=S3CRET", "host/1?S3CRET", "u:S3CRET@host/x?y", "h/#S3CRET"]
+)
+def test_a_refused_url_does_not_print_its_secrets(scheme: str, rest: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        create_engine(f"{scheme}://{rest}", SYSTEM)
+    assert "S3CRET" not in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["jobs.db", "/var/lib/jobs.db"])

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
-from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, job_topic, queue_topic
+from dayjob.runtime.signals import (
+    CANCEL,
+    DUE,
+    FEW,
+    LEAD_DOCUMENT,
+    Signals,
+    Topic,
+    job_topic,
+    look_after,
+    queue_topic,
+)
 from tests.support.bound import BOUND
 
 EMAIL, IMAGES = queue_topic("email"), queue_topic("images")
@@ -130,3 +140,66 @@ async def test_a_waiting_task_is_woken_when_its_topic_is_published() -> None:
         await listening.wait()
         signals.publish([EMAIL])
     assert not signals.topics
+
+
+# A large fleet.
+
+
+def lots(waiting: int) -> list[float | None]:
+    """Return when each worker of a fleet looks, with evenly distributed lots."""
+    return [look_after(waiting, number / waiting) for number in range(waiting)]
+
+
+def test_all_workers_of_a_small_fleet_look_at_once() -> None:
+    assert lots(FEW) == [0.0] * FEW
+    assert look_after(0, 0.99) == 0.0, "a process that does not know the fleet looks"
+
+
+@pytest.mark.parametrize("waiting", [17, 300, 1000, 10_000])
+def test_of_a_large_fleet_a_bounded_number_looks(waiting: int) -> None:
+    delays = lots(waiting)
+    assert delays.count(0.0) == 4
+    assert len([delay for delay in delays if delay is not None]) == FEW
+    assert delays.count(None) == waiting - FEW
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Signals]:
+    """Return the signals of a process in a fleet of a thousand, which draws the given lot."""
+
+    def with_lot(lot: float) -> Signals:
+        monkeypatch.setattr("dayjob.runtime.entropy.fraction", lambda: lot)
+        signals = Signals()
+        signals.waiting = lambda queue: 1000 if queue == "email" else 0
+        return signals
+
+    return with_lot
+
+
+async def test_a_process_looks_at_once_later_or_not_by_its_lot(fleet: Callable[[float], Signals]) -> None:
+    for lot, at_once, ever in ((0.0039, True, True), (0.0079, False, True), (0.0161, False, False)):
+        signals = fleet(lot)
+        with signals.listen([EMAIL]) as event, signals.listen([IMAGES]) as images:
+            signals.publish_received([EMAIL, IMAGES])
+            assert images.is_set(), "few wait for this queue"
+            assert event.is_set() is at_once
+            if ever:
+                await asyncio.wait_for(event.wait(), BOUND)
+            signals.publish([EMAIL])
+            assert event.is_set(), "a signal of this process wakes always"
+
+
+async def test_each_claim_of_a_process_counts(fleet: Callable[[float], Signals]) -> None:
+    signals = fleet(0.0161)
+    with signals.listen([EMAIL]) as one, signals.listen([EMAIL]), signals.listen([queue_topic("")]):
+        signals.publish_received([EMAIL])
+        await asyncio.wait_for(one.wait(), BOUND)
+
+
+def test_a_look_again_wakes_all_but_the_followers_of_a_leader() -> None:
+    signals = Signals()
+    with signals.listen([EMAIL]) as claim, signals.listen([LEAD_DOCUMENT]) as lead:
+        signals.look_again()
+        assert (claim.is_set(), lead.is_set()) == (True, False)
+        signals.publish_all()
+        assert lead.is_set()

@@ -41,6 +41,25 @@ def events_of(events: list[Event], id: str) -> list[tuple[str, JobState | None, 
     return [(event.name, event.old_state, event.new_state) for event in events if event.id == id]
 
 
+async def test_a_success_without_observers_costs_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of outcomes observes failures, so the app always has an observer."""
+    emitted: list[JobState] = []
+    monkeypatch.setattr(Worker, "_emit_outcome", lambda self, run, settlement, state: emitted.append(state))
+
+    @app.task(name="work")
+    async def work(fail: bool) -> None:
+        if fail:
+            raise DeadLetter("hopeless")
+
+    await work.aenqueue_many([(False,), (True,)])
+    await run_until_idle(app)
+    assert emitted == [JobState.DEAD]
+    observing(app, "job.succeeded")
+    await work.aenqueue(False)
+    await run_until_idle(app)
+    assert emitted == [JobState.DEAD, JobState.DONE]
+
+
 async def test_each_outcome_of_a_run_has_its_events(app: App, outside: Broker) -> None:
     seen = observing(app)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import Generic, TypeVar
 
@@ -49,7 +50,7 @@ class Batcher(Generic[Item, Reply]):
     """Commits items in batches, one batch at a time.
 
     ``deliver`` gets a batch and its replies, ``fail`` a batch and its error. ``weigh`` returns the weight of
-    an item. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. At most
+    items. A contended item is tried for ``contended_for`` seconds, or until it is ``abandoned``. At most
     ``contended_at_once`` are tried at a time. With ``drop_abandoned``, an item that is abandoned before its
     batch is sent is dropped. ``overdue`` returns whether an item has waited for its timeout. While the
     storage is unavailable, an overdue item fails without a try.
@@ -61,7 +62,7 @@ class Batcher(Generic[Item, Reply]):
         deliver: Callable[[list[Item], Sequence[Reply]], None],
         fail: Callable[[list[Item], BaseException], None],
         *,
-        weigh: Callable[[Item], Weight],
+        weigh: Callable[[Sequence[Item]], Weight],
         contended_for: float = inf,
         contended_at_once: int = sys.maxsize,
         abandoned: Callable[[Item], bool] = lambda item: False,
@@ -148,22 +149,30 @@ class Batcher(Generic[Item, Reply]):
             self._runner = None
 
     def _take(self) -> list[Item]:
-        batch: list[Item] = []
-        if len(self._waiting) == 1:
-            item = self._waiting.pop()
-            return [] if self._drop_abandoned and self._abandoned(item) else [item]
+        """Remove and return the items of the next batch. It is empty if all of them were abandoned."""
+        waiting = self._waiting
+        batch = list(islice(waiting, BATCH))
+        if len(batch) > 1 and not _fits(self._weigh(batch)):
+            batch = batch[: self._fitting(batch)]
+        if len(batch) == len(waiting):
+            waiting.clear()
+        else:
+            for _ in batch:
+                waiting.popleft()
+        if self._drop_abandoned:
+            batch = [item for item in batch if not self._abandoned(item)]
+        return batch
+
+    def _fitting(self, items: Sequence[Item]) -> int:
+        """Return how many of the items fit into a batch, at least one."""
         jobs = size = 0
-        while self._waiting:
-            item = self._waiting[0]
-            more_jobs, more_bytes = self._weigh(item)
+        for count, item in enumerate(items):
+            more_jobs, more_bytes = self._weigh((item,))
             jobs += more_jobs
             size += more_bytes
-            if batch and (jobs > BATCH or size > BATCH_BYTES):
-                break
-            self._waiting.popleft()
-            if not (self._drop_abandoned and self._abandoned(item)):
-                batch.append(item)
-        return batch
+            if count and not _fits((jobs, size)):
+                return count
+        return len(items)
 
     def _take_overdue(self, waiting: deque[Item]) -> Iterator[Item]:
         while waiting and self._overdue(waiting[0]):
@@ -212,7 +221,7 @@ class CallBatcher(Batcher[Call[Item, Reply], Reply]):
             lambda calls: commit([call[0] for call in calls]),
             self._answer,
             self._raise,
-            weigh=lambda call: weigh(call[0]),
+            weigh=lambda calls: _total([weigh(call[0]) for call in calls]),
             contended_for=CONTENDED_FOR,
             contended_at_once=_CONTENDED_AT_ONCE,
             abandoned=lambda call: call[1].done(),
@@ -248,6 +257,14 @@ class CallBatcher(Batcher[Call[Item, Reply], Reply]):
                 future.cancel()
             elif not future.done():
                 future.set_exception(error)
+
+
+def _fits(weight: Weight) -> bool:
+    return weight[0] <= BATCH and weight[1] <= BATCH_BYTES
+
+
+def _total(weights: Sequence[Weight]) -> Weight:
+    return sum([jobs for jobs, _ in weights]), sum([size for _, size in weights])
 
 
 _SIZED = (bytes, bytearray, str)
@@ -290,21 +307,23 @@ def split_ops(ops: Sequence[SettleOp]) -> Iterator[tuple[SettleOp, ...]]:
     yield tuple(ops[start:])
 
 
-def settlement_weight(settlement: Settlement) -> Weight:
-    """Return the weight of a settlement that is not validated yet: a value of a wrong type counts 0."""
-    jobs, size = 1, 0
-    result = settlement.result
-    if result is not None:
-        size = len(result) if type(result) is bytes else _size(result)
-    elif settlement.error is not None:
-        size = _size(settlement.error)
-    if settlement.kv:
-        size += _bytes(settlement.kv)
-    if settlement.enqueue:
-        for job in settlement.enqueue:
-            jobs += 1
-            size += _size(getattr(job, "payload", b""))
-            size += _bytes(getattr(job, "headers", None)) + _bytes(getattr(job, "kv", None))
+def settlements_weight(settlements: Iterable[Settlement]) -> Weight:
+    """Return the weight of settlements that are not validated yet: a value of a wrong type counts 0."""
+    jobs = size = 0
+    for settlement in settlements:
+        jobs += 1
+        result = settlement.result
+        if result is not None:
+            size += len(result) if type(result) is bytes else _size(result)
+        elif settlement.error is not None:
+            size += _size(settlement.error)
+        if settlement.kv:
+            size += _bytes(settlement.kv)
+        if settlement.enqueue:
+            for job in settlement.enqueue:
+                jobs += 1
+                size += _size(getattr(job, "payload", b""))
+                size += _bytes(getattr(job, "headers", None)) + _bytes(getattr(job, "kv", None))
     return jobs, size
 
 

@@ -642,7 +642,7 @@ class Broker:
 
     async def beat(self, member: Member, running: int) -> Member | None:
         """Store a heartbeat of the worker. None if it has been declared dead."""
-        return await self._session.worker_registry.beat(member, running)
+        return await self._session.beat((member, running))
 
     async def deregister(self, member: Member) -> None:
         """Remove a worker from the registry."""

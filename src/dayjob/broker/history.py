@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite, JobQuery
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.durations import SECOND
 from dayjob.model.job import JobState, QueueStats
 from dayjob.runtime.clock import SYSTEM
@@ -136,6 +137,6 @@ def _until(now: int, documents: Iterable[Document]) -> list[Sample]:
 def _read(document: Document) -> list[Sample]:
     try:
         return _decode(document.value)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         _log.warning("the history of hour %s can't be decoded: %s", document.name, error)
         return []

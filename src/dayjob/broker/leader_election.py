@@ -3,11 +3,15 @@
 The leader holds a document and renews it within its term. Another process takes the lead when the term has
 expired, when the leader has released it, or, on the leader's own machine, as soon as its process is gone. Two
 concurrent leaders are safe: every duty may run twice at the same time.
+
+A follower reads the document about once a term, so that a thousand followers cost the storage little. They do
+not read at the same time: the reads after the end of a term are spread over ``SPREAD`` seconds.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +20,9 @@ from msgspec.structs import replace
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.engines.base import Document, DocumentWrite
 from dayjob.errors import DayjobError
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.durations import SECOND
+from dayjob.runtime import entropy
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.process import is_gone, this_process
@@ -26,10 +32,10 @@ _log = logging.getLogger("dayjob.duties")
 KIND = "duty"
 _NAME = "leader"
 
-TERM = 5.0
-"""Seconds for which the lead is valid after it was acquired or renewed."""
+SHORTEST_TERM, LONGEST_TERM = 5.0, 20.0
+"""The bounds of the term: seconds for which the lead is valid after it was acquired or renewed."""
 
-RENEWAL = 1.5
+SPREAD = 2.0
 _LOOK = 1.0
 """Seconds between checks of the leader's process, on its own machine. They do not read the storage."""
 
@@ -42,6 +48,19 @@ class Holder(Struct, frozen=True):
     pid: int
     started: str
     renewed: int = 0
+    term: float = LONGEST_TERM
+    waiting: dict[str, int] = {}
+    """How many workers wait for jobs, by queue, where they are many. The name is empty for all queues."""
+
+
+def term_of(dead_after: float) -> float:
+    """Return the term of a leader whose fleet declares workers dead after this many seconds of silence."""
+    return min(max(dead_after * 4 / 3, SHORTEST_TERM), LONGEST_TERM)
+
+
+def renewal_of(term: float) -> float:
+    """Return the seconds between the renewals of a lead."""
+    return min(term / 4, 2.0)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -51,11 +70,19 @@ _decode = msgspec.msgpack.Decoder(Holder).decode
 class LeaderElection:
     """One broker's part in the election."""
 
-    def __init__(self, storage: RetryingStorage, clock: Clock) -> None:
+    def __init__(
+        self,
+        storage: RetryingStorage,
+        clock: Clock,
+        dead_after: float,
+        count_waiting: Callable[[], dict[str, int]],
+    ) -> None:
         here = this_process()
-        self._me = Holder(new_key().hex(), here.host, here.pid, here.started)
+        self._me = Holder(new_key().hex(), here.host, here.pid, here.started, term=term_of(dead_after))
         self._storage = storage
         self._clock = clock
+        self._count_waiting = count_waiting
+        self._waiting: dict[str, int] = {}
         self._until = float("-inf")
         self._sought = False
         self._watched: tuple[bytes, float] = (b"", 0.0)
@@ -74,6 +101,15 @@ class LeaderElection:
     def leads(self) -> bool:
         return self.alone or self._clock.elapsed() < self._until
 
+    def waiting(self, queue: str) -> int:
+        """Return how many workers wait for jobs of the queue, as of the last read of the lead; 0 for few."""
+        return self._waiting.get(queue, 0) + self._waiting.get("", 0)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many workers wait for jobs of some queue."""
+        return bool(self._waiting)
+
     async def seek(self) -> float:
         """Renew the lead or try to get it. Return seconds until the next call."""
         started = self._clock.elapsed()
@@ -88,13 +124,15 @@ class LeaderElection:
             if document.value != self._watched[0]:
                 self._watched = (document.value, started)
             # The engine's clock may have been set back since the write. The shorter time counts.
-            left = TERM - max((now - document.written_us) / SECOND, started - self._watched[1])
+            left = holder.term - max((now - document.written_us) / SECOND, started - self._watched[1])
+            self._waiting = holder.waiting
             if left > 0 and not _is_gone(self._neighbour):
                 self._step_down()
-                self._read_at = started + left
+                self._read_at = started + left + SPREAD * entropy.fraction()
                 return self._next_look(started)
         self._read_at = float("-inf")  # A leader reads and renews its document at each call.
-        mine = replace(self._me, renewed=self._me.renewed + 1)
+        self._waiting = self._count_waiting() if self.leads else {}
+        mine = replace(self._me, renewed=self._me.renewed + 1, waiting=self._waiting)
         write = DocumentWrite(KIND, _NAME, None if document is None else document.value, _encode(mine))
         self._sought = True
         if not await self._storage.compare_and_set([write]):
@@ -102,8 +140,8 @@ class LeaderElection:
             return 0.0
         if not self.leads:
             _log.info("this process is the leader and runs the duties of the fleet")
-        self._me, self._until = mine, started + TERM
-        return RENEWAL
+        self._me, self._until = mine, started + mine.term
+        return renewal_of(mine.term)
 
     def _next_look(self, now: float) -> float:
         """Return seconds until the next look at the leader's process, or at its document."""
@@ -142,5 +180,5 @@ def _is_gone(holder: Holder | None) -> bool:
 def _read(document: Document) -> Holder | None:
     try:
         return _decode(document.value)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None

@@ -19,7 +19,7 @@ from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.validation import Validator
 from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.engines.base import BATCH_BYTES, Contended, DocumentWrite, Insertion
-from dayjob.model.codec import encode
+from dayjob.model.codec import UNDECODABLE, encode
 from dayjob.model.durations import SECOND
 from dayjob.model.job import NewJob
 from dayjob.model.names import KEY_BYTES, check_name
@@ -334,7 +334,7 @@ class Schedules:
         for document in documents:
             try:
                 schedule = _decode(document.value)
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 schedule = None
                 if self._reported.get(document.name) != "unreadable":
                     self._reported[document.name] = "unreadable"

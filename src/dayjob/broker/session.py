@@ -23,7 +23,7 @@ from dayjob.broker.leader_election import LeaderElection
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.validation import Validator
-from dayjob.broker.worker_registry import WorkerRegistry
+from dayjob.broker.worker_registry import Member, WorkerRegistry
 from dayjob.duties import (
     Duty,
     EndedJobs,
@@ -34,6 +34,7 @@ from dayjob.duties import (
     Reap,
     Reclaim,
     Recur,
+    Rewake,
     Sample,
     Service,
     Sweep,
@@ -56,7 +57,7 @@ from dayjob.model.job import CancelOutcome, Enqueued, Job, JobState, Waited
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import CANCEL, Topic, job_topic
+from dayjob.runtime.signals import CANCEL, FEW, Topic, job_topic
 
 _log = logging.getLogger("dayjob.broker")
 
@@ -104,7 +105,11 @@ class Session:
             self.storage, validator, self.worker_registry, self.clock, self._report_enqueued
         )
         self.history = History(self.storage)
-        self.election = LeaderElection(self.storage, self.clock)
+        dead_after = to_micros(config.dead_after, "dead_after") / SECOND
+        self.election = LeaderElection(
+            self.storage, self.clock, dead_after, self.worker_registry.count_waiting
+        )
+        engine.signals.waiting = self.election.waiting
         self._prepare_duties(config)
 
     def _prepare_batchers(self) -> None:
@@ -124,14 +129,18 @@ class Session:
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
         self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
+        self._beats: CallBatcher[tuple[Member, int], Member | None] = CallBatcher(
+            lambda beats: self.worker_registry.beat_all(beats), timeout=timeout
+        )
         self._batchers: tuple[CallBatcher[Any, Any], ...] = (
             self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
-            self._keyed_settlements, self._renewals, self._cancels, self._reads,
+            self._keyed_settlements, self._renewals, self._cancels, self._reads, self._beats,
         )  # fmt: skip
         self.claim = self._claim_requests.submit
         self.renew = self._renewals.submit
         self.cancel = self._cancels.submit
         self.get = self._reads.submit
+        self.beat = self._beats.submit
 
     def _prepare_duties(self, config: BrokerConfig) -> None:
         def seconds(interval: Duration, name: str = "interval") -> float:
@@ -155,7 +164,7 @@ class Session:
         if not self._services:
             led: list[Duty] = [
                 self.promote, self.reap, self.reclaim, self.sweep, Recur(self.schedules),
-                Sample(self.history),
+                Sample(self.history), Rewake(self.storage, self.election),
             ]  # fmt: skip
             self._services = [self._service(Led(duty, self.election)) for duty in led]
             if not self.election.alone:
@@ -214,9 +223,8 @@ class Session:
     def settle(self, ops: Ops) -> Awaitable[list[JobState | None]]:
         """Settle the claims in one commit. Return the new states, None for a lost claim."""
         for op in ops:
-            for job in op.insert:
-                if job.dedup_key is not None:
-                    return self._keyed_settlements.submit(ops)
+            if op.insert and any(job.dedup_key is not None for job in op.insert):
+                return self._keyed_settlements.submit(ops)
         return self._settlements.submit(ops)
 
     async def settle_many(self, ops: Ops) -> list[JobState | None]:
@@ -247,6 +255,7 @@ class Session:
         ``refreshed`` returns the request of each claim, where the queues may change meanwhile.
         """
         deadline = self.clock.elapsed() + seconds
+        waited = False
         with self.engine.signals.listen(topics) as event:
             waiting = WaitingClaim(event, lambda job: self.claims.hold((job,)), self._give_back)
             if refreshed is None and len(request.queues) == 1:
@@ -261,10 +270,13 @@ class Session:
                     else:
                         jobs = []
                         await self._release_lost_claims()
+                    if waited and len(jobs) == request.limit:
+                        self._wake_others(request)
                     jobs = waiting.take(jobs, request.limit)
                     left = deadline - self.clock.elapsed()
                     if jobs or left <= 0:
                         return jobs
+                    waited = True
                     await self.waiting_claims.wait(waiting, request, self.clock, left)
                     if jobs := waiting.take([], request.limit):
                         return jobs
@@ -272,6 +284,12 @@ class Session:
                         raise not_open(self._url)
             finally:
                 waiting.close()
+
+    def _wake_others(self, request: ClaimRequest) -> None:
+        """Wake claims of other processes, if few were woken: this one is full, and may have left jobs."""
+        queues = [queue for queue, _ in request.queues if self.election.waiting(queue) > FEW]
+        if queues:
+            self.engine.wake_others(queues)
 
     async def wait(self, key: bytes, seconds: float | None) -> Waited:
         """Wait until the job has finished or the time is over. Read it again after each signal."""

@@ -20,7 +20,6 @@ from dayjob.model.names import (
     check_queue,
     check_text,
     clean_error,
-    shown,
 )
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
@@ -173,7 +172,7 @@ class Validator:
                 raise PayloadTooLarge(len(value), self._max_payload, what)
             return value
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"the {what} {shown(value)} is a {type(value).__name__}: encode it to bytes")
+            raise TypeError(f"the {what} is a {type(value).__name__}: encode it to bytes")
         size = value.nbytes if isinstance(value, memoryview) else len(value)
         if size > self._max_payload:
             raise PayloadTooLarge(size, self._max_payload, what)

@@ -10,7 +10,8 @@ after a crash. The next heartbeat of a marked worker fails its compare-and-set: 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -19,14 +20,19 @@ from msgspec.structs import replace
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.duties import BEATS, RECLAIM_INTERVAL
 from dayjob.engines.base import Document, DocumentWrite
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.durations import SECOND
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.process import is_alive, is_gone, this_process
+from dayjob.runtime.signals import FEW
 
 _log = logging.getLogger("dayjob.broker")
 
 KIND = "worker"
+
+_MOST_COUNTED = 100
+"""Queues whose waiting workers are counted in the document of the lead."""
 
 LIVING = 4
 """A process of this machine that is known to live may be silent for this multiple of ``dead_after``."""
@@ -120,6 +126,12 @@ class WorkerRegistry:
         self._clock = clock
         self._watch = DocumentWatch()
         self._looked = float("-inf")
+        self._waiting: Counter[str] = Counter()
+        """The workers with a free slot, by queue, as of the last look."""
+
+    def count_waiting(self) -> dict[str, int]:
+        """Return how many workers had a free slot at the last look, by queue, where they are many."""
+        return {queue: number for queue, number in self._waiting.most_common(_MOST_COUNTED) if number > FEW}
 
     async def join(self, member: Member) -> Member:
         """Register a worker."""
@@ -128,11 +140,19 @@ class WorkerRegistry:
         await self._write(member.id, None, member)
         return member
 
-    async def beat(self, member: Member, running: int) -> Member | None:
-        """Store a heartbeat. None if the worker was declared dead."""
-        fresh = replace(member, running=running, beat=member.beat + 1)
-        if await self._write(member.id, _encode(member), fresh):
-            return fresh
+    async def beat_all(self, beats: Sequence[tuple[Member, int]]) -> list[Member | None]:
+        """Store the heartbeats of workers of this process, in one commit. None for one declared dead."""
+        fresh = [replace(member, running=running, beat=member.beat + 1) for member, running in beats]
+        if await self._storage.compare_and_set(
+            [
+                DocumentWrite(KIND, member.id, _encode(member), _encode(new))
+                for (member, _), new in zip(beats, fresh, strict=True)
+            ]
+        ):
+            return [*fresh]
+        return [await self._beat_again(member, running) for member, running in beats]
+
+    async def _beat_again(self, member: Member, running: int) -> Member | None:
         _, members = await self._read()
         for seen in members:  # An earlier heartbeat may have been committed although it failed.
             stored = seen.member
@@ -187,6 +207,12 @@ class WorkerRegistry:
                 _log.warning("worker %s %s: its claims are ended", gone.id, why)
                 marked.append(Seen(Document(gone.id, _encode(gone), now), gone))
         self._watch.keep(seen.document.name for seen in members)
+        self._waiting = Counter(
+            queue
+            for seen in members
+            if not seen.member.gone and seen.member.running < seen.member.slots
+            for queue in seen.member.queues or ("",)
+        )
         self._looked = started
         return marked
 
@@ -237,7 +263,7 @@ class WorkerRegistry:
         for document in documents:
             try:
                 members.append(Seen(document, _decode(document.value)))
-            except msgspec.MsgspecError as error:
+            except UNDECODABLE as error:
                 _log.warning(
                     "the document of worker %r can't be decoded and is removed: %s", document.name, error
                 )

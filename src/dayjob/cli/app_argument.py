@@ -12,6 +12,7 @@ from typing import IO, Any
 import click
 
 from dayjob.app import App
+from dayjob.cli.output import print_text
 
 _OURS = str(Path(__file__).parent)
 
@@ -28,7 +29,7 @@ class ImportFailed(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         trace = _from_user_code(self.error.__traceback__)
         text = "".join(traceback.format_exception(type(self.error), self.error, trace))
-        click.echo(text, file=file, err=True, nl=False)
+        print_text(text, end="", err=True)
         super().show(file)
 
 

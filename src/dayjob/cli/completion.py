@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from dayjob.cli.output import print_text
+
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -23,4 +25,4 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     root = context.find_root()
-    click.echo(kind(root.command, {}, "dayjob", "_DAYJOB_COMPLETE").source())
+    print_text(kind(root.command, {}, "dayjob", "_DAYJOB_COMPLETE").source())

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from dayjob.cli.output import print_line, print_text
 from dayjob.cli.store import UNAVAILABLE
 from dayjob.engines.registry import copy_store, without_password
 from dayjob.errors import ConfigError, DayjobError
@@ -33,6 +34,6 @@ def copy(source: str, target: str) -> None:
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     except DayjobError as error:
-        click.echo(f"Error: {error}", err=True)
+        print_text(f"Error: {error}", err=True)
         sys.exit(UNAVAILABLE)
-    click.echo(f"{jobs:,} jobs copied to {without_password(target)}.")
+    print_line(f"{jobs:,} jobs copied to {without_password(target)}.")

@@ -92,7 +92,7 @@ def _show_groups(found: DeadGroups, as_json: bool) -> None:
     ]
     console().print(table(GROUP_COLUMNS, rows, empty="No dead jobs."))
     if found.examined < found.total:
-        click.echo(f"Grouped the latest {found.examined:,} of {found.total:,} dead jobs.")
+        print_line(f"Grouped the latest {found.examined:,} of {found.total:,} dead jobs.")
 
 
 @dead.command()
@@ -111,14 +111,14 @@ def requeue(url: str, ids: tuple[str, ...], queue: str | None, everything: bool,
         names = [name for name, each in stats.items() if each.dead and queue in (None, name)]
         total = sum(stats[name].dead for name in names)
         if total == 0:
-            click.echo("There are no dead jobs to requeue.")
+            print_line("There are no dead jobs to requeue.")
             return NOTHING
         confirm(f"Requeue {counted(total, 'dead job')} of {', '.join(names)}?", yes)
         done = 0
         with progress("requeuing", total) as update:
             for name in names:
                 done += await broker.requeue_dead(name, on_progress=partial(_add, update, done))
-        click.echo(f"{counted(done, 'job')} requeued.")
+        print_line(f"{counted(done, 'job')} requeued.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
@@ -145,13 +145,13 @@ def purge(url: str, queue: str | None, everything: bool, yes: bool) -> None:
         stats = await broker.all_stats()
         total = sum(each.dead for name, each in stats.items() if queue in (None, name))
         if total == 0:
-            click.echo("There are no dead jobs to purge.")
+            print_line("There are no dead jobs to purge.")
             return NOTHING
         scope = "all queues" if queue is None else f"queue {queue}"
         confirm(f"Remove {counted(total, 'dead job')} of {scope} permanently?", yes)
         with progress("purging", total) as update:
             done = await broker.purge_dead(queue, on_progress=update)
-        click.echo(f"{counted(done, 'job')} removed.")
+        print_line(f"{counted(done, 'job')} removed.")
         return OK if done else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

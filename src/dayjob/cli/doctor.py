@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from shlex import quote
 
 import click
 from msgspec import to_builtins
@@ -121,13 +122,13 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
         if each.pending and queue in paused:
             yield Diagnostic(
                 "queues", "warning", f"{queue!r} is paused, with {counted(each.pending, 'job')} waiting",
-                f"resume it: dayjob resume {queue}",
+                f"resume it: dayjob resume {'-- ' * queue.startswith('-')}{quote(queue)}",
             )  # fmt: skip
         elif each.pending and workers and not any(worker.serves(queue) for worker in workers):
             yield Diagnostic(
                 "queues", "error",
                 f"no live worker serves {queue!r}, with {counted(each.pending, 'job')} waiting",
-                f"start one with -q {queue}",
+                f"start one with -q {quote(queue)}",
             )  # fmt: skip
     async for diagnostic in _unknown_tasks(broker, workers):
         yield diagnostic

@@ -10,8 +10,9 @@ import click
 import msgspec
 
 from dayjob.broker import Broker
-from dayjob.cli.output import json_option, parse_time, print_json
+from dayjob.cli.output import json_option, parse_time, print_json, print_line
 from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NewJob, by_name
 
 _EXAMPLE = """'{"to": "ada"}'"""
@@ -77,7 +78,7 @@ def enqueue(
         if as_json:
             print_json({"id": enqueued.id, "created": enqueued.created})
         else:
-            click.echo(f"{enqueued.id}{'' if enqueued.created else ' already exists'}")
+            print_line(f"{enqueued.id}{'' if enqueued.created else ' already exists'}")
         return OK if enqueued.created else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))
@@ -86,7 +87,7 @@ def enqueue(
 def _arguments(text: str | None) -> bytes:
     try:
         value = msgspec.json.decode(text or "{}")
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise click.UsageError(f"--args {text!r} is not JSON: {error}; write it like {_EXAMPLE}") from None
     if not isinstance(value, dict):
         raise click.UsageError(f"--args {text!r}: pass an object by parameter name, like {_EXAMPLE}")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Group
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from dayjob.cli.output import (
     json_option,
     print_json,
     print_line,
+    print_text,
     progress,
     show,
     table,
@@ -28,8 +28,9 @@ from dayjob.cli.output import (
     yes_option,
 )
 from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store, whole_id
-from dayjob.inspect import Filter, Inspector, Page, error_line
-from dayjob.inspect.json_fields import explanation_fields, span
+from dayjob.inspect import Filter, Inspector, Page, Redaction, error_line
+from dayjob.inspect.json_fields import explanation_fields, indented, span
+from dayjob.inspect.redaction import DEFAULT
 from dayjob.inspect.search import UNFINISHED, States
 from dayjob.model.durations import SECOND
 from dayjob.model.explanation import Explanation
@@ -169,12 +170,17 @@ def _details(job: Job) -> str | None:
 
 @click.command(cls=StoreCommand, name="show")
 @click.argument("id")
+@click.option(
+    "--redact", metavar="PATTERN", default=DEFAULT,
+    help="Hide the values of headers and arguments whose names match this regular expression, and content "
+    "that can't be searched for names. Default: names that look like secrets; '' hides nothing.",
+)  # fmt: skip
 @json_option
-def show_job(url: str, id: str, as_json: bool) -> None:
+def show_job(url: str, id: str, redact: str, as_json: bool) -> None:
     """Show all details of a job. The beginning of its id is enough."""
 
     async def work(broker: Broker) -> None:
-        inspector = Inspector(broker)
+        inspector = Inspector(broker, Redaction(redact))
         found = await inspector.job(await whole_id(broker, id))
         if found is None:
             fail(
@@ -200,7 +206,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
         ("suspect", "yes" if job.suspect else None),
         ("tenant", job.tenant),
-        ("dedup key", job.dedup_key),
+        ("dedup key", inspector.redaction.dedup_key(job.dedup_key, job.payload)),
         ("worker", job.worker),
         ("enqueued", instant(job.enqueued_us)),
         ("due", instant(job.run_us) if job.run_us != job.enqueued_us else None),
@@ -219,7 +225,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
     for name, value in fields:
         if value is not None:
             print_line(f"{name:<12}", "bold", end="")
-            print_line(value.replace("\n", "\n" + " " * 12))
+            print_text(value.replace("\n", "\n" + " " * 12))
     if job.errors:
         failures = [
             (failure.attempt, instant(failure.at_us), failure.worker, error_line(failure.message))
@@ -235,7 +241,7 @@ def _print_details(inspector: Inspector, job: Job, explanation: Explanation) -> 
 
 
 def _content(inspector: Inspector, data: bytes) -> str:
-    text = msgspec.json.format(msgspec.json.encode(inspector.content(data)), indent=2).decode()
+    text = indented(inspector.content(data), 4000)
     return text if len(text) <= 4000 else f"{text[:4000]}\n... ({len(data):,} bytes in total)"
 
 
@@ -310,7 +316,7 @@ async def cancel_filtered(
     inspector = Inspector(broker)
     total = sum([await inspector.count(filter, states) for filter in filters])
     if total == 0 and not as_json:
-        click.echo("There are no jobs to cancel.")
+        print_line("There are no jobs to cancel.")
         return NOTHING
     confirm(f"Cancel {counted(total, 'job')}?", yes)
     removed = requested = 0
@@ -324,5 +330,5 @@ async def cancel_filtered(
         print_json({"removed": removed, "requested": requested})
     else:
         running = f" Cancel of {counted(requested, 'running job')} requested." if requested else ""
-        click.echo(f"{counted(removed, 'job')} cancelled.{running}")
+        print_line(f"{counted(removed, 'job')} cancelled.{running}")
     return OK if removed or requested else NOTHING

@@ -12,13 +12,17 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from rich.console import Console
+from rich.console import Console  # noqa: TID251 - TextFormatter escapes the lines
 from rich.text import Text
 
 from dayjob.inspect.json_fields import span
+from dayjob.model.names import printable
 from dayjob.worker.job_log import SHORT_ID
 
 Format = Literal["text", "json"]
+
+CONTINUED = "  | "
+"""The beginning of the second and each further line of a record."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -49,14 +53,19 @@ def configure(level: str, form: Format) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """``time LEVEL message (task, job id, attempt, duration)``, then the exception. No id is repeated."""
+    """``time LEVEL message (task, job id, attempt, duration)``, then the exception. No id is repeated.
+
+    Control characters are escaped, and each further line begins with ``CONTINUED``, so no text of a job can
+    change the terminal or forge a record.
+    """
 
     default_msec_format = "%s.%03d"
 
     def format(self, record: logging.LogRecord) -> str:
         lines = [self.formatTime(record), f"{record.levelname:<7}", _message(record), _job(record)]
         failure = _failure(self, record)
-        return " ".join(filter(None, lines)) + (f"\n{failure}" if failure else "")
+        text = " ".join(filter(None, lines)) + (f"\n{failure}" if failure else "")
+        return printable(text, keep="\n\t").replace("\n", f"\n{CONTINUED}")
 
 
 class TerminalHandler(logging.Handler):

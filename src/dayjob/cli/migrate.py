@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from dayjob.cli.output import print_line, print_text
 from dayjob.cli.store import StoreCommand
 from dayjob.engines.registry import find_layout, without_password
 
@@ -34,18 +35,18 @@ def migrate(url: str, sql: bool, since: int | None) -> None:
         raise click.UsageError("--from is for --sql: add --sql, or leave it out")
     layout = find_layout(url)
     if layout is None:
-        click.echo(f"{without_password(url)} has no layout to migrate.")
+        print_line(f"{without_password(url)} has no layout to migrate.")
     elif sql:
-        click.echo(asyncio.run(layout.script(since)), nl=False)
+        print_text(asyncio.run(layout.script(since)), end="")
     else:
-        before, after = asyncio.run(layout.apply(lambda text: click.echo(text, err=True)))
+        before, after = asyncio.run(layout.apply(lambda text: print_text(text, err=True)))
         _print_result(without_password(url), before, after)
 
 
 def _print_result(url: str, before: int, after: int) -> None:
     if before == after:
-        click.echo(f"{url} is up to date, with layout {after}.")
+        print_line(f"{url} is up to date, with layout {after}.")
     elif before == 0:
-        click.echo(f"{url}: layout {after} created.")
+        print_line(f"{url}: layout {after} created.")
     else:
-        click.echo(f"{url}: migrated from layout {before} to {after}.")
+        print_line(f"{url}: migrated from layout {before} to {after}.")

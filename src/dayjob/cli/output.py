@@ -1,9 +1,15 @@
-"""The output of commands: tables for people, JSON for programs, and screens that refresh."""
+"""The output of commands: tables for people, JSON for programs, and screens that refresh.
+
+All output passes through here, because texts of jobs are escaped here. The linter refuses ``click.echo``,
+``click.confirm`` and ``rich.console.Console`` elsewhere.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,9 +28,18 @@ from rich.text import Text
 
 from dayjob.inspect.json_fields import span
 from dayjob.model.durations import SECOND, to_datetime
+from dayjob.model.names import printable
 from dayjob.runtime.clock import SYSTEM
 
 WATCH_INTERVAL = 1.0
+
+LINES = "\n\t"
+"""The control characters of a text of several lines."""
+
+_NOT_ASCII = re.compile(r"[^\0-~]")
+
+INDENTED_BYTES = 256 * 1024
+"""Bytes up to which a JSON document is indented."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 watch_option = click.option(
@@ -81,8 +96,18 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, indented; keys keep their order."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    """Print one JSON document; keys keep their order. A large one is not indented.
+
+    Indenting would multiply the size of a nested value by its depth.
+    """
+    data = msgspec.json.encode(value)
+    text = (msgspec.json.format(data, indent=2) if len(data) <= INDENTED_BYTES else data).decode()
+    click.echo(_NOT_ASCII.sub(_json_character, text))
+
+
+def _json_character(found: re.Match[str]) -> str:
+    """Return a character of a JSON text, escaped for JSON if a terminal would not show it."""
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def table(
@@ -182,17 +207,17 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return printable(str(value)).replace("\n", " ")
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters escaped, so that it can't change the terminal."""
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+    return printable(str(value).replace("\n", " "))
 
 
 def print_line(text: str, style: str = "", end: str = "\n") -> None:
-    """Print text that the terminal wraps, so that no name is broken in a copy of it."""
+    """Print a line that the terminal wraps, so that no name is broken in a copy of it."""
     console().print(Text(printable(text), style), soft_wrap=True, end=end)
+
+
+def print_text(text: str, *, end: str = "\n", err: bool = False) -> None:
+    """Print a text of several lines, as a whole."""
+    click.echo(f"{printable(text, keep=LINES)}{end}", err=err, nl=False)
 
 
 def instant(micros: int | None) -> str | None:
@@ -227,7 +252,7 @@ async def show(render: Callable[[], Awaitable[RenderableType]], watch: bool) -> 
 def confirm(question: str, yes: bool) -> None:
     """Ask the question, unless ``--yes`` answers it. Abort the command on "no"."""
     if not yes:
-        click.confirm(question, abort=True)
+        click.confirm(printable(question), abort=True)
 
 
 @contextmanager

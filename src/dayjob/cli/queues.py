@@ -7,7 +7,16 @@ from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.jobs import cancel_filtered
-from dayjob.cli.output import Column, json_option, print_json, show, table, watch_option, yes_option
+from dayjob.cli.output import (
+    Column,
+    json_option,
+    print_json,
+    print_line,
+    show,
+    table,
+    watch_option,
+    yes_option,
+)
 from dayjob.cli.store import StoreCommand, StoreGroup, on_store
 from dayjob.inspect import Filter, Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
@@ -99,7 +108,7 @@ def pause(url: str, queues: tuple[str, ...]) -> None:
         used = await broker.all_stats()
         for queue in queues:
             await broker.pause(queue)
-            click.echo(f"{queue} paused.{'' if queue in used else ' It has never had a job.'}")
+            print_line(f"{queue} paused.{'' if queue in used else ' It has never had a job.'}")
 
     on_store(url, work, writes=True)
 
@@ -113,7 +122,7 @@ def resume(url: str, queues: tuple[str, ...]) -> None:
         paused = await broker.paused()
         for queue in queues:
             await broker.resume(queue)
-            click.echo(f"{queue} resumed." if queue in paused else f"{queue} was not paused.")
+            print_line(f"{queue} resumed." if queue in paused else f"{queue} was not paused.")
         return int(paused.isdisjoint(queues))
 
     raise SystemExit(on_store(url, work, writes=True))

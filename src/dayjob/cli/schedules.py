@@ -14,6 +14,7 @@ from dayjob.cli.output import (
     confirm,
     json_option,
     print_json,
+    print_line,
     show,
     table,
     watch_option,
@@ -98,7 +99,7 @@ def trigger(url: str, id: str) -> None:
     """Enqueue a recurring job now. Its due times do not change."""
 
     async def work(broker: Broker) -> None:
-        click.echo((await broker.trigger(id)).id)
+        print_line((await broker.trigger(id)).id)
 
     on_store(url, work, writes=True)
 
@@ -106,7 +107,7 @@ def trigger(url: str, id: str) -> None:
 def _act(url: str, id: str, change: Callable[[Broker], Awaitable[bool]], done: str) -> None:
     async def work(broker: Broker) -> int:
         found = await change(broker)
-        click.echo(f"{id} {done if found else 'not found: list the schedules for its id'}.")
+        print_line(f"{id} {done if found else 'not found: list the schedules for its id'}.")
         return OK if found else NOTHING
 
     raise SystemExit(on_store(url, work, writes=True))

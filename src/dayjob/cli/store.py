@@ -11,10 +11,12 @@ from urllib.parse import unquote
 import click
 
 from dayjob.broker import Broker
+from dayjob.cli.output import print_text
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable, InvalidState
 from dayjob.inspect.search import LISTED, ids_with_prefix
 from dayjob.model.config import BrokerConfig
+from dayjob.model.names import printable
 
 OK, NOTHING, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -69,7 +71,7 @@ class StoreCommand(click.Command):
         except (EngineUnavailable, EngineFenced) as error:
             fail(str(error), UNAVAILABLE)
         except (ConfigError, TypeError, ValueError) as error:
-            raise click.UsageError(str(error), ctx) from error
+            raise click.UsageError(printable(str(error)), ctx) from error
         except InvalidState as error:
             fail(str(error), NOTHING)
         except DayjobError as error:
@@ -127,7 +129,7 @@ def is_url(text: str) -> bool:
 
 
 def fail(text: str, code: int) -> NoReturn:
-    click.echo(f"Error: {text}", err=True)
+    print_text(f"Error: {text}".replace("\n", "\n  "), err=True)
     raise SystemExit(code)
 
 
@@ -149,7 +151,7 @@ async def whole_id(broker: Broker, text: str) -> str:
     found = await ids_with_prefix(broker, text)
     if len(found) > 1:
         number = f"{LISTED} jobs or more" if len(found) == LISTED else f"{len(found)} jobs"
-        fail("\n  ".join([f"{text} is the beginning of the ids of {number}: give more of it", *found]), USAGE)
+        fail("\n".join([f"{text} is the beginning of the ids of {number}: give more of it", *found]), USAGE)
     return found[0] if found else text
 
 

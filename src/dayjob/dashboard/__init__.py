@@ -4,5 +4,6 @@ It reads through ``dayjob.inspect`` and acts through the broker. Needs ``pip ins
 """
 
 from dayjob.dashboard.app import Dashboard, dashboard
+from dayjob.dashboard.credentials import User
 
-__all__ = ["Dashboard", "dashboard"]
+__all__ = ["Dashboard", "User", "dashboard"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from importlib.util import find_spec
 
 from msgspec import to_builtins
@@ -19,10 +20,12 @@ from starlette.types import Receive, Scope, Send
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.dashboard import actions, api, live_updates, login, pages
-from dayjob.dashboard.authentication import Credentials, Sessions
+from dayjob.dashboard.clients import Clients, host_name, is_loopback
+from dayjob.dashboard.credentials import Authorize, Credentials
 from dayjob.dashboard.events import TooManySubscribers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
 from dayjob.dashboard.security import Guard, Refused, context_of, route_path
+from dayjob.dashboard.sessions import Logouts, Sessions
 from dayjob.dashboard.state import DashboardState, state_of
 from dayjob.errors import ConfigError, DayjobError
 from dayjob.inspect.redaction import DEFAULT, Redaction
@@ -33,30 +36,51 @@ _log = logging.getLogger("dayjob.dashboard")
 def dashboard(
     source: App | Broker | str,
     *,
-    token: str | None = None,
+    token: str | Mapping[str, str] | None = None,
+    read_token: str | Mapping[str, str] | None = None,
     basic: str | tuple[str, str] | None = None,
+    authorize: Authorize | None = None,
     read_only: bool = False,
     redact: str | Redaction = DEFAULT,
     hosts: Sequence[str] | None = None,
+    proxies: Sequence[str] = (),
 ) -> Dashboard:
     """Return the dashboard of an app, of a broker, or of the store at a URL.
 
-    ``token`` is the secret for logins and for ``Authorization: Bearer``. ``basic`` is ``"user:password"``.
-    Without either, only loopback clients are served, unless ``hosts`` lists the allowed host names
-    (``"*"``: any), as behind a proxy that authenticates. ``redact`` is a regular expression for the names of
-    headers and arguments whose values are hidden.
+    ``token`` is the secret for logins and for ``Authorization: Bearer``, with all permissions; ``read_token``
+    is one that may not act. Several are passed as ``{name: secret}``; the audit log has the names.
+    ``basic`` is ``"user:password"``. ``authorize`` is an application's own check: a function of the request
+    that returns a ``User`` or None. Without any of these, only direct requests of clients on this machine are
+    answered.
+
+    ``redact`` is a regular expression for the names of headers and arguments whose values are hidden.
+    ``hosts`` are the allowed host names (``"*"``: any). ``proxies`` are the addresses of reverse proxies:
+    their ``X-Forwarded-For`` and ``X-Forwarded-Proto`` count.
     """
     if isinstance(hosts, str):
         raise ConfigError(f"hosts={hosts!r} is a string: pass a list of host names")
+    credentials = Credentials(token, read_token, basic, authorize)
+    if hosts is not None and not credentials.required:
+        foreign = [host for host in hosts if not is_loopback(host_name(host) or host)]
+        if foreign:
+            raise ConfigError(
+                f"the host {foreign[0]!r} is allowed without a login: pass token=, basic= or authorize= too"
+            )
     redaction = redact if isinstance(redact, Redaction) else Redaction(redact)
     state = DashboardState(source, redaction, read_only=read_only)
-    return Dashboard(state, Credentials(token, basic), hosts)
+    return Dashboard(state, credentials, hosts, Clients(proxies))
 
 
 class Dashboard:
     """An ASGI application. ``close`` closes a broker that it opened; a server calls it at shutdown."""
 
-    def __init__(self, state: DashboardState, credentials: Credentials, hosts: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        state: DashboardState,
+        credentials: Credentials,
+        hosts: Sequence[str] | None,
+        clients: Clients,
+    ) -> None:
         self._state = state
         self._routes = Starlette(
             routes=routes(),
@@ -69,10 +93,14 @@ class Dashboard:
                 Exception: _failed,
             },
         )
+        sessions = Sessions(credentials)
         self._guard = Guard(
             self._routes,
             credentials,
-            Sessions(credentials.key(state.url)),
+            sessions,
+            Logouts(state.broker, sessions.now),
+            cookie=f"dayjob-{sha256(state.public_url.encode()).hexdigest()[:8]}",
+            clients=clients,
             hosts=hosts,
             read_only=state.read_only,
             refusal=refusal,

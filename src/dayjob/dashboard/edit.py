@@ -16,10 +16,12 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dayjob.dashboard.rendering import page, pretty
+from dayjob.dashboard.rendering import page
 from dayjob.dashboard.security import MAX_FORM_BYTES
 from dayjob.errors import BadPayload
 from dayjob.inspect import Redaction
+from dayjob.inspect.json_fields import indented
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.config import check_priority
 from dayjob.model.durations import to_micros
 from dayjob.model.job import Job, NewJob, new_job_like
@@ -43,8 +45,8 @@ def form_of(job: Job, redaction: Redaction) -> Form:
     """Return the form with the arguments and options of the job."""
     texts = {"arguments": "", "queue": job.queue, "priority": str(job.priority), "delay": "0"}
     try:
-        text = pretty(redaction.values(msgspec.json.decode(job.payload or b"{}")))
-    except (msgspec.MsgspecError, RecursionError):
+        text = indented(redaction.values(msgspec.json.decode(job.payload or b"{}")), EDITABLE)
+    except UNDECODABLE:
         return Form(job, texts, "The payload is not JSON. The new job gets it unchanged.")
     if len(quote_plus(text)) > EDITABLE:
         return Form(job, texts, "The arguments are too long for a form. The new job gets them unchanged.")
@@ -93,7 +95,7 @@ def parse(
 def _decode(text: str | bytes, is_object: bool = False) -> Any:
     try:
         value = msgspec.json.decode(text or b"{}")
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ValueError(f"This is not JSON: {error}.") from None
     if is_object and not isinstance(value, dict):
         raise ValueError('This is no JSON object: write the arguments by name, such as {"to": "ada"}.')

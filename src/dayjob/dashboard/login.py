@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from dayjob.dashboard.rendering import page, url
-from dayjob.dashboard.security import Guard, Refused, audit, context_of
+from dayjob.dashboard.security import Guard, Refused, context_of
 
 _LOCAL_PATH = re.compile(r"/(?![/\\])[\w/?&=%.~+-]*", re.ASCII)
 """A path of this dashboard, never a URL of another site."""
@@ -34,8 +34,8 @@ async def log_in(request: Request) -> Response:
 
 
 async def log_out(request: Request) -> Response:
-    guard, context = _guard(request), context_of(request)
-    audit("logout", context.user, context.client)
+    guard = _guard(request)
+    await guard.log_out(request)
     answer = RedirectResponse(url(request, "/login", message="logged-out"), 303)
     answer.headers["set-cookie"] = guard.cookie(request, None)
     return answer

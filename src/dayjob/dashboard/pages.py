@@ -15,7 +15,6 @@ from dayjob.dashboard.live_updates import STATES, queue_key
 from dayjob.dashboard.rendering import page, problem, query_value
 from dayjob.dashboard.state import READ_BUDGET, SAMPLE_BUDGET, state_of
 from dayjob.dashboard.tiles import tiles
-from dayjob.errors import ConfigError
 from dayjob.inspect import Filter, Inspector, error_line, sum_stats
 from dayjob.inspect.json_fields import span, when
 from dayjob.inspect.search import DEAD
@@ -217,7 +216,7 @@ async def job(request: Request) -> Response:
         why=why,
         values=live_updates.job_values(job, why),
         timeline=timeline(job),
-        details=_details(job),
+        details=_details(inspector, job),
         headers=_headers(inspector, job),
         payload=_content(inspector, job.payload),
         result=None if job.result is None else _content(inspector, job.result),
@@ -248,7 +247,7 @@ def timeline(job: Job) -> list[TimelineEntry]:
     return sorted(entries, key=lambda entry: entry.at_us)
 
 
-def _details(job: Job) -> list[tuple[str, Any]]:
+def _details(inspector: Inspector, job: Job) -> list[tuple[str, Any]]:
     details = [
         ("Queue", job.queue),
         ("Task", job.task or None),
@@ -258,7 +257,7 @@ def _details(job: Job) -> list[tuple[str, Any]]:
         ("Worker", job.worker),
         ("Schedule", job.headers.get(SCHEDULE_HEADER)),
         ("Due time", _due(job)),
-        ("Dedup key", unscoped(job.task, job.dedup_key)),
+        ("Dedup key", unscoped(job.task, inspector.redaction.dedup_key(job.dedup_key, job.payload))),
         ("Cancel requested", "yes" if job.cancel_requested else None),
         ("Suspect", "yes" if job.suspect else None),
         ("Error", error_line(job.last_error) if job.last_error else None),
@@ -342,7 +341,7 @@ def next_fires(schedule: Schedule) -> list[int]:
         timing = schedule.timing
         while len(fires) < DUE_TIMES_SHOWN and (following := timing.after(fires[-1])) is not None:
             fires.append(following)
-    except ConfigError:  # for example, this machine does not know the time zone
+    except Exception:  # This machine may not have the time zone, and a stored time may be out of range.
         pass
     return fires
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -16,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from dayjob._version import __version__
 from dayjob.dashboard.security import CONTEXT, Refused, RequestContext, route_path
 from dayjob.dashboard.state import state_of
-from dayjob.inspect.json_fields import span
+from dayjob.inspect.json_fields import indented, span
 from dayjob.inspect.redaction import HIDDEN
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.job import JobState
@@ -124,17 +123,13 @@ def time_of(micros: int | None, now: int | None = None) -> dict[str, str] | None
 
 
 def pretty(value: Any) -> str:
-    """Return a value as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    """Return a value as indented JSON, as much as a page shows of it and a little more."""
+    return indented(value, SHOWN_CHARACTERS)
 
 
 def truncate_text(text: str) -> dict[str, Any]:
-    """Return the part of a text that a page shows, and the length of all of it."""
-    return {
-        "text": text[:SHOWN_CHARACTERS],
-        "is_truncated": len(text) > SHOWN_CHARACTERS,
-        "length": len(text),
-    }
+    """Return the part of a text that a page shows, and whether it is all of it."""
+    return {"text": text[:SHOWN_CHARACTERS], "is_truncated": len(text) > SHOWN_CHARACTERS}
 
 
 _templates = _environment()
@@ -173,7 +168,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> R
         active=values.pop("active", None),
         context=context,
         csrf="" if context is None else context.csrf,
-        may_act=known_user and not state.read_only,
+        may_act=context is not None and known_user and not context.read_only,
         store=state.public_url if known_user else None,
         version=__version__,
         message=message

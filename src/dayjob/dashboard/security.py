@@ -1,4 +1,4 @@
-"""The checks of every request: host, identity, origin, CSRF token, read-only mode, response headers.
+"""The checks of every request: host, identity, origin, CSRF token, permission to act, response headers.
 
 They run before the routes, so that no route can omit them. A request that changes something needs a session's
 cookie with that session's CSRF token, or the secret token in a header, which browsers never send by
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -20,7 +19,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dayjob.dashboard.authentication import LIFETIME, Credentials, LoginThrottle, Session, Sessions
+from dayjob.dashboard.clients import Clients, host_name, is_direct, is_loopback
+from dayjob.dashboard.credentials import Credentials, User
+from dayjob.dashboard.sessions import LIFETIME, Logouts, Session, Sessions
+from dayjob.dashboard.throttle import MAX_WAIT, LoginThrottle
 
 _audit_log = logging.getLogger("dayjob.audit")
 
@@ -33,6 +35,8 @@ _SAFE_METHODS = ("GET", "HEAD")
 _PUBLIC_PATHS = ("/healthz", "/login")
 _LOGIN_PATHS = ("/login", "/logout")
 """Allowed in read-only mode: they change no job."""
+
+_READER = "You may read, but not act: log in with a token that may."
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -54,6 +58,7 @@ class RequestContext(Struct, frozen=True):
     session: Session
     csrf: str
     read_only: bool
+    """Whether the dashboard, or this user, can only read."""
     fields: dict[str, str] = {}
 
     @property
@@ -95,7 +100,10 @@ class Guard:
         app: ASGIApp,
         credentials: Credentials,
         sessions: Sessions,
+        logouts: Logouts,
         *,
+        cookie: str,
+        clients: Clients,
         hosts: Sequence[str] | None,
         read_only: bool,
         refusal: Callable[[Request, Refused], Response],
@@ -103,6 +111,9 @@ class Guard:
         self._app = app
         self._credentials = credentials
         self._sessions = sessions
+        self._logouts = logouts
+        self._cookie = cookie
+        self._clients = clients
         self._hosts = None if hosts is None else {host.lower().strip("[]") for host in hosts}
         self._read_only = read_only
         self._refusal = refusal
@@ -128,81 +139,94 @@ class Guard:
     async def _admit(self, request: Request) -> tuple[RequestContext, bool]:
         self._check_host(request)
         path = route_path(request.scope)
-        client = request.client.host if request.client else "local"
-        found = self._session(request)
+        client = self._clients.address(request)
+        found = await self._session(request)
         session = found or self._sessions.new()
         user, by_header = await self._identify(request, session, client)
         is_open = path in _PUBLIC_PATHS or path.startswith("/static/")
         if user is None and not is_open:
             raise Refused(401, "Login required: log in, or send the header Authorization: Bearer TOKEN.")
+        read_only = self._read_only or (user is not None and not user.may_act)
         fields: dict[str, str] = {}
         if request.method not in _SAFE_METHODS:
             _check_origin(request)
             fields = await _read_fields(request)
             if not by_header:
                 self._check_csrf(request, found, fields)
-            if self._read_only and path not in _LOGIN_PATHS:
-                raise Refused(403, "This dashboard is read-only.")
+            if read_only and path not in _LOGIN_PATHS:
+                raise Refused(403, "This dashboard is read-only." if self._read_only else _READER)
         csrf = self._sessions.csrf(session)
-        context = RequestContext(user, client, session, csrf, self._read_only, fields)
-        return context, found is None
+        name = None if user is None else user.name
+        return RequestContext(name, client, session, csrf, read_only, fields), found is None
 
     # Host.
 
     def _check_host(self, request: Request) -> None:
         """Refuse foreign host names. DNS rebinding would otherwise give another site's page access."""
-        name = _host_name(request.headers.get("host", ""))
-        if self._hosts is not None:
-            if "*" not in self._hosts and name not in self._hosts:
-                raise Refused(
-                    403,
-                    f"The host {name!r} is not allowed: add it with --allow-host, or with hosts=.",
-                )
-        elif not self._credentials.required:
-            client = request.client.host if request.client else "localhost"
-            if not (is_loopback(name) and is_loopback(client)):
-                raise Refused(
-                    403,
-                    "Without a token, only loopback clients are allowed: set a token. Behind a proxy that "
-                    "authenticates, list the allowed hosts instead (hosts=).",
-                )
+        name = host_name(request.headers.get("host", ""))
+        if self._hosts is not None and "*" not in self._hosts and name not in self._hosts:
+            raise Refused(403, f"The host {name!r} is not allowed: add it with --allow-host, or with hosts=.")
+        if not self._credentials.required and not (is_loopback(name) and is_direct(request)):
+            raise Refused(
+                403,
+                "Without a token, only direct requests of clients on this machine are answered, and not "
+                "through a proxy or a Unix socket: set a token.",
+            )
 
     # Identity.
 
-    def _session(self, request: Request) -> Session | None:
-        text = request.cookies.get(self._sessions.cookie)
-        return None if text is None else self._sessions.from_text(text)
+    async def _session(self, request: Request) -> Session | None:
+        text = request.cookies.get(self._cookie_name(request))
+        session = None if text is None else self._sessions.from_text(text)
+        if session is not None and session.logged_in and await self._logouts.has(session):
+            return None
+        return session
 
-    async def _identify(self, request: Request, session: Session, client: str) -> tuple[str | None, bool]:
+    async def _identify(self, request: Request, session: Session, client: str) -> tuple[User | None, bool]:
         """Return the user, and whether a header that browsers do not send automatically proved it."""
         if not self._credentials.required:
-            return "local", False
+            return User("local"), False
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() in ("bearer", "basic"):
-            if self._throttle.is_blocked(client):
-                raise Refused(429, "Too many failed logins. Wait a minute.", {"Retry-After": "60"})
-            if scheme.lower() == "bearer" and self._credentials.is_token(given.strip()):
-                return "bearer", True
-            if scheme.lower() == "basic" and (user := self._credentials.user(given.strip())) is not None:
-                return f"user {user}", False
-            await self._login_failed(client)
+            await self._wait_for_turn(client)
+            if scheme.lower() == "bearer" and (token := self._credentials.token(given)) is not None:
+                return token.user, True
+            user = self._credentials.basic_user(given.strip()) if scheme.lower() == "basic" else None
+            user = user or await self._credentials.authorized(request)
+            if user is not None:
+                return user, False
+            self._login_failed(client)
             raise Refused(401, "Wrong credentials.")
-        return ("token" if session.logged_in else None), False
+        if session.logged_in and (token := self._credentials.named(session.token)) is not None:
+            return token.user, False
+        return await self._credentials.authorized(request), False
 
     async def log_in(self, request: Request, given: str) -> Session:
         """Return a new session if the token is right."""
         client = context_of(request).client
-        if self._throttle.is_blocked(client):
-            raise Refused(429, "Too many failed logins. Wait a minute.", {"Retry-After": "60"})
-        if not self._credentials.is_token(given.strip()):
-            await self._login_failed(client)
+        await self._wait_for_turn(client)
+        token = self._credentials.token(given)
+        if token is None:
+            self._login_failed(client)
             raise Refused(401, "Wrong token.")
-        audit("login", "token", client)
-        return self._sessions.new(logged_in=True)
+        audit("login", token.user.name, client)
+        return self._sessions.new(token.user.name)
 
-    async def _login_failed(self, client: str) -> None:
+    async def log_out(self, request: Request) -> None:
+        """End the session, in every process."""
+        context = context_of(request)
+        audit("logout", context.user, context.client)
+        if context.logged_in:
+            await self._logouts.add(context.session)
+
+    async def _wait_for_turn(self, client: str) -> None:
+        if not await self._throttle.wait(client):
+            seconds = f"{MAX_WAIT:.0f}"
+            raise Refused(429, f"Too many failed logins. Wait {seconds} seconds.", {"Retry-After": seconds})
+
+    def _login_failed(self, client: str) -> None:
         audit("login", None, client, outcome="refused")
-        await self._throttle.record_failure(client)
+        self._throttle.record_failure(client)
 
     @property
     def asks_for_token(self) -> bool:
@@ -217,16 +241,21 @@ class Guard:
 
     # Responses.
 
+    def _cookie_name(self, request: Request) -> str:
+        """Return the cookie's name. All ports of a host share cookies, so each dashboard needs its own."""
+        _, port = request.scope.get("server") or (None, None)
+        return f"{self._cookie}-{port or 0}"
+
     def cookie(self, request: Request, session: Session | None) -> str:
         """Return the ``Set-Cookie`` header that stores a session, or removes it."""
         value = "" if session is None else self._sessions.to_text(session)
         response = Response()
         response.set_cookie(
-            self._sessions.cookie,
+            self._cookie_name(request),
             value,
             max_age=LIFETIME if value else 0,
             path=quote(request.scope.get("root_path", "")) or "/",
-            secure=request.scope["scheme"] == "https",
+            secure=self._clients.scheme(request) == "https",
             httponly=True,
             samesite="strict",
         )
@@ -249,21 +278,6 @@ def route_path(scope: Scope) -> str:
     """Return the path below the dashboard's mount point."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/")) or "/"
-
-
-def is_loopback(name: str) -> bool:
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name in ("localhost", "") or name.endswith(".localhost")
-
-
-def _host_name(host: str) -> str:
-    """Return the name in a Host header, without the port and the brackets of IPv6."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return "?"
 
 
 def _is_page(request: Request) -> bool:

@@ -14,7 +14,7 @@ import uvicorn
 
 from dayjob.app import App
 from dayjob.dashboard.app import Dashboard
-from dayjob.dashboard.security import is_loopback
+from dayjob.dashboard.clients import is_loopback
 from dayjob.errors import ConfigError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -68,6 +68,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 root_path=root_path,
                 server_header=False,
+                proxy_headers=False,  # ``Clients`` trusts named proxies only
                 timeout_graceful_shutdown=int(_SHUTDOWN_TIMEOUT),
             )
         )

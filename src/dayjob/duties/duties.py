@@ -13,7 +13,7 @@ from dayjob.duties.service import Duty
 from dayjob.model.durations import SECOND
 from dayjob.model.job import EndedJob
 from dayjob.runtime.clock import SYSTEM, Clock
-from dayjob.runtime.signals import CANCEL, DUE, LEAD, Signals, Topic, documents_topic
+from dayjob.runtime.signals import CANCEL, DUE, FEW, LEAD, LEAD_DOCUMENT, Signals, Topic, documents_topic
 
 if TYPE_CHECKING:
     from dayjob.broker.held_claims import HeldClaims
@@ -292,6 +292,36 @@ class Sweep:
         return total
 
 
+REWAKE_INTERVAL = 1.0
+
+
+class Rewake:
+    """Wakes further workers of a large fleet if jobs stay pending: those that were woken may have ended.
+
+    In a small fleet every waiting worker looks for each new job, so this duty has no work.
+    """
+
+    name = "rewake"
+    topics: tuple[Topic, ...] = ()
+
+    def __init__(self, storage: RetryingStorage, election: LeaderElection) -> None:
+        self._storage = storage
+        self._election = election
+        self._seen: set[str] = set()
+        """The queues with pending jobs at the last look."""
+
+    async def run_once(self) -> float:
+        if not self._election.crowded:
+            self._seen = set()
+            return FOLLOWER_INTERVAL
+        pending = set(await self._storage.read(self._storage.engine.pending_queues))
+        stuck = [queue for queue in pending & self._seen if self._election.waiting(queue) > FEW]
+        if stuck:
+            self._storage.engine.wake_others(stuck)
+        self._seen = pending
+        return REWAKE_INTERVAL
+
+
 class Recur:
     """Enqueues recurring jobs at their due times. A changed schedule wakes it."""
 
@@ -342,7 +372,7 @@ class Lead:
     """Renews the lead of this process, or takes it over when the leader is gone."""
 
     name = "lead"
-    topics: tuple[Topic, ...] = (documents_topic("duty"),)
+    topics: tuple[Topic, ...] = (LEAD_DOCUMENT,)
 
     def __init__(self, election: LeaderElection, signals: Signals) -> None:
         self._election = election

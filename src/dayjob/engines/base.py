@@ -381,6 +381,13 @@ class Engine(Protocol):
         """
         ...
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        """Wake claims of other processes, as a new job does: these queues may have jobs that are left.
+
+        Without effect where a new job wakes every waiting claim.
+        """
+        ...
+
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         """Apply each settlement whose claim is current, by the rules of the lifecycle. Return the new states.
 

@@ -162,6 +162,9 @@ class LocalEngine(ABC, Generic[StoreType]):
 
         return await self._write_at(insert_then_claim, token, lambda reply: reply[1])
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        """Without effect: a commit wakes every waiting claim."""
+
     def settle(
         self, ops: Sequence[SettleOp], token: Token | None = None
     ) -> Coroutine[Any, Any, list[JobState | None]]:

@@ -19,7 +19,19 @@ from dayjob.runtime.clock import Clock
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*):(?:[^?#]*|(?!\d*[/?#]).*)@")
 """Matches up to the last @ of the host part. A password with a raw ? or # extends further, a port not."""
 
-_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&#]*")
+_USER_ALONE = re.compile(r"^(rediss?://)[^:@/?#]+@", re.IGNORECASE)
+"""Matches the user of a Redis URL without a password: it is often the password itself."""
+
+_OPTION = re.compile(r"([?&])([^=&#]+)(=?)([^&#]*)")
+
+_SHOWN_OPTIONS = frozenset(
+    {
+        "beat", "ca_certs", "connections", "db", "dbname", "endpoint", "flush_ms", "host",
+        "migration_timeout", "mode", "pgbouncer", "poll", "port", "prefix", "readonly", "region", "schema",
+        "sslmode", "synchronous", "takeover", "target_session_attrs", "timeout", "user",
+    }
+)  # fmt: skip
+"""The options whose values are no secrets. The values of others, also of unknown ones, are not shown."""
 
 
 class Entry(Struct, frozen=True):
@@ -101,12 +113,22 @@ class Location(Struct, frozen=True):
         """Raise ``ConfigError`` for an option that was not taken."""
         if self.options:
             name = next(iter(self.options))
-            raise ConfigError(f"the URL {self.shown!r} has an unknown option {name!r}: {known}")
+            given = f"{name}=" in self.parts.query
+            which = repr(name) if given else "without a value"  # It may be a misplaced secret.
+            raise ConfigError(f"the URL {self.shown!r} has an unknown option {which}: {known}")
 
 
 def without_password(url: str) -> str:
     """Return the URL as it may be shown and logged."""
-    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+    url, hash, _ = _USER_ALONE.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", url)).partition("#")
+    return _OPTION.sub(_shown_option, url) + hash + "***" * bool(hash)
+
+
+def _shown_option(option: re.Match[str]) -> str:
+    before, name, equals, value = option.groups()
+    if name in _SHOWN_OPTIONS:
+        return f"{before}{name}{equals}{value}"
+    return f"{before}{name}=***" if equals else f"{before}***"
 
 
 def absolute(url: str) -> str:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from math import inf
 
 from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.inspect.search import Page, ReadBudget
 from dayjob.model.job import Job, JobState, known_key
+from dayjob.runtime.clock import yield_to_loop
 
 GROUPED = 5_000
 """How many of the latest dead jobs are grouped by error."""
+
+COMPARED_CHARACTERS = 1_000
+"""How many characters of an error's line are compared."""
+
+_SLICE = 100
+"""How many jobs are grouped before other work of the loop runs."""
 
 
 class DeadGroup(Struct, frozen=True):
@@ -35,10 +43,12 @@ class DeadGroups(Struct, frozen=True):
 
 async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> DeadGroups:
     """Group the latest ``GROUPED`` dead jobs, or those read in ``budget`` seconds."""
-    latest = await _latest_dead(broker, queue, ReadBudget(GROUPED, budget))
+    latest = await _latest_dead(broker, queue, None, ReadBudget(GROUPED, budget))
     stats = await broker.all_stats()
     grouped: dict[tuple[str, str], list[Job]] = {}
-    for job in latest:
+    for number, job in enumerate(latest):
+        if number % _SLICE == 0:
+            await yield_to_loop()
         grouped.setdefault((job.task, error_pattern(job.last_error)), []).append(job)
     groups = [
         DeadGroup(
@@ -52,23 +62,24 @@ async def dead_groups(broker: Broker, queue: str | None, *, budget: float) -> De
     return DeadGroups(groups, len(latest), dead)
 
 
-async def _latest_dead(broker: Broker, queue: str | None, cost: ReadBudget) -> list[Job]:
+async def _latest_dead(broker: Broker, queue: str | None, before: Job | None, cost: ReadBudget) -> list[Job]:
     latest: list[Job] = []
     while not cost.is_spent and not (latest and cost.is_overdue):
-        before = latest[-1] if latest else None
         some = await broker.latest_dead(queue, before, cost.next_chunk())
         if not some:
             break
         for job in some:
             cost.count(job)
         latest += some
+        before = some[-1]
     return latest
 
 
 async def dead_page(broker: Broker, queue: str | None, after: str | None, limit: int) -> Page:
     """Return dead jobs, the latest failure first. The cursor stays valid when its job is gone."""
-    found = await broker.latest_dead(queue, _decode_cursor(after), limit + 1)
-    last = found[limit - 1] if len(found) > limit else None
+    cost = ReadBudget(limit + 1, inf)
+    found = await _latest_dead(broker, queue, _decode_cursor(after), cost)
+    last = found[:limit][-1] if cost.is_spent else None
     cursor = None if last is None else f"{last.finished_us or 0}.{last.id}"
     return Page(found[:limit], cursor, len(found))
 
@@ -96,7 +107,7 @@ def error_line(error: str | None) -> str:
 
 def error_pattern(error: str | None) -> str:
     """Return the error's line with numbers, ids and quoted values replaced, so that like errors are equal."""
-    return _VARYING.sub("…", _line(error))[:300]
+    return _VARYING.sub("…", _line(error)[:COMPARED_CHARACTERS])[:300]
 
 
 def _line(error: str | None) -> str:

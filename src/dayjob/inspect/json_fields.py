@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, json, to_builtins
@@ -50,7 +51,7 @@ def when(schedule: Schedule) -> str:
 def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
     """Return the public fields of a job by their names, with ISO times.
 
-    Payload, result and headers are decoded and redacted.
+    Payload and result are decoded. They, the headers and the dedup key are redacted.
     """
     special = {
         "progress": job.progress and {"fraction": job.progress[0], "message": job.progress[1]},
@@ -59,6 +60,7 @@ def job_fields(job: Job, redaction: Redaction) -> dict[str, Any]:
             for each in job.errors
         ],
         "suspect": job.suspect,
+        "dedup_key": redaction.dedup_key(job.dedup_key, job.payload),
         "headers": redaction.headers(job.headers),
         "payload": redaction.content(job.payload),
         "result": None if job.result is None else redaction.content(job.result),
@@ -81,6 +83,36 @@ def arguments_line(payload: bytes, redaction: Redaction) -> str:
         return _shortened(_compact(content), LISTED_CHARACTERS)
     pairs = [f"{name}={_shortened(_compact(value), LISTED_VALUE)}" for name, value in content.items()]
     return _shortened(", ".join(pairs), LISTED_CHARACTERS)
+
+
+def indented(value: Any, most: int) -> str:
+    """Return the value as indented JSON. Only its first ``most`` characters are rendered, and a few more.
+
+    Indenting all of it first would multiply the size of a nested value by its depth.
+    """
+    pieces, size = [], 0
+    for piece in _pieces(value, ""):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            break
+    return "".join(pieces)
+
+
+def _pieces(value: Any, margin: str) -> Iterator[str]:
+    inner = f"{margin}  "
+    if isinstance(value, dict) and value:
+        for number, (name, each) in enumerate(value.items()):
+            yield f"{',' if number else '{'}\n{inner}{_compact(name)}: "
+            yield from _pieces(each, inner)
+        yield f"\n{margin}}}"
+    elif isinstance(value, list) and value:
+        for number, each in enumerate(value):
+            yield f"{',' if number else '['}\n{inner}"
+            yield from _pieces(each, inner)
+        yield f"\n{margin}]"
+    else:
+        yield _compact(value)
 
 
 def _compact(value: Any) -> str:

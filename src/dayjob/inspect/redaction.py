@@ -1,17 +1,28 @@
-"""Hide values whose names look like secrets, in headers and arguments. Pure."""
+"""Hide values whose names look like secrets, in headers, arguments, results and dedup keys. Pure.
+
+Redaction fails closed: content that can't be searched for names is hidden as a whole.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from dayjob.errors import ConfigError
+from dayjob.model.codec import UNDECODABLE
 
-DEFAULT = r"passw|secret|token|authorization|api[-_]?key|cookie|credential|private[-_]?key"
+DEFAULT = (
+    r"passw|pwd|passphrase|secret|token|authorization|bearer|(api|access|private)[-_]?key|cookie|credential"
+)
 HIDDEN = "[redacted]"
+
+DEPTH = 100
+"""Levels of nested values that are searched for names."""
+
+_JSON_STARTS = ("{", "[", '"')
 
 
 class Redaction:
@@ -30,15 +41,43 @@ class Redaction:
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: HIDDEN if self.hides(name) else value for name, value in headers.items()}
 
-    def values(self, value: Any) -> Any:
-        """Return the value with hidden values replaced, at any depth of mappings and lists."""
-        if isinstance(value, dict):
-            return {
-                name: HIDDEN if self.hides(str(name)) else self.values(each) for name, each in value.items()
-            }
+    def values(self, value: Any, depth: int = DEPTH) -> Any:
+        """Return the value with hidden values replaced, in mappings and lists.
+
+        Raise ``RecursionError`` for a value that is nested more than ``depth`` levels.
+        """
+        if not isinstance(value, dict | list):
+            return value
+        if depth == 0:
+            raise RecursionError("the value is nested too deeply")
         if isinstance(value, list):
-            return [self.values(each) for each in value]
-        return value
+            return [self.values(each, depth - 1) if isinstance(each, dict | list) else each for each in value]
+        return {
+            name: HIDDEN if self.hides(name) else self.values(each, depth - 1) for name, each in value.items()
+        }
+
+    def dedup_key(self, key: str | None, payload: bytes) -> str | None:
+        """Return the dedup key, hidden if it contains a hidden value of the arguments."""
+        if not key or self._hides_nothing:
+            return key
+        try:
+            hidden = self._hidden(msgspec.json.decode(payload), DEPTH) if payload else ()
+            return HIDDEN if any(text and text in key for text in hidden) else key
+        except UNDECODABLE:
+            return HIDDEN if self.content(payload) == _hidden_content(payload) else key
+
+    def _hidden(self, value: Any, depth: int, is_hidden: bool = False) -> Iterator[str]:
+        """Yield the hidden texts and numbers of a value."""
+        if depth == 0:
+            raise RecursionError("the value is nested too deeply")
+        if isinstance(value, dict):
+            for name, each in value.items():
+                yield from self._hidden(each, depth - 1, is_hidden or self.hides(name))
+        elif isinstance(value, list):
+            for each in value:
+                yield from self._hidden(each, depth - 1, is_hidden)
+        elif is_hidden and value is not None and not isinstance(value, bool):
+            yield str(value)
 
     def restored(self, given: Any, stored: Any) -> Any:
         """Return an edited value with its hidden values from the stored one.
@@ -66,12 +105,27 @@ class Redaction:
         return given
 
     def content(self, data: bytes) -> Any:
-        """Return a payload or a result: decoded JSON with hidden values replaced, else text, else hex."""
+        """Return a payload or a result: decoded JSON with hidden values replaced, else text, else hex.
+
+        Three kinds of content are hidden as a whole: bytes that are no text, text that begins like JSON, such
+        as JSON that is nested too deeply, and text with a name to hide.
+        """
         try:
             return self.values(msgspec.json.decode(data))
-        except (msgspec.MsgspecError, RecursionError):
+        except UNDECODABLE:
             pass
         try:
-            return {"text": data.decode()}
+            text = data.decode()
         except UnicodeDecodeError:
-            return {"bytes": len(data), "hex": data[:256].hex()}
+            if self._hides_nothing:
+                return {"bytes": len(data), "hex": data[:256].hex()}
+            return _hidden_content(data)
+        if not self._hides_nothing and (
+            text.lstrip("\ufeff \t\r\n").startswith(_JSON_STARTS) or self.hides(text)
+        ):
+            return _hidden_content(data)
+        return {"text": text}
+
+
+def _hidden_content(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "content": HIDDEN}

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.inspect.redaction import HIDDEN, Redaction
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import FINISHED, Job, JobState, id_text, known_key
 from dayjob.model.recurring import SCHEDULE_HEADER
 from dayjob.runtime.clock import SYSTEM
@@ -23,7 +24,7 @@ LISTED = 10
 """How many ids that begin with a prefix are returned at most."""
 
 EXAMINED_BYTES = 32 * 2**20
-"""About how many payload and result bytes one search reads. Few large records cost as much as many small."""
+"""About how many bytes of records one search reads. Few large records cost as much as many small ones."""
 
 FIRST_CHUNK, CHUNK = 100, 1000
 """Records per read. The first read is small, because its records may be large."""
@@ -53,6 +54,8 @@ class ReadBudget:
     def count(self, job: Job) -> None:
         self.examined += 1
         self._bytes += len(job.payload) + len(job.result or b"")
+        self._bytes += sum(len(name) + len(value) for name, value in job.headers.items())
+        self._bytes += sum(len(failure.message) for failure in job.errors)
 
     @property
     def is_spent(self) -> bool:
@@ -236,12 +239,13 @@ def _compact(value: str) -> bytes:
     """Return JSON without spaces, or the text as it is if it is no JSON."""
     try:
         return msgspec.json.encode(msgspec.json.decode(value))
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return value.encode()
 
 
 def _contains(job: Job, redaction: Redaction, content: Any, text: str) -> bool:
-    texts = [job.id, job.task, job.tenant or "", job.dedup_key or "", job.last_error or ""]
+    texts = [job.id, job.task, job.tenant or "", job.last_error or ""]
+    texts.append(redaction.dedup_key(job.dedup_key, job.payload) or "")
     texts += [f"{name}: {value}" for name, value in redaction.headers(job.headers).items()]
     return any(text in each.casefold() for each in texts) or _holds(content, text)
 

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dayjob.inspect import Inspector, Overview, QueueView
-from dayjob.metrics.meter import OTHER
+from dayjob.metrics.meter import OTHER, label
 
 MAX_QUEUES = 200
 """How many queues have their own series. The others, those with the fewest jobs, are summed up."""
@@ -74,8 +74,10 @@ class _Store(Collector):
 
 
 def _bounded(queues: list[QueueView]) -> Iterator[tuple[str, list[QueueView]]]:
+    """Yield the labels with their queues. A queue that is itself named "other" is one of the others."""
     largest = sorted(queues, key=lambda view: -(view.stats.pending + view.stats.running + view.stats.done))
-    for view in largest[:MAX_QUEUES]:
-        yield view.name, [view]
-    if len(largest) > MAX_QUEUES:
-        yield OTHER, largest[MAX_QUEUES:]
+    shown = [view for view in largest[:MAX_QUEUES] if view.name != OTHER]
+    for view in shown:
+        yield label(view.name), [view]
+    if others := [view for view in largest[:MAX_QUEUES] if view.name == OTHER] + largest[MAX_QUEUES:]:
+        yield OTHER, others

@@ -8,8 +8,10 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
 from threading import Lock
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -18,9 +20,13 @@ from prometheus_client.registry import Collector
 from dayjob.app import App
 from dayjob.errors import ConfigError
 from dayjob.model.job import EndedJob, Job
+from dayjob.task import Task
 
 MAX_LABELS = 200
 """How many pairs of queue and task have their own series. Further pairs share the series "other"."""
+
+LABEL_CHARACTERS = 100
+"""How many characters a label has at most."""
 
 OTHER = "other"
 
@@ -31,6 +37,14 @@ _LABELS = ("queue", "task")
 
 BUFFERED = 1000
 """How many times are buffered before they are added to the buckets."""
+
+
+def label(name: str) -> str:
+    """Return the name as a label. A long name is cut, with a digest that keeps it unique."""
+    if len(name) <= LABEL_CHARACTERS:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:12]
+    return f"{name[: LABEL_CHARACTERS - len(digest) - 1]}…{digest}"
 
 
 class Times:
@@ -90,7 +104,13 @@ class Series:
 class Meter(Collector):
     """The series of one process. ``measure`` attaches it to an app, which then reports its jobs."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        tasks: Mapping[str, Task[Any, Any, Any]] | None = None,
+    ) -> None:
+        self._tasks = tasks or {}
+        """The declared tasks, which have their series on their queues however many others there are."""
         self.registry = CollectorRegistry() if registry is None else registry
         self._series: dict[tuple[str, str], Series] = {}
         self._lock = Lock()
@@ -115,6 +135,8 @@ class Meter(Collector):
         """Add the series of a pair that has none yet."""
         with self._lock:
             full = len(self._series) >= MAX_LABELS and (queue, task) not in self._series
+            if full and task in self._tasks and self._tasks[task].config.queue == queue:
+                full = False
             return self._series.setdefault((OTHER, OTHER) if full else (queue, task), Series())
 
     def collect(self) -> Iterator[Metric]:
@@ -136,7 +158,8 @@ class Meter(Collector):
         waits = HistogramMetricFamily(
             "dayjob_job_wait_seconds", "Time from a job's due time to the start of its run.", labels=_LABELS
         )
-        for labels, series in all_series:
+        for names, series in all_series:
+            labels = (label(names[0]), label(names[1]))
             enqueued.add_metric(labels, series.enqueued)
             by_outcome = {outcome: times.counted() for outcome, times in list(series.runs.items())}
             for outcome, (counts, _) in by_outcome.items():
@@ -162,5 +185,5 @@ def measure(app: App, registry: CollectorRegistry | None = None) -> Meter:
     """Count and time the app's jobs in this process from now on."""
     if app.meter is not None:
         raise ConfigError(f"{app!r} is measured already: use its meter")
-    meter = app.meter = Meter(registry)
+    meter = app.meter = Meter(registry, app.tasks)
     return meter

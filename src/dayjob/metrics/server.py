@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from socket import AF_INET, AF_INET6
 from threading import Event, Thread
 from typing import Any, TypeVar
@@ -27,11 +29,18 @@ _log = logging.getLogger("dayjob.metrics")
 TIMEOUT = 5.0
 """Seconds for one request to the store."""
 
+REQUEST_TIMEOUT = 10.0
+"""Seconds that a client may take to send its request."""
+
 Answer = TypeVar("Answer")
 
 
 class MetricsServer:
-    """Serves from ``start`` to ``stop``. ``alive`` returns the problem of the worker, or None."""
+    """Serves from ``start`` to ``stop``. ``alive`` returns the problem of the worker, or None.
+
+    A request must be for an IP address, ``localhost``, a name without dots, or one of ``hosts`` (``"*"``:
+    any). A web page whose own name leads to this machine (DNS rebinding) can't read the metrics.
+    """
 
     def __init__(
         self,
@@ -39,12 +48,14 @@ class MetricsServer:
         port: int,
         *,
         host: str = "127.0.0.1",
+        hosts: Collection[str] = (),
         registry: CollectorRegistry | None = None,
         alive: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._make_broker = make_broker
         self._registry = registry
         self._alive = alive
+        self._hosts = {host, *hosts}
         self._loop = asyncio.new_event_loop()
         self._ready = Event()
         self._broker: Broker | None = None
@@ -91,6 +102,15 @@ class MetricsServer:
             self._broker = await self._make_broker().open()
         return Inspector(self._broker)
 
+    def accepts(self, host: str | None) -> bool:
+        """Return whether a request with this ``Host`` header is answered."""
+        if host is None or "*" in self._hosts:
+            return True
+        name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+        with suppress(ValueError):
+            return bool(ip_address(name))
+        return "." not in name or name in self._hosts
+
     # Pages.
 
     def metrics(self) -> tuple[int, str, bytes]:
@@ -123,10 +143,18 @@ def _http_server(host: str) -> type[ThreadingHTTPServer]:
     return HttpServer
 
 
+def _refused() -> tuple[int, str, bytes]:
+    return 403, "text/plain", b"this host name is not allowed: add it with --metrics-host\n"
+
+
 def _handler(server: MetricsServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_TIMEOUT
+
         def do_GET(self) -> None:
             page = {"/metrics": server.metrics, "/healthz": server.health}.get(self.path.partition("?")[0])
+            if not server.accepts(self.headers.get("Host")):
+                page = _refused
             code, kind, body = page() if page is not None else (404, "text/plain", b"not found\n")
             self.send_response(code)
             self.send_header("Content-Type", kind)

@@ -36,10 +36,7 @@ def to_plain(value: Any) -> Any:
         return value.model_dump(mode="json", round_trip=True)
     if isinstance(value, PurePath):
         return str(value)
-    raise NotImplementedError(
-        f"{shown(value)} is a {type(value).__name__}, which has no JSON form: "
-        "use plain values, a dataclass, or an id"
-    )
+    raise NotImplementedError(f"{_a(value)} has no JSON form: use plain values, a dataclass, or an id")
 
 
 def from_plain(wanted: Any, value: Any) -> Any:
@@ -60,24 +57,41 @@ def from_plain(wanted: Any, value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=to_plain)
 _canonical = msgspec.json.Encoder(enc_hook=to_plain, order="deterministic")
 _convert = partial(msgspec.convert, dec_hook=from_plain, str_keys=True)
+_AT = r"( - at `[^`]*`(?: in `[^`]*`)?)?$"
+_PLACE = re.compile(_AT)
+_INVALID = re.compile(rf"(Invalid (?:enum )?value) .*?{_AT}", re.DOTALL)
+"""Matches the only errors of msgspec with a value."""
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`$")
+_OWN_ERRORS = (
+    msgspec.MsgspecError, NotImplementedError, TypeError, RecursionError, OverflowError, UnicodeError,
+)  # fmt: skip
+"""The errors whose texts are those of msgspec, Python and dayjob, without values."""
 _ERRORS = (msgspec.MsgspecError, NotImplementedError, TypeError, ValueError, RecursionError, OverflowError)
+
+
+UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for bytes that can't be decoded: also for text that is not UTF-8, and deep nesting."""
 
 
 def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def encode_arguments(task: str, arguments: dict[str, Any]) -> bytes:
+def encode_arguments(task: str, arguments: dict[str, Any], values_in_errors: bool = False) -> bytes:
     """Return the payload of a call. Raise ``TypeError`` with the argument that has no JSON form."""
     try:
         return _encoder.encode(arguments)
     except _ERRORS as error:
-        raise TypeError(f"{task}: {_unencodable(arguments, error)}") from error
+        text = _unencodable(arguments, error, values_in_errors)
+        raise TypeError(f"{task}: {text}") from (error if values_in_errors else None)
 
 
 class UnknownParameter(BadPayload):
     """The payload has an argument that the task does not know. A newer version of the code may."""
+
+
+class NoMember(ValueError):
+    """No member of a union accepts the value. The text has no part of the value."""
 
 
 class Choice(type):
@@ -112,7 +126,7 @@ class Choice(type):
             fitting.append(rebuilt)
         if not fitting:
             names = ", ".join(getattr(member, "__name__", str(member)) for member in cls.members)
-            raise ValueError(f"{value!r} is none of {names}")
+            raise NoMember(f"{_a(value)} is none of {names}")
         return fitting[0]
 
 
@@ -145,10 +159,16 @@ def _union(members: tuple[Any, ...]) -> Any:
 
 
 class Arguments:
-    """The parameters of a task: converts calls to payloads and payloads to calls."""
+    """The parameters of a task: converts calls to payloads and payloads to calls.
 
-    def __init__(self, function: Callable[..., Any], name: str, skip: int = 0) -> None:
+    Errors name the argument, its type and the reason, and not the value, unless ``values_in_errors``.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, skip: int = 0, *, values_in_errors: bool = False
+    ) -> None:
         self._name = name
+        self._values_in_errors = values_in_errors
         signature = inspect.signature(function)
         self._parameters = list(signature.parameters.values())[skip:]
         self._signature = signature.replace(parameters=self._parameters)
@@ -186,16 +206,19 @@ class Arguments:
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """Return the payload of a call. Raise ``TypeError`` if the call does not fit the task."""
         bound = self._bind(args, kwargs)
-        payload = encode_arguments(self._name, bound)
+        payload = encode_arguments(self._name, bound, self._values_in_errors)
         try:
             values = msgspec.structs.astuple(self._decode(payload))
         except _ERRORS as error:
-            raise TypeError(f"{self._name}: {_explained(error)}") from error
+            raise TypeError(f"{self._name}: {explained(error, self._values_in_errors)}") from self._cause(
+                error
+            )
         for name, survives in self._compared.items():
             rebuilt = values[self._names.index(name)]
             if name in bound and not survives(bound[name], rebuilt):
+                form = shown(rebuilt) if self._values_in_errors else f"another value, {_a(rebuilt)}"
                 raise TypeError(
-                    f"{self._name}: argument `{name}` would be decoded as {shown(rebuilt)}: "
+                    f"{self._name}: argument `{name}` would be decoded as {form}: "
                     "pass a JSON value, or annotate the parameter with the type of the argument"
                 )
         return payload
@@ -206,7 +229,8 @@ class Arguments:
             return _canonical.encode(_ordered(self._bind(args, kwargs)))
         except TypeError as error:
             raise TypeError(
-                f"{self._name}: no dedup key can be derived from the arguments ({error}): "
+                f"{self._name}: no dedup key can be derived from the arguments "
+                f"({explained(error, self._values_in_errors)}): "
                 "pass a function that returns the key as dedup"
             ) from None
 
@@ -232,11 +256,16 @@ class Arguments:
         except _ERRORS as error:
             unknown = _UNKNOWN_FIELD.match(str(error))
             if unknown is not None and unknown[1] not in self.names:
-                raise UnknownParameter(f"task {self._name!r} has no parameter {unknown[1]!r}") from error
+                raise UnknownParameter(f"task {self._name!r} has no parameter {unknown[1]!r}") from None
             raise BadPayload(
-                f"the payload doesn't fit the task {self._name!r}: {_explained(error)}; "
+                f"the payload doesn't fit the task {self._name!r}: "
+                f"{explained(error, self._values_in_errors)}; "
                 "it may have been enqueued by another version of the code"
-            ) from error
+            ) from self._cause(error)
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return the cause to show below an error. A traceback would show its text, which has the value."""
+        return error if self._values_in_errors else None
 
     def by_name(self, payload: bytes) -> dict[str, Any]:
         """Return the arguments of the call in a payload by parameter name, including defaults."""
@@ -288,8 +317,9 @@ class Arguments:
 class ResultDecoder:
     """Rebuilds the result of a task."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, *, values_in_errors: bool = False) -> None:
         self._name = name
+        self._values_in_errors = values_in_errors
         try:
             annotation = rebuildable(hints_of(function).get("return", Any))
         except TypeError:
@@ -301,8 +331,9 @@ class ResultDecoder:
             return self._decode(data)
         except _ERRORS as error:
             raise BadPayload(
-                f"the result doesn't fit the return annotation of task {self._name!r}: {error}"
-            ) from error
+                f"the result doesn't fit the return annotation of task {self._name!r}: "
+                f"{explained(error, self._values_in_errors)}"
+            ) from (error if self._values_in_errors else None)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -441,16 +472,38 @@ def _ordered(value: Any) -> Any:
     return value
 
 
-def _unencodable(bound: dict[str, Any], error: Exception) -> str:
+def _unencodable(bound: dict[str, Any], error: Exception, values_in_errors: bool) -> str:
     """Return the error text, with the name of the argument that can't be encoded."""
     for name, value in bound.items():
         try:
             _encoder.encode(value)
         except _ERRORS as found:
-            return f"argument `{name}` can't be encoded: {found}"
-    return f"the arguments can't be encoded: {error}"
+            return f"argument `{name}` can't be encoded: {explained(found, values_in_errors)}"
+    return f"the arguments can't be encoded: {explained(error, values_in_errors)}"
 
 
-def _explained(error: Exception) -> str:
+def explained(error: Exception, values_in_errors: bool = False) -> str:
     """Return the error with argument names instead of JSON paths."""
-    return str(error).replace("- at `$.", "in argument `").replace("- at `$`", "").rstrip()
+    text = str(error) if values_in_errors else _without_value(error)
+    return text.replace("- at `$.", "in argument `").replace("- at `$`", "").rstrip()
+
+
+def _without_value(error: Exception) -> str:
+    """Return the text of an error of msgspec, without the value that it may have.
+
+    The text of a type's own check is left out, because it may have the value too.
+    """
+    text, cause = str(error), error.__cause__ if isinstance(error, msgspec.ValidationError) else None
+    if cause is None or isinstance(cause, NoMember):
+        return _INVALID.sub(r"\1\2", text) if isinstance(error, _OWN_ERRORS) else type(error).__name__
+    place = _PLACE.search(text)
+    details = ""
+    if hasattr(cause, "errors"):  # Of pydantic: the fields, and the kinds of their errors.
+        found = cause.errors(include_input=False, include_url=False, include_context=False)
+        fields = (f"{'.'.join(map(str, each['loc']))}: {each['type']}" for each in found)
+        details = f" ({', '.join(fields)})"
+    return f"{type(cause).__name__}{details}{place[0] if place else ''}"
+
+
+def _a(value: object) -> str:
+    return f"a value of the type {type(value).__name__}"

@@ -52,9 +52,12 @@ def to_instant(value: datetime, name: str) -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """Return the instant as an aware UTC datetime."""
-    return EPOCH + timedelta(microseconds=micros)
+    """Return the instant as an aware UTC datetime; the first or the last one for a time beyond them."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:  # Of a damaged record.
+        return (datetime.max if micros > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:
-    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+    return None if micros is None else to_datetime(micros)

@@ -1,4 +1,4 @@
-"""Validation of names, headers and kv pairs, and cleaning of error texts.
+"""Validation of names, headers and kv pairs; texts that are safe to store, or to print on a terminal.
 
 A name may be any text without NUL and lone surrogates, which some engines can't store. All engines refuse the
 same names, before anything is written.
@@ -6,6 +6,7 @@ same names, before anything is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dayjob.errors import KvValueTooLarge
@@ -16,17 +17,20 @@ HEADERS_BYTES = 64 * 1024
 ERROR_CHARS = 16 * 1024
 KV_VALUE_BYTES = 256 * 1024
 
+_UNUSUAL = re.compile(r"[^ -~]")
+_CONFIDENTIAL = ("dedup key", "value of header")
+
 
 def check_text(value: object, kind: str) -> int:
     """Return the size of the text in UTF-8 bytes. Raise if an engine can't store it."""
     if not isinstance(value, str):
-        raise TypeError(f"the {kind} {shown(value)} is a {type(value).__name__}: pass a str")
+        raise TypeError(f"{_subject(value, kind)} is a {type(value).__name__}: pass a str")
     if "\0" in value:
-        raise ValueError(f"the {kind} {shown(value)} holds a NUL character: remove it")
+        raise ValueError(f"{_subject(value, kind)} holds a NUL character: remove it")
     try:
         return len(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"the {kind} {shown(value)} holds a lone surrogate: pass valid Unicode") from None
+        raise ValueError(f"{_subject(value, kind)} holds a lone surrogate: pass valid Unicode") from None
 
 
 def check_name(value: object, kind: str, max_bytes: int) -> None:
@@ -35,7 +39,12 @@ def check_name(value: object, kind: str, max_bytes: int) -> None:
     if size == 0:
         raise ValueError(f"the {kind} is empty: pass at least one character")
     if size > max_bytes:
-        raise ValueError(f"the {kind} {shown(value)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+        raise ValueError(f"{_subject(value, kind)} has {size:,} bytes: at most {max_bytes:,} are allowed")
+
+
+def _subject(value: object, kind: str) -> str:
+    """Return the subject of an error text. Values that may be secrets are left out."""
+    return f"the {kind}" if kind.startswith(_CONFIDENTIAL) else f"the {kind} {shown(value)}"
 
 
 def check_queue(value: object) -> None:
@@ -44,7 +53,7 @@ def check_queue(value: object) -> None:
 
 def check_headers(headers: object) -> None:
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers={shown(headers)} is a {type(headers).__name__}: pass a mapping of texts")
+        raise TypeError(f"headers is a {type(headers).__name__}: pass a mapping of texts")
     size = 0
     for name, value in headers.items():
         check_name(name, "header name", KEY_BYTES)
@@ -55,14 +64,14 @@ def check_headers(headers: object) -> None:
 
 def check_kv_key(key: object) -> None:
     if not isinstance(key, bytes):
-        raise TypeError(f"the kv key {shown(key)} is a {type(key).__name__}: pass bytes")
+        raise TypeError(f"the kv key is a {type(key).__name__}: pass bytes")
     if not 0 < len(key) <= KEY_BYTES:
         raise ValueError(f"the kv key has {len(key):,} bytes: pass 1 to {KEY_BYTES:,}")
 
 
 def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     if not isinstance(kv, Mapping):
-        raise TypeError(f"kv={shown(kv)} is a {type(kv).__name__}: pass a mapping of bytes to bytes")
+        raise TypeError(f"kv is a {type(kv).__name__}: pass a mapping of bytes to bytes")
     for key, value in kv.items():
         check_kv_key(key)
         check_kv_value(value)
@@ -71,7 +80,7 @@ def check_kv(kv: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 def check_kv_value(value: object) -> None:
     if not isinstance(value, bytes):
-        raise TypeError(f"the kv value {shown(value)} is a {type(value).__name__}: encode it to bytes")
+        raise TypeError(f"the kv value is a {type(value).__name__}: encode it to bytes")
     if len(value) > KV_VALUE_BYTES:
         raise KvValueTooLarge(len(value), KV_VALUE_BYTES)
 
@@ -87,6 +96,17 @@ def clean_error(text: str) -> str:
         half = ERROR_CHARS // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return the text with control characters escaped: it can't change a terminal or forge a line of a log.
+
+    Controls of C0 and C1, bidirectional overrides, line separators and other invisible characters are
+    escaped, except those in ``keep``.
+    """
+    return _UNUSUAL.sub(
+        lambda each: each[0] if each[0].isprintable() or each[0] in keep else repr(each[0])[1:-1], text
+    )
 
 
 def shown(value: object) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Missed = Literal["skip", "once", "all"]
 
-LATE = 10 * SECOND
+LATE = 30 * SECOND
 """A due time up to this old is late, not missed: the workers were busy, or elected a new leader."""
 
 MAX_MISSED = 1000
@@ -141,6 +141,10 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
     """The reason why it is due and does not fire."""
     held_us: int | None = None
     """The time since when another client's open transaction holds it up. Later due times are not missed."""
+
+    def __post_init__(self) -> None:
+        if self.cron is None and self.every_us < 1:
+            raise ValueError("the schedule has neither cron nor an interval")
 
     @property
     def next_at(self) -> datetime | None:

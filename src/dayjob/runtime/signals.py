@@ -2,6 +2,11 @@
 
 An engine publishes. A waiter listens, checks the store, and waits again. It listens before the check, so no
 change is missed between the two. One signal too many costs a check; one too few is a bug.
+
+A new job that was announced by another process concerns one of the claims that wait in the whole fleet. In a
+large fleet each process therefore draws a lot, and few of them look: some at once, and some a little later,
+in case that the first ones have ended or are busy. A woken claim that leaves jobs wakes further ones, and the
+leader repeats the signal of jobs that stay (``Engine.wake_others``).
 """
 
 from __future__ import annotations
@@ -9,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+
+from dayjob.runtime import entropy
 
 Topic = tuple[str, str | bytes]
 
@@ -18,6 +25,9 @@ DUE: Topic = ("due", "")
 CANCEL: Topic = ("cancel", "")
 """A running job may have a new cancel request."""
 
+
+LEAD_DOCUMENT: Topic = ("documents", "duty")
+"""The leader may have released the lead."""
 
 LEAD: Topic = ("lead", "")
 """This process has become the leader, which runs the duties. Published within the process only."""
@@ -42,6 +52,20 @@ def job_topic(key: bytes) -> Topic:
     return ("job", key)
 
 
+WOKEN = ((4, 0.0), (8, 0.02), (16, 0.1))
+"""How many claims of a large fleet look after a signal, and after how many seconds, at the average."""
+
+FEW = WOKEN[-1][0]
+"""A fleet with at most so many waiting workers is not large: all of them look."""
+
+
+def look_after(waiting: float, lot: float) -> float | None:
+    """Return seconds until one of ``waiting`` workers looks, with this lot from 0 to 1. None: not at all."""
+    if waiting <= FEW:
+        return 0.0
+    return next((delay for number, delay in WOKEN if lot * waiting < number), None)
+
+
 class Signals:
     """The listeners by topic. Used on one event loop only."""
 
@@ -49,6 +73,8 @@ class Signals:
         self._listeners: dict[Topic, set[asyncio.Event]] = {}
         self.on_listen: Callable[[Sequence[Topic]], None] | None = None
         """Called with the topics of a new listener, so that an engine can subscribe to them."""
+        self.waiting: Callable[[str], int] = lambda queue: 0
+        """Returns how many workers of the fleet wait for jobs of a queue, as far as this process knows."""
 
     def publish(self, topics: Iterable[Topic]) -> None:
         if self._listeners:
@@ -59,16 +85,37 @@ class Signals:
                     for event in self._listeners.get(ANY_QUEUE, ()):
                         event.set()
 
+    def publish_received(self, topics: Iterable[Topic]) -> None:
+        """Publish the topics that another process has announced. Of a large fleet, few claims look."""
+        for topic in topics:
+            kind, name = topic
+            if kind == "queue" and isinstance(name, str):
+                here = len(self._listeners.get(topic, ())) + len(self._listeners.get(ANY_QUEUE, ()))
+                delay = look_after(self.waiting(name) / here, entropy.fraction()) if here else None
+                if delay:
+                    asyncio.get_running_loop().call_later(delay, self.publish, [topic])
+                if delay != 0.0:
+                    continue
+            self.publish([topic])
+
     def publish_all(self) -> None:
         """Wake every listener: something changed, and the engine does not know what."""
         for events in self._listeners.values():
             for event in events:
                 event.set()
 
+    def look_again(self) -> None:
+        """Wake the listeners in case that a signal was missed. Followers of a leader look by themselves."""
+        self.publish(topic for topic in self.topics if topic != LEAD_DOCUMENT)
+
     @property
     def topics(self) -> list[Topic]:
         """The topics with listeners."""
         return list(self._listeners)
+
+    def has_listener(self, topic: Topic) -> bool:
+        """Return whether the topic has listeners."""
+        return topic in self._listeners
 
     def has_listeners(self, kind: str) -> bool:
         """Return whether a topic of this kind has listeners."""

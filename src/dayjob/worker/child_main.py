@@ -32,7 +32,7 @@ from dayjob.errors import BadPayload
 from dayjob.model.codec import UnknownParameter
 from dayjob.model.handler_exceptions import DeadLetter
 from dayjob.model.lifecycle import Transition
-from dayjob.model.names import clean_error
+from dayjob.model.names import clean_error, printable
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.worker.child_logs import forward_logs, set_levels
@@ -112,7 +112,11 @@ class Connection:
             except ConnectionError:  # The worker is gone; the thread that reads ends the process.
                 return
             except OSError as error:
-                print(f"the job closed the connection to its worker: {error}", file=sys.stderr, flush=True)
+                print(
+                    printable(f"the job closed the connection to its worker: {error}"),
+                    file=sys.stderr,
+                    flush=True,
+                )
                 os._exit(1)  # The thread that reads does not notice it.
             self._unsent.clear()
 

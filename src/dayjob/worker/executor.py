@@ -23,11 +23,11 @@ from dayjob.app import App
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
-from dayjob.model.codec import UnknownParameter, encode
+from dayjob.model.codec import UnknownParameter, encode, explained
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
-from dayjob.model.names import clean_error, shown
+from dayjob.model.names import clean_error
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
 from dayjob.runtime import entropy, process
@@ -185,7 +185,8 @@ class Executor:
         finally:
             if process.pid != self._pid:
                 end_forked(None)
-            run.stop_timer()
+            if run._timer is not None:
+                run.stop_timer()
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
@@ -312,7 +313,8 @@ def _encoded(context: Context, result: Any, max_result: int) -> bytes:
     try:
         encoded = encode(result)
     except Exception as error:
-        context.log.warning("the result %s can't be stored: %s", shown(result), error)
+        kind = type(result).__name__
+        context.log.warning("the result, a %s, can't be stored: %s", kind, explained(error))
         return UNENCODABLE
     if len(encoded) > max_result:
         context.log.warning(

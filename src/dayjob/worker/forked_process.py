@@ -12,6 +12,7 @@ import traceback
 from contextlib import suppress
 from typing import NoReturn
 
+from dayjob.model.names import printable
 from dayjob.runtime import process
 
 
@@ -24,7 +25,7 @@ def end_forked(error: BaseException | None) -> NoReturn:
         code = "".join(traceback.format_exception(error)).rstrip()
     if code is not None and not isinstance(code, int):
         with suppress(Exception):
-            print(code, file=sys.stderr)
+            print(printable(str(code), keep="\n\t"), file=sys.stderr)
         code = 1
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):

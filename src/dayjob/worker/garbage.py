@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.process import MEBIBYTE, rss
 
 THRESHOLDS = (50_000, 20, 50)
@@ -27,8 +26,7 @@ class MemoryWatch:
         self._check_at = 0.0
         self._limit = rss() + GROWTH
 
-    def check(self) -> None:
-        now = SYSTEM.elapsed()
+    def check(self, now: float) -> None:
         if now < self._check_at:
             return
         self._check_at = now + CHECK_INTERVAL
@@ -56,7 +54,7 @@ def collect_less_often() -> None:
     _watch = MemoryWatch()
 
 
-def run_ended() -> None:
-    """Collect garbage if the memory has grown. Called after each run."""
+def run_ended(now: float) -> None:
+    """Collect garbage if the memory has grown. Called after each run, with the elapsed time of the clock."""
     if _watch is not None:
-        _watch.check()
+        _watch.check(now)

@@ -1,7 +1,7 @@
 """The registration of a worker: an id that is new for each start, and heartbeats that keep it alive.
 
-The heartbeat's thread sends the beats, so that a handler that blocks the event loop does not make the worker
-look dead. A worker that was declared dead registers again under a new id; claims of the old id are lost.
+The heartbeat sends the beats also while a handler blocks the event loop, so that the worker does not look
+dead. A worker that was declared dead registers again under a new id; claims of the old id are lost.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dayjob.broker import Broker
-from dayjob.broker.batcher import Batcher, settlement_weight
+from dayjob.broker.batcher import Batcher, settlements_weight
 from dayjob.engines.base import Contended
 from dayjob.errors import Closed, EngineFenced, EngineUnavailable
 from dayjob.model.settlement import Settlement, SettleResult
@@ -37,7 +37,7 @@ class Settler:
         self._settled = settled
         self._shut_out = shut_out
         self._batcher: Batcher[tuple[Run, Settlement], SettleResult] = Batcher(
-            self._store, settled, self._failed, weigh=lambda outcome: settlement_weight(outcome[1])
+            self._store, settled, self._failed, weigh=lambda batch: settlements_weight(_settlements(batch))
         )
         self._cancelled: Batch = []
         """Outcomes whose batch was cancelled with all tasks of the event loop."""
@@ -68,7 +68,7 @@ class Settler:
         backoff: Backoff | None = None
         while True:
             try:
-                return await self._broker.settle_many([settlement for _, settlement in batch])
+                return await self._broker.settle_many(_settlements(batch))
             except Contended as error:
                 if len(batch) == 1:
                     _log.info("the outcome of job %s is not stored yet: %s", batch[0][0].job.id, error)
@@ -97,6 +97,10 @@ class Settler:
         else:
             reason = _Refused(f"the outcome can't be stored: {describe(error)}")
             self.put(run, Settlement.nack(run.job, reason))
+
+
+def _settlements(batch: Sequence[tuple[Run, Settlement]]) -> list[Settlement]:
+    return [settlement for _, settlement in batch]
 
 
 class _Refused(Exception):

@@ -313,8 +313,9 @@ class Worker:
         await broker.declare(self.app.name, self.app.recurring())
         fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
         heartbeat = self._heartbeat = Heartbeat(
-            self._heartbeat_broker, lambda: list(self._runs.values()), lambda: len(self._slots.tasks),
-            self._slots.take_waiting, self._lease, registration, self._replaced, self._released,
+            broker, self._heartbeat_broker, lambda: list(self._runs.values()),
+            lambda: len(self._slots.tasks), self._slots.take_waiting, self._lease, registration,
+            self._replaced, self._released,
         )  # fmt: skip
         heartbeat.start()
         stack.push_async_callback(processes.close)
@@ -525,26 +526,24 @@ class Worker:
             queue: now + self._broker.lease_of(queue, self._lease) / 2
             for queue in {job.queue for job in jobs}
         }
-        begin = sum([self._accept(job, now, renew_at[job.queue]) for job in jobs])
+        begin = 0
+        for job in jobs:
+            earlier = self._runs.get(job.key)
+            if earlier is not None:
+                earlier.lose()
+            context = Context(job, self._shutting_down, self._state, self._report)
+            run = Run(job, context, self.app.find(job), now, renew_at[job.queue])
+            job._watcher = run.cancel_requested
+            if job.cancel_requested:
+                run.cancel_requested()
+            self._runs[job.key] = run
+            begin += self._slots.add(run)
         if jobs:
             self._last_start = now
+        self._accepted += len(jobs)
         self._fetcher.resize(len(jobs), begin)
         self._slots.start()
         self._give_back_later()
-
-    def _accept(self, job: Job, now: float, renew_at: float) -> bool:
-        """Return whether the run can begin in the next free slot."""
-        earlier = self._runs.get(job.key)
-        if earlier is not None:
-            earlier.lose()
-        context = Context(job, self._shutting_down, self._state, self._report)
-        run = Run(job, context, self.app.find(job), now, renew_at)
-        job._watcher = run.cancel_requested
-        if job.cancel_requested:
-            run.cancel_requested()
-        self._runs[job.key] = run
-        self._accepted += 1
-        return self._slots.add(run)
 
     def _give_back_later(self) -> None:
         """Call ``_give_back`` when the oldest run that has not begun has waited for ``MAX_WAIT``."""
@@ -584,7 +583,7 @@ class Worker:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
 
     def _run_ended(self, run: Run, settlement: Settlement | None) -> None:
-        garbage.run_ended()
+        garbage.run_ended(run.started_at + run.seconds)
         progress = self._progress.take(run.job) if self._progress.pending else None
         if settlement is not None:
             if progress is not None:
@@ -608,14 +607,15 @@ class Worker:
         runs = [run for run, _ in batch]
         self.done += len([run for run in runs if run.started_at])
         self._forget(runs)
-        observed = self.app.events.wanted
+        unobserved = None if "job.succeeded" in self.app.events.wanted else JobState.DONE
         for (run, settlement), result in zip(batch, results, strict=True):
+            state = result.state
             if run.meter is not None:
-                run.meter.ended("lost" if result.state is None else result.state, run.seconds)
-            if not result.applied:
+                run.meter.ended("lost" if state is None else state, run.seconds)
+            if state is None:
                 self._claim_lost(run.job)
-            elif observed and result.state is not None:
-                self._emit_outcome(run, settlement, result.state)
+            elif state is not unobserved:
+                self._emit_outcome(run, settlement, state)
 
     def _emit_outcome(self, run: Run, settlement: Settlement, state: JobState) -> None:
         events, job = self.app.events, run.job

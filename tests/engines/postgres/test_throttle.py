@@ -238,3 +238,51 @@ def test_a_message_that_would_be_too_long_stands_for_everything() -> None:
 )
 def test_a_message_that_can_not_be_decoded_stands_for_everything(text: str) -> None:
     assert decode_message(text) == ("", [EVERYTHING])
+
+
+# Many listeners.
+
+
+async def test_with_many_listeners_all_topics_share_a_longer_window(
+    throttled: Throttle, clock: ManualClock, window: Callable[[float], None]
+) -> None:
+    window(0.005)
+    throttled.listeners = 60
+    assert not throttled.crowded
+    throttled.listeners = 400
+    assert throttled.window == pytest.approx(0.032), "a quarter of the server's time for one process"
+    sent = 0
+    for _ in range(1000):  # A second with an enqueue into one of two queues each millisecond.
+        sent += commit(throttled, [Q]) is not None
+        sent += commit(throttled, [R]) is not None
+        clock.advance(0.001)
+    assert sent <= 1 / 0.032 + 1
+    clock.advance(1)
+    assert items(commit(throttled, [R])) == [R], "after a pause, a job is announced at once"
+    throttled.close()
+
+
+async def test_what_is_held_for_many_listeners_is_sent_in_one_message(
+    throttled: Throttle, window: Callable[[float], None], sent: asyncio.Queue[list[str]]
+) -> None:
+    window(0.005)
+    throttled.listeners = 100
+    commit(throttled, [Q])
+    for number in range(20):
+        throttled.announce([topic_item(job_topic(bytes([number] * 16)))])
+    assert len(items(await with_timeout(sent.get()))) == 20
+    assert sent.empty()
+
+
+async def test_the_listeners_are_counted_after_many_notifications(clock: ManualClock) -> None:
+    counts: list[float] = []
+    throttled = Throttle(lambda messages: None, lambda: counts.append(clock.elapsed()))
+    for _ in range(notifier.COUNT_EVERY - 1):
+        commit(throttled, [Q])
+        clock.advance(0.1)
+    assert counts == [], "a process that sends little does not count"
+    for _ in range(700):
+        commit(throttled, [Q])
+        clock.advance(0.1)
+    assert len(counts) == 3, "each half minute"
+    assert throttled.may_send([Q])

@@ -12,6 +12,7 @@ from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.waiting_claims import (
+    acknowledged,
     cancel,
     engine_of,
     lose_handoffs,
@@ -129,6 +130,7 @@ async def test_a_handoff_during_a_claim_that_finds_a_job_stays_within_the_limit(
     async def slow_claim(*arguments: Any, **named: Any) -> Any:
         found = await claim(*arguments, **named)
         receive(broker, message[0])
+        await acknowledged(broker)
         return found
 
     broker._engine.claim = slow_claim  # type: ignore[method-assign]

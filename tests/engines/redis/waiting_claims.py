@@ -76,6 +76,12 @@ async def until_acknowledged(server: Server) -> None:
             await pause(0.01)
 
 
+async def acknowledged(broker: Broker) -> None:
+    """Wait until the broker has acted on the messages that it received."""
+    while engine_of(broker)._acknowledging:
+        await asyncio.wait(engine_of(broker)._acknowledging)
+
+
 async def until_received(messages: list[bytes]) -> None:
     async with asyncio.timeout(BOUND):
         while not messages:

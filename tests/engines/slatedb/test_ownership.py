@@ -15,6 +15,7 @@ from dayjob import (
     EngineFenced,
     EngineUnavailable,
     InvalidState,
+    Job,
     JobState,
     NewJob,
     Retention,
@@ -189,15 +190,25 @@ async def test_a_reader_changes_nothing(url: str, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
-async def test_a_wait_through_a_reader_ends_with_the_job(url: str, keep: bool) -> None:
+async def test_a_wait_through_a_reader_ends_with_the_job(
+    url: str, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     retention = Retention(done=60) if keep else Retention()
     async with Broker(url, config=BrokerConfig(duties=False, retention=retention)) as broker:
         enqueued = await broker.enqueue("q")
         (job,) = await broker.claim("q")
         async with Broker(f"{url}?readonly=1", config=QUIET) as reader:
             assert (await reader.wait(job.id, 0.1)).status == "timed_out"
+            get, found = reader._session.get, []
+
+            async def counted(key: bytes) -> Job | None:
+                found.append(await get(key))
+                return found[-1]
+
+            monkeypatch.setattr(reader._session, "get", counted)
             waiting = [asyncio.create_task(reader.wait(job.id)) for _ in range(2)]
-            await pause(0.3)
+            while len(found) < 2:
+                await pause(0.01)
             assert not any(each.done() for each in waiting)
             await broker.ack(job)
             async with asyncio.timeout(BOUND):

@@ -79,7 +79,7 @@ async def test_a_commit_wakes_a_waiting_claim(broker: Broker, connection: sqlite
     committed = SYSTEM.elapsed()
     [job] = await waiting
     assert job.id == enqueued.id
-    assert SYSTEM.elapsed() - committed < 1
+    assert SYSTEM.elapsed() - committed < 4, "before the next look without a wake-up"
 
 
 async def test_a_commit_wakes_the_promote_duty(url: str, connection: sqlite3.Connection) -> None:
@@ -91,7 +91,7 @@ async def test_a_commit_wakes_the_promote_duty(url: str, connection: sqlite3.Con
         connection.commit()
         begun = SYSTEM.elapsed()
         assert len(await waiting) == 1
-        assert SYSTEM.elapsed() - begun < 2
+        assert SYSTEM.elapsed() - begun < 15
 
 
 async def test_dedup_holds_between_transactions_and_plain_calls(

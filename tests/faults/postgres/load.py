@@ -32,6 +32,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.testing import ManualClock
 from tests.support.bound import BOUND
 from tests.support.observe import check_counters, every_job
+from tests.support.servers.postgres import with_options
 from tests.support.workers import KEEP_ALL, pause, until
 
 WORK, AFTER = "work", "after"
@@ -87,7 +88,7 @@ class Load:
         ]
 
     def _app(self) -> App:
-        app = App(self.url, config=CONFIG)
+        app = App(with_options(self.url, timeout=f"{BOUND}"), config=CONFIG)
         app.on("job.lost")(self.lost.append)
 
         @app.task(queue=AFTER, name="after")

@@ -46,7 +46,9 @@ async def all_are_gone(server: PrivateServer) -> None:
     """Wait until the server has ended the sessions of the killed processes."""
 
     async def gone() -> bool:
-        return not await server.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'dayjob'")
+        return not await server.fetch(
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dayjob%'"
+        )
 
     await until(gone)
 

@@ -125,9 +125,14 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
     "0.0.0.0:9100 for all interfaces. Of several processes, each uses the next port. Needs dayjob[metrics].",
 )  # fmt: skip
 @click.option(
+    "--metrics-host", "metrics_hosts", multiple=True, metavar="NAME",
+    help="Answer --metrics requests for this host name too; '*' for any. Without it: for IP addresses, "
+    "localhost, and names without dots. May be repeated.",
+)  # fmt: skip
+@click.option(
     "--dashboard", type=click.IntRange(0, 65535), metavar="PORT",
     help="Serve the dashboard of the app's storage on this port of the loopback interface; 0 chooses one. "
-    "DAYJOB_DASHBOARD_TOKEN, if set, is required to log in.",
+    "DAYJOB_DASHBOARD_TOKEN is required to log in, or else the token of the link in the log.",
 )  # fmt: skip
 @click.option("--uvloop/--no-uvloop", default=True, show_default=True, help="Use uvloop if it is installed.")
 @click.option(

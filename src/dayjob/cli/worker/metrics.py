@@ -15,7 +15,7 @@ from dayjob.worker import Worker
 
 
 @contextmanager
-def serving_metrics(worker: Worker, address: Address | None) -> Iterator[None]:
+def serving_metrics(worker: Worker, address: Address | None, hosts: tuple[str, ...] = ()) -> Iterator[None]:
     """Measure the worker's jobs and serve the metrics, if an address is given."""
     if address is None:
         yield
@@ -31,7 +31,7 @@ def serving_metrics(worker: Worker, address: Address | None) -> Iterator[None]:
     try:
         server = metrics.MetricsServer(
             lambda: Broker(app.url, config=app.broker_config), address.port, host=address.host,
-            registry=getattr(meter, "registry", None), alive=worker.problem,
+            hosts=hosts, registry=getattr(meter, "registry", None), alive=worker.problem,
         )  # fmt: skip
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

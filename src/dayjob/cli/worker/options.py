@@ -43,6 +43,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     reload: bool
     take_over: bool
     metrics: Address | None
+    metrics_hosts: tuple[str, ...]
     dashboard: int | None
     uvloop: bool
     log_level: str
@@ -93,6 +94,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--no-log-jobs": self.log_jobs is False,
         }
         arguments += [flag for flag, given in flags.items() if given]
+        for name in self.metrics_hosts:
+            arguments += ["--metrics-host", name]
         for queue in ("*",) if self.queues == () else self.queues or ():
             arguments += ["--queues", queue]
         return arguments

@@ -52,7 +52,7 @@ def run_worker(options: WorkerOptions) -> int:
     """Run a worker in this process until a signal or, with ``burst``, until no job is ready."""
     worker = make_worker(load_app(options.app), options)
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
-    with serving_metrics(worker, options.metrics):
+    with serving_metrics(worker, options.metrics, options.metrics_hosts):
         code, ended = _run(worker, options, threads)
     return _leave(code, threads, ended)
 
@@ -79,7 +79,7 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
     watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.
-    with serving_metrics(worker, options.metrics):
+    with serving_metrics(worker, options.metrics, options.metrics_hosts):
         code, ended = _run(worker, options, threads, signals=1)
     if code == OK and (watcher.replace or _reached_max_jobs(worker, options)):
         code = REPLACE

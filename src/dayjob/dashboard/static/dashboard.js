@@ -136,6 +136,14 @@
     if (event.persisted) location.reload();
   });
 
+  // The link that a command prints has the token as its fragment, which browsers send to no server.
+  const token = document.getElementById("token");
+  if (token && location.hash.length > 1) {
+    token.value = location.hash.slice(1);
+    history.replaceState(null, "", location.pathname + location.search);
+    token.form.requestSubmit();
+  }
+
   connect();
   setInterval(relativeTimes, 1000);
 })();

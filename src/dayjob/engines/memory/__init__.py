@@ -16,5 +16,5 @@ def create(location: Location, clock: Clock | None) -> MemoryEngine:
     location.done("memory:// takes none")
     name = location.parts.netloc
     if location.parts.path.strip("/"):
-        raise ConfigError(f"the URL {location.url!r} has a path: write memory:// or memory://name")
+        raise ConfigError(f"the URL {location.shown!r} has a path: write memory:// or memory://name")
     return MemoryEngine(_shared.setdefault(name, MemoryStore()) if name else MemoryStore(), clock or SYSTEM)

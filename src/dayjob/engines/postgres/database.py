@@ -7,7 +7,6 @@ Each call tries once, unless its docstring differs: the broker repeats a call th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, TypeVar
@@ -15,6 +14,8 @@ from typing import Any, Protocol, TypeVar
 import asyncpg
 
 from dayjob.engines.base import Contended, Token, Transient
+from dayjob.engines.connect_limit import connect_limit
+from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.postgres.errors import public_error, token_is_stored
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
@@ -83,22 +84,36 @@ CONTENDED_FOR = 1.0
 
 _CACHED_STATEMENTS = 200
 
+CONNECT_FAILURES = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.OperatorInterventionError,
+)
+"""The errors of an attempt to connect that another attempt at once would only repeat."""
+
 _ROLLED_BACK = (asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError)
 """After these errors a connection is as before."""
 
 
 async def connect(
-    settings: PostgresSettings, timeout: float, session: Mapping[str, str] = SESSION_SETTINGS
+    settings: PostgresSettings,
+    timeout: float,
+    session: Mapping[str, str] = SESSION_SETTINGS,
+    name: str = "dayjob",
 ) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     try:
-        connection: Connection = await asyncpg.connect(
-            settings.dsn,
-            timeout=timeout,
-            statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
-            max_cached_statement_lifetime=0,
-            server_settings=None if settings.pgbouncer else {"application_name": "dayjob", **session},
-        )
+        with connect_limit(settings.dsn).attempt(*CONNECT_FAILURES):
+            connection: Connection = await asyncpg.connect(
+                settings.dsn,
+                timeout=timeout,
+                statement_cache_size=_CACHED_STATEMENTS if settings.prepared else 0,
+                max_cached_statement_lifetime=0,
+                server_settings=None if settings.pgbouncer else {"application_name": name, **session},
+            )
     except asyncpg.ClientConfigurationError:
         raise
     except ValueError:  # It may quote a part of the password.
@@ -125,7 +140,7 @@ class Pool:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
-        self._idle: deque[Connection] = deque()
+        self._idle = IdleConnections(_close)
         self._free = asyncio.Semaphore(settings.connections)
         self._for_keyed = asyncio.Semaphore(max(settings.connections // 2, 1))
         self._contended_until = float("-inf")
@@ -229,17 +244,19 @@ class Pool:
         """Return a connection to the pool, or close it if it is not sound."""
         self._free.release()
         if sound and not self._closed and not connection.is_closed():
-            self._idle.append(connection)
+            self._idle.push(connection)
         else:
             connection.terminate()
 
     async def close(self) -> None:
         """Close the idle connections. Those in use are closed when they are released."""
         self._closed = True
-        while self._idle:
-            connection = self._idle.pop()
-            with suppress(Exception):
-                await connection.close(timeout=1)
+        await self._idle.close()
+
+
+async def _close(connection: Connection) -> None:
+    with suppress(Exception):
+        await connection.close(timeout=1)
 
 
 class Database:

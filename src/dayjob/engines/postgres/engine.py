@@ -128,9 +128,13 @@ class PostgresEngine(Writes):
         topics: set[Topic] = {queue_topic(job.queue) for job in jobs}
         if any(map(has_due_time, jobs)):
             topics.add(DUE)
-        message = self._notifier.message(list(topics))
+        message = self._notifier.message_in_transaction([*topics])
         transaction = Transaction(fetch, statements, self._now(), self._notifier.channel, message)
-        return await insert_all(transaction, jobs)
+        enqueued = await insert_all(transaction, jobs)
+        if message is None:
+            [(id,)] = await transaction.run("transaction_id")
+            self._notifier.after_commit(id, [*topics])
+        return enqueued
 
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         """Claim for each request, in a commit each. A repetition looks for the jobs of all of them."""
@@ -146,6 +150,9 @@ class PostgresEngine(Writes):
             return enqueued, await self._claimer.claim(requests, token, part=1)
         finally:
             self._notifier.jobs_inserted(jobs)
+
+    def wake_others(self, queues: Sequence[str]) -> None:
+        self._notifier.announce(list(map(queue_topic, queues)))
 
     async def renew(self, renewals: Sequence[Renewal], token: Token | None = None) -> list[Renewed]:
         ordered = rows.in_lock_order(renewals)

@@ -8,6 +8,11 @@ Notifications are throttled, because each takes a lock that all commits of the s
 notification of a topic is sent with the commit that causes it. Those that follow within ``WINDOW`` seconds
 are held and sent at its end, all topics together. The waits for jobs share one window.
 
+Each notification wakes each listening session of the database. With many of them, all topics share a longer
+window, so that the notifications of one process take a bounded share of the server's time. The enqueues of
+callers' transactions then share notifications, too: each is sent when its transaction has ended. Waits are
+announced only after a second, and read their jobs meanwhile.
+
 They are received on one connection. The listener starts with the first wait. When its connection breaks,
 waiting callers are woken at short intervals until it listens again, and once more then, for changes made in
 between.
@@ -17,8 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -26,7 +32,7 @@ import msgspec
 from dayjob.engines.base import Insertion
 from dayjob.engines.postgres.database import Connection, Database, connect
 from dayjob.engines.postgres.scan_hints import LAST_ID, ScanHints
-from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.engines.postgres.settings import LISTENER, PostgresSettings
 from dayjob.errors import DayjobError
 from dayjob.runtime import ids
 from dayjob.runtime.backoff import Backoff
@@ -41,11 +47,27 @@ WAIT_EXPIRY = 60.0
 WAIT_CHECKS = (0.03, 0.2, 1.0)
 """Seconds after which a new wait checks its job again."""
 
+CROWDED_WAIT_CHECKS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
+"""The same if there are many listeners. The wait is announced with the last check."""
+
 WINDOW = 0.005
+COST, SHARE = 20e-6, 0.25
+"""Seconds for which a notification occupies the server for each listener, and the most of its time for all
+notifications of one process."""
+
+COUNT_EVERY = 50
+COUNT_INTERVAL = 30.0
+"""The listeners are counted after so many notifications, but not more often than that many seconds."""
+
+_LONGEST_COMMIT_CHECK = 1.0
 _MAX_TOPICS = 1000
 
-CHECK = 5.0
-"""Seconds between checks of the connection. Each also wakes all waits, for missed notifications."""
+CHECK = 30.0
+"""Seconds between two wake-ups of all waits, for missed notifications. Every third one checks the connection,
+too."""
+
+_LOOKS_PER_CHECK = 3
+_CHECK_TIMEOUT = 5.0
 
 _LONGEST_PAUSE = 5.0
 
@@ -109,15 +131,24 @@ class Notifier:
         self._signals = signals
         self._database = database
         self._hints = hints
-        self._throttle = Throttle(self._send)
+        self._throttle = Throttle(self._send, self._count_later)
         self._listener = Listener(settings, signals, database.listening, self._receive)
         self._sending: set[asyncio.Task[None]] = set()
         self._awaited: dict[bytes, float] = {}
         self._wait_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._uncommitted: dict[str, Collection[Topic]] = {}
+        """The topics of callers' transactions that may be open, by transaction id."""
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._commit_pause = 0.0
         signals.on_listen = self._on_listen
 
     async def close(self) -> None:
         self._signals.on_listen = None
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+        for topics in self._uncommitted.values():
+            self.announce([*topics])
         if held := self._throttle.close():
             self._send(held)
         if self._sending:
@@ -135,6 +166,40 @@ class Notifier:
     def message(self, topics: Sequence[Topic]) -> str:
         """Return a message that every process receives, this one included."""
         return encode_message("", [topic_item(topic) for topic in topics])
+
+    def message_in_transaction(self, topics: Sequence[Topic]) -> str | None:
+        """Return the message that a caller's transaction is to send. None: ``after_commit`` must follow."""
+        items = [topic_item(topic) for topic in topics]
+        return encode_message("", items) if self._throttle.may_send(items) else None
+
+    def after_commit(self, transaction: str, topics: Sequence[Topic]) -> None:
+        """Publish the topics when the caller's transaction has committed. Callable from any thread."""
+        self._loop.call_soon_threadsafe(self._await_commit, transaction, topics)
+
+    def _await_commit(self, transaction: str, topics: Sequence[Topic]) -> None:
+        self._uncommitted[transaction] = {*self._uncommitted.get(transaction, ()), *topics}
+        self._commit_pause = self._throttle.window
+        self._check_commits_later()
+
+    def _check_commits_later(self) -> None:
+        if self._uncommitted and self._commit_timer is None:
+            self._commit_timer = self._loop.call_later(
+                self._commit_pause, lambda: self._start(self._check_commits())
+            )
+
+    async def _check_commits(self) -> None:
+        try:
+            ended = await self._database.fetch("ended_transactions", list(self._uncommitted))
+        except DayjobError as error:
+            _log.debug("the ends of callers' transactions were not read: %s", error)
+            ended = []
+        for transaction, committed in ended:
+            topics = self._uncommitted.pop(transaction, ())
+            if committed:
+                self.publish([*topics])
+        self._commit_timer = None
+        self._commit_pause = min(2 * self._commit_pause, _LONGEST_COMMIT_CHECK)
+        self._check_commits_later()
 
     def jobs_inserted(self, jobs: Sequence[Insertion]) -> None:
         """Publish new jobs here. Other processes are notified by the commit."""
@@ -162,6 +227,10 @@ class Notifier:
     def publish(self, topics: Sequence[Topic]) -> None:
         """Publish the topics here, and notify other processes."""
         self._signals.publish(topics)
+        self.announce(topics)
+
+    def announce(self, topics: Sequence[Topic]) -> None:
+        """Notify other processes."""
         self._throttle.announce([topic_item(topic) for topic in topics])
 
     def jobs_finished(self, keys: Sequence[bytes]) -> None:
@@ -176,9 +245,19 @@ class Notifier:
                 self._throttle.announce([topic_item(job_topic(key)) for key in awaited])
 
     def _send(self, messages: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_notify(messages))
+        self._start(self._run_notify(messages))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    def _count_later(self) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._start(self._count_listeners()))
+
+    async def _count_listeners(self) -> None:
+        with suppress(DayjobError):  # The next count may succeed.
+            [(self._throttle.listeners,)] = await self._database.fetch("listeners")
 
     async def _run_notify(self, messages: list[str]) -> None:
         async def notify(connection: Connection) -> None:
@@ -208,7 +287,7 @@ class Notifier:
                 topics.append((kind, name))
                 if kind == "queue" and priority != RETURNED:
                     self._hints.job_pending(name, (priority, LAST_ID))
-        self._signals.publish(topics)
+        self._signals.publish_received(topics)
 
     # Waiting for jobs to finish.
 
@@ -216,11 +295,21 @@ class Notifier:
         self._listener.start()
         keys = [name for kind, name in topics if kind == "job" and isinstance(name, bytes)]
         if keys:
-            self._throttle.announce([(WAIT, key.hex(), 0) for key in keys])
             loop = asyncio.get_running_loop()
-            for delay in WAIT_CHECKS:
+            crowded = self._throttle.crowded
+            for delay in CROWDED_WAIT_CHECKS if crowded else WAIT_CHECKS:
                 loop.call_later(delay, self._signals.publish, list(map(job_topic, keys)))
+            if crowded:
+                loop.call_later(CROWDED_WAIT_CHECKS[-1], self._announce_waits, keys)
+            else:
+                self._announce_waits(keys)
             self._start_wait_timer()
+
+    def _announce_waits(self, keys: Sequence[bytes]) -> None:
+        """Announce to other processes that this one waits for the jobs, as far as it still does."""
+        waits = [(WAIT, key.hex(), 0) for key in keys if self._signals.has_listener(job_topic(key))]
+        if waits:
+            self._throttle.announce(waits)
 
     def _start_wait_timer(self) -> None:
         if self._wait_timer is None:
@@ -232,8 +321,7 @@ class Notifier:
         now = SYSTEM.elapsed()
         self._awaited = {key: until for key, until in self._awaited.items() if until > now}
         keys = [name for kind, name in self._signals.topics if kind == "job" and isinstance(name, bytes)]
-        if keys:
-            self._throttle.announce([(WAIT, key.hex(), 0) for key in keys])
+        self._announce_waits(keys)
         if keys or self._awaited:
             self._start_wait_timer()
 
@@ -256,11 +344,16 @@ class Throttle:
     """Decides which topics are sent now and which at the end of the window.
 
     ``send`` sends messages outside of any commit. ``sender`` names this process in its messages.
+    ``on_many`` is called after many notifications, to update ``listeners``.
     """
 
-    def __init__(self, send: Callable[[list[str]], None]) -> None:
+    def __init__(self, send: Callable[[list[str]], None], on_many: Callable[[], None] = lambda: None) -> None:
         self.sender = ids.new_key().hex()
+        self.listeners = 0
         self._send = send
+        self._on_many = on_many
+        self._since_count = 0
+        self._counted_at = float("-inf")
         self._sent_at: dict[tuple[str, str], float] = {}
         self._held: dict[tuple[str, str], int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -279,6 +372,23 @@ class Throttle:
             if held:
                 self._hold(held)
 
+    @property
+    def window(self) -> float:
+        """Seconds for which the topics after the first are held."""
+        return max(WINDOW, self.listeners * COST / SHARE)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many listeners that all topics share a window."""
+        return self.window > WINDOW
+
+    def may_send(self, items: Sequence[Item]) -> bool:
+        """Return whether a transaction with these items may send them. If so, their windows start."""
+        if not self.crowded:
+            self._count(1)
+            return True
+        return not self._split(items)[1]
+
     def announce(self, items: Iterable[Item]) -> None:
         """Notify of changes that are committed already."""
         sent, held = self._split(items)
@@ -289,17 +399,18 @@ class Throttle:
 
     def _split(self, items: Iterable[Item]) -> tuple[list[Item], list[Item]]:
         """Return the items to send now, which start their windows, and those to hold."""
-        now = SYSTEM.elapsed()
+        now, length, shared = SYSTEM.elapsed(), self.window, self.crowded
         sent, held = [], []
         started: set[tuple[str, str]] = set()
         for item in items:
-            window = _window(item)
-            if window in started or now - self._sent_at.get(window, -WINDOW) >= WINDOW:
+            window = _SHARED if shared else _window(item)
+            if window in started or now - self._sent_at.get(window, -length) >= length:
                 sent.append(item)
                 started.add(window)
             else:
                 held.append(item)
         self._sent_at.update(dict.fromkeys(started, now))
+        self._count(len(started))
         if len(self._sent_at) > _MAX_TOPICS:
             self._sent_at.clear()
         return sent, held
@@ -309,12 +420,20 @@ class Throttle:
             topic = (kind, name)
             self._held[topic] = min(priority, self._held.get(topic, priority))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(WINDOW, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(self.window, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
-        self._sent_at.update(dict.fromkeys(map(_window, self._held), SYSTEM.elapsed()))
+        windows = [_SHARED] if self.crowded else map(_window, self._held)
+        self._sent_at.update(dict.fromkeys(windows, SYSTEM.elapsed()))
         self._send(self._take_held())
+
+    def _count(self, notifications: int) -> None:
+        """Count what is sent. A process that sends little does not ask for the number of listeners."""
+        self._since_count += notifications
+        if self._since_count >= COUNT_EVERY and SYSTEM.elapsed() - self._counted_at >= COUNT_INTERVAL:
+            self._since_count, self._counted_at = 0, SYSTEM.elapsed()
+            self._on_many()
 
     def _take_held(self) -> list[str]:
         held, self._held = self._held, {}
@@ -326,6 +445,10 @@ class Throttle:
             self._timer.cancel()
             self._timer = None
         return self._take_held() if self._held else []
+
+
+_SHARED = ("", "")
+"""The window of all topics while there are many listeners."""
 
 
 def _window(item: Sequence[Any]) -> tuple[str, str]:
@@ -379,7 +502,7 @@ class Listener:
     async def _listen(self) -> None:
         poll = self._settings.poll
         longest = min(poll, _LONGEST_PAUSE)
-        backoff = Backoff(min(poll / 4, longest), longest)
+        backoff = Backoff(min(poll / 4, longest), longest, jitter=True)
         logged = False
         while True:
             try:
@@ -399,7 +522,7 @@ class Listener:
 
     async def _listen_once(self) -> None:
         """Listen until the connection breaks."""
-        connection = await connect(self._settings, self._settings.timeout)
+        connection = await connect(self._settings, self._settings.timeout, name=LISTENER)
         broken = asyncio.Event()
         connection.add_termination_listener(lambda *_: broken.set())
         try:
@@ -408,9 +531,12 @@ class Listener:
                 self._signals.publish_all()
             self._listening.set()
             _log.debug("%s: listening for notifications", self._settings.url)
-            while not await SYSTEM.wait(broken, CHECK):
-                await connection.fetchval("SELECT 1", timeout=CHECK)
-                self._signals.publish_all()
+            for look in count(1):
+                if await SYSTEM.wait(broken, CHECK):
+                    break
+                if look % _LOOKS_PER_CHECK == 0:
+                    await connection.fetchval("SELECT 1", timeout=_CHECK_TIMEOUT)
+                self._signals.look_again()
         finally:
             with suppress(Exception):
                 connection.terminate()

@@ -10,6 +10,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.engines.record import corrupt_text
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key
 from dayjob.model.lifecycle import Transition
 
@@ -221,7 +222,7 @@ def quarantined_job(row: Row, error: str) -> EndedJob:
 def _headers(text: str) -> dict[str, str]:
     try:
         return _decode_headers(text)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"the headers can't be decoded ({error})") from None
 
 
@@ -231,7 +232,7 @@ def _errors(texts: list[str | None]) -> tuple[Failure, ...]:
     for text in texts:
         try:
             failures.append(_decode_failure(text or ""))
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             continue
     return tuple(failures)
 
@@ -239,5 +240,5 @@ def _errors(texts: list[str | None]) -> tuple[Failure, ...]:
 def _progress(text: str | None) -> tuple[float, str] | None:
     try:
         return None if text is None else _decode_progress(text)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None

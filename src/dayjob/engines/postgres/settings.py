@@ -23,6 +23,9 @@ _KNOWN = (
     "connection options of libpq, such as sslmode"
 )
 
+LISTENER = "dayjob listener"
+"""The application name of the session that receives notifications. All others are named ``dayjob``."""
+
 MAX_CONNECTIONS = 100
 MAX_NAME_BYTES = 63
 

@@ -13,6 +13,7 @@ from importlib.resources import files
 from dayjob.engines import sql
 from dayjob.engines.base import ID_RESERVATION
 from dayjob.engines.postgres import rows, scan_hints
+from dayjob.engines.postgres.settings import LISTENER
 from dayjob.model.job import CRASHES, ERRORS_KEPT
 
 _HERE = files("dayjob.engines.postgres")
@@ -34,6 +35,7 @@ _CONSTANTS = {
     "ID_RESERVATION": ID_RESERVATION,
     "LAST_TIME": LAST_TIME,
     "LATE": scan_hints.LATE,
+    "LISTENER": f"'{LISTENER}'",
     "NOTIFICATIONS_FIT": f"pg_notification_queue_usage() < {FULL_NOTIFICATION_QUEUE}",
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
     "JOB_COLUMNS": rows.JOB_COLUMNS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,8 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostConnection
 
 from dayjob.engines.base import Transient
+from dayjob.engines.connect_limit import connect_limit
+from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.redis.scripts import script
 from dayjob.engines.redis.settings import IdleTimeoutParser, RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
@@ -74,7 +76,7 @@ class Client:
         self._silence = min(SILENCE, settings.timeout)
         self._replies_kept = round((settings.timeout + _REPLIES_KEPT) * 1000)
         self._target: tuple[str, int] | None = None
-        self._idle: list[AbstractConnection] = []
+        self._idle = IdleConnections(drop)
         self._busy: set[AbstractConnection] = set()
         self._closed = False
         self._closer = asyncio.get_running_loop().create_task(
@@ -87,12 +89,15 @@ class Client:
             await asyncio.Event().wait()
         finally:
             self._closed = True
-            for connection in (*self._idle, *self._busy):
+            for connection in (*self._idle.clear(), *self._busy):
                 await drop(connection)
-            self._idle.clear()
 
     def connection(self) -> AbstractConnection:
         return self.settings.connection(self._target)
+
+    async def connect(self, connection: AbstractConnection) -> None:
+        with connect_limit(repr(connection)).attempt(OSError, LostConnection):
+            await connection.connect()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         self._closed = True
@@ -113,7 +118,7 @@ class Client:
                 sent = False
                 try:
                     if not connection.is_connected:
-                        await connection.connect()  # type: ignore[no-untyped-call]
+                        await self.connect(connection)
                     written = True
                     if sum(map(len, packed)) <= _PART and connection._writer is not None:
                         connection._writer.writelines(packed)  # The wait for the reply limits the buffer.
@@ -168,24 +173,6 @@ class Client:
         keys = self.settings.keys
         return ("" if now is None else now, keys.changes, keys.ends, number, step, key, self._replies_kept)
 
-    def begin(self, *commands: Command) -> Coroutine[Any, Any, list[Any]]:
-        """``execute_retrying``; if a connection is idle, the commands are written before this returns."""
-        if self._idle:
-            writer = self._idle[-1]._writer
-            if writer is not None and not writer.is_closing():
-                connection = self._idle.pop()
-                self._busy.add(connection)
-                writer.writelines(map(_packed, commands))
-                return self._finish(connection, commands)
-        return self.execute_retrying(*commands, timeout=self.settings.timeout)
-
-    async def _finish(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
-        try:
-            async with asyncio.timeout(self._silence) as limit:
-                return await self._receive(connection, len(commands), limit)
-        except (OSError, RedisError):
-            return await self.execute_retrying(*commands, timeout=self.settings.timeout)
-
     async def _send_parts(
         self, connection: AbstractConnection, request: bytes, limit: asyncio.Timeout
     ) -> None:
@@ -218,7 +205,7 @@ class Client:
             parser.limit_silence(None)
             self._busy.discard(connection)
             if usable and not self._closed:
-                self._idle.append(connection)
+                self._idle.push(connection)
             else:
                 await drop(connection)
 
@@ -254,9 +241,8 @@ class Client:
 
     def _drop_idle(self) -> None:
         """Close the idle connections: they lead to a server that has ended, or to the wrong node."""
-        for connection in self._idle:
+        for connection in self._idle.clear():
             connection._close()  # type: ignore[no-untyped-call]
-        self._idle.clear()
 
 
 def _packed(command: Command) -> bytes:

@@ -25,7 +25,7 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
-    WaitingClaim,
+    Transient,
 )
 from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
@@ -35,18 +35,15 @@ from dayjob.engines.redis.migration import prepare
 from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
-from dayjob.engines.redis.waiting_claims import WaitingClaims
+from dayjob.engines.redis.waiting_claims import Registered, WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
-from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
 _log = logging.getLogger("dayjob.redis")
-
-_JOB_FIRST = 0.002
-"""Seconds after which the reply to an acknowledgment is read, so that the job starts first."""
 
 _CLOSING = 0.5
 """Seconds for acknowledgments, and for removing waiting claims, when the engine closes."""
@@ -168,6 +165,16 @@ class RedisEngine:
         )
         return _enqueued(jobs, enqueued), await self._claimed(requests, replies)
 
+    def wake_others(self, queues: Sequence[str]) -> None:
+        message = b"\0".join([b"", *map(str.encode, queues)])
+        publish: Command = ("PUBLISH", self._keys.changes, message)
+        self._in_background(self._client.execute_retrying(publish, timeout=self.timeout))
+
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._acknowledging.add(task)
+        task.add_done_callback(self._acknowledging.discard)
+
     async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
         """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
 
@@ -194,35 +201,45 @@ class RedisEngine:
                 jobs += (await self.claim([others]))[0]
         return claimed
 
-    def _acknowledge(self, waiting: WaitingClaim, job: Job, late: bool) -> None:
-        """Acknowledge a handed-off job: the command is written before the job can start.
+    def _acknowledge(self, registered: Registered, key: bytes, claim: bytes) -> None:
+        self._in_background(self._take_handoff(registered, key, claim))
 
-        A late job is delivered only after the reply, which shows whether its claim is still current.
+    async def _take_handoff(self, registered: Registered, key: bytes, claim: bytes) -> None:
+        """Acknowledge a hand-off and deliver its job.
+
+        The message may be late, repeated or forged. The job is delivered if the server still had it as
+        unacknowledged; or after a lost reply, if its claim is current and was not delivered before.
         """
-        reply = self._client.begin(
-            ("ZREM", self._keys.handoffs, job.key + job.claim),
+        commands: tuple[Command, ...] = (
+            ("ZREM", self._keys.handoffs, key + claim),
             ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
+            ("HGET", self._keys.jobs, key),
+            ("HGET", self._keys.payloads, key),
         )
-        if not late:
-            waiting.deliver(job)
-        task = asyncio.get_running_loop().create_task(self._acknowledged(reply, waiting, job, late))
-        self._acknowledging.add(task)
-        task.add_done_callback(self._acknowledging.discard)
-
-    async def _acknowledged(
-        self, reply: Coroutine[Any, Any, list[Any]], waiting: WaitingClaim, job: Job, late: bool
-    ) -> None:
-        if not late:
-            await SYSTEM.wait(asyncio.Event(), _JOB_FIRST)
+        is_repeated = False
         try:
-            current, _ = await reply
+            try:
+                removed, _, blob, payload = await self._client.execute(*commands)
+            except Transient:
+                is_repeated = True
+                removed, _, blob, payload = await self._client.execute_retrying(
+                    *commands, timeout=self.timeout
+                )
+            if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):
+                return
+            if key + claim in registered.delivered:
+                return
+            registered.delivered.add(key + claim)
+            [jobs] = await self._claimed([registered.request], [[key, blob, payload or b""]])
         except DayjobError as error:
-            _log.warning("job %s was not acknowledged and may run elsewhere, too: %s", job.id, error)
-        else:
-            if late and current:
-                waiting.deliver(job)
-            elif late:
-                waiting.give_back([job])  # Without effect, unless the reply to the first try was lost.
+            _log.warning("job %s was handed off and can't be read: %s", id_text(key), error)
+            return
+        queues = dict(registered.request.queues)
+        for job in jobs:
+            if job.queue in queues:
+                registered.waiting.deliver(job)
+            else:
+                registered.waiting.give_back([job])  # A forged message named a job of another queue.
 
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         reply = await self._run(token, "settle", *arguments.ops(ops))
@@ -346,7 +363,7 @@ class RedisEngine:
 
     async def paused(self) -> set[str]:
         (names,) = await self._client.execute(("SMEMBERS", self._keys.paused))
-        return {name.decode() for name in names}
+        return {queries.text(name) for name in names}
 
     async def diagnose(self) -> list[Diagnostic]:
         return await diagnose(self._client)
@@ -427,6 +444,13 @@ class RedisEngine:
         if reply[0]:
             self._skip(jobs, reply[1:])
         return reply[0] == 1
+
+
+async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except DayjobError as error:
+        _log.debug("a notification was not sent; the leader repeats it: %s", error)
 
 
 def _new_token() -> Token:

@@ -41,9 +41,11 @@ key                  type    content                                         rem
 ===================  ======  ==============================================  ================================
 
 Two channels announce changes: ``changes`` (queues with claimable jobs, due times, cancel requests, kinds of
-documents) and ``ends`` (ids of jobs that finished). A client receives handed-off jobs on its own channel
-``handoffs:client`` (``waiting_claims.py``). Redis removes an empty key by itself, so an empty namespace
-consists of ``layout``, ``counts`` and ``queues``.
+documents) and ``ends`` (ids of jobs that finished). A client receives the claim keys of handed-off jobs on
+its own channel ``handoffs:client`` (``waiting_claims.py``). Every client of the server may read and send
+messages, so they have names and ids only, and no effect but a read.
+
+Redis removes an empty key by itself, so an empty namespace consists of ``layout``, ``counts`` and ``queues``.
 
 A dead job has two entries in ``dead_index``, each with the time of its failure (8 bytes, big endian): one
 under its queue, and one under the empty name for all queues. ``find_dead`` removes entries that a damaged

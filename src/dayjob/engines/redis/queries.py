@@ -37,6 +37,11 @@ _BEYOND = b"\xff" * 25
 _COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__)
 
 
+def text(name: bytes) -> str:
+    """Return a stored name, also if it is damaged."""
+    return name.decode("utf-8", "replace")
+
+
 async def stats(client: Client) -> dict[str, QueueStats]:
     """Return the counters of every queue ever used, in name order."""
     keys = client.settings.keys
@@ -44,9 +49,11 @@ async def stats(client: Client) -> dict[str, QueueStats]:
     counts = dict(zip(flat[::2], flat[1::2], strict=True))
 
     def count(queue: bytes, state: JobState) -> int:
-        return int(counts.get(b"%d%b" % (STATE_CODES[state], queue), 0))
+        with suppress(ValueError):  # A damaged counter is zero.
+            return int(counts.get(b"%d%b" % (STATE_CODES[state], queue), 0))
+        return 0
 
-    found = {name.decode(): QueueStats(*(count(name, state) for state in _COUNTED)) for name in names}
+    found = {text(name): QueueStats(*(count(name, state) for state in _COUNTED)) for name in names}
     return dict(sorted(found.items()))
 
 
@@ -57,7 +64,7 @@ async def pending_queues(client: Client) -> list[str]:
         page = await client.run_idempotent("pending_queues", found[-1] if found else b"", PAGE)
         found += page
         if len(page) < PAGE:
-            return [name.decode() for name in found]
+            return [text(name) for name in found]
 
 
 async def documents(client: Client, kind: str) -> tuple[int, list[Document]]:

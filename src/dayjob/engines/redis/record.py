@@ -17,6 +17,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion, RetentionTimes
 from dayjob.engines.record import corrupt_text
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import EndedJob, Failure, Job, JobState
 
 NONE = -(2**63)
@@ -123,7 +124,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     if facts is None:
         try:
             facts = _decode_facts(record[facts_at:])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise Corrupt(corrupt_text(str(error))) from None
         if len(payload) != payload_size:
             raise Corrupt(corrupt_text(f"its payload has {len(payload):,} of {payload_size:,} bytes"))
@@ -142,6 +143,11 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     if flags & _CANCEL:
         job.cancel_requested = True
     return job
+
+
+def is_claimed_by(claim: bytes, record: bytes | None) -> bool:
+    """Return whether the record of a job, if there is one, has this claim as its current one."""
+    return record is not None and len(record) >= _HEAD.size and claim_of(record) == claim
 
 
 def claim_of(record: bytes) -> bytes:

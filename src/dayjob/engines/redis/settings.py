@@ -92,8 +92,10 @@ def read_settings(location: Location) -> RedisSettings:
             options["port"] = parts.port or 6379
         except ValueError:
             raise ConfigError(f"the URL {location.shown!r} has a bad port: write 1 to 65535") from None
-        if connection_type is SSLConnection and (certificates := location.take("ca_certs", "")):
-            options["ssl_ca_certs"] = certificates
+        if connection_type is SSLConnection:
+            options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}  # Not the driver's defaults.
+            if certificates := location.take("ca_certs", ""):
+                options["ssl_ca_certs"] = certificates
         database = parts.path.removeprefix("/") or "0"
     if not (database.isascii() and database.isdigit()):
         raise ConfigError(

@@ -27,6 +27,9 @@ _log = logging.getLogger("dayjob.redis")
 POLL_INTERVAL = 0.5
 """Seconds between polls while there is no subscription."""
 
+_LOGGED_EVERY = 1000
+"""Of so many malformed messages, one is logged."""
+
 SILENCE = 15.0
 """Seconds without a message after which the connection is checked."""
 
@@ -49,6 +52,7 @@ class Subscriber:
         self._begun = asyncio.Event()
         self._received = False
         self._wanted = False
+        self._malformed = 0
 
     def on_listen(self, topics: Sequence[Topic]) -> None:
         """A listener has registered for these topics."""
@@ -59,7 +63,7 @@ class Subscriber:
         self._wanted = self._wanted or for_claims
         if not self._wanted:
             return
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="dayjob redis subscriber")
         if not self._begun.is_set():
             await self._begun.wait()
@@ -73,7 +77,7 @@ class Subscriber:
 
     async def _run(self) -> None:
         logged = False
-        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL)
+        backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL, jitter=True)
         while True:
             connection = self._client.connection()
             try:
@@ -81,7 +85,7 @@ class Subscriber:
                     await self._subscribe(connection)
                 logged = False
                 await self._read(connection)
-            except (OSError, RedisError) as error:
+            except Exception as error:  # Also errors of the driver on a reply that it does not expect.
                 if not logged:
                     _log.warning(
                         "%s: the subscription is down, polling until it is back: %r",
@@ -98,6 +102,7 @@ class Subscriber:
     async def _subscribe(self, connection: AbstractConnection) -> None:
         keys = self._client.settings.keys
         channels = (keys.changes, keys.ends, self._handoff_channel)
+        await self._client.connect(connection)
         await connection.send_command("SUBSCRIBE", *channels)
         for _ in channels:
             await connection.read_response()
@@ -111,12 +116,26 @@ class Subscriber:
             while True:
                 message = await connection.read_response()
                 self._received = True
-                if message[1] == self._handoff_channel:
-                    self.on_handoff(message[2])
-                elif message[0] == b"message":
-                    self._signals.publish(self._topics(message[1], message[2]))
+                if message[0] == b"message":
+                    self._on_message(message[1], message[2])
         finally:
             checking.cancel()
+
+    def _on_message(self, channel: bytes, message: bytes) -> None:
+        """Publish a message. A malformed one, which any client can send, counts as a change of all topics."""
+        try:
+            if channel == self._handoff_channel:
+                self.on_handoff(message)
+            else:
+                self._signals.publish_received(self._topics(channel, message))
+        except Exception as error:
+            self._signals.publish_all()
+            if self._malformed % _LOGGED_EVERY == 0:
+                _log.warning(
+                    "%s: a malformed message on channel %r: another program may use it; polling once: %r",
+                    self._client.settings.shown, channel[:200], error,
+                )  # fmt: skip
+            self._malformed += 1
 
     async def _check_connection(self, connection: AbstractConnection) -> None:
         """Close a connection on which nothing arrives, not even the reply to a PING."""

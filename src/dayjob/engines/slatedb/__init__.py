@@ -35,7 +35,7 @@ async def copy(source: Location, target: Location) -> int:
 
 
 def _settings(location: Location) -> SlateSettings:
-    scheme, url = location.parts.scheme, location.url
+    scheme, url = location.parts.scheme, location.shown
     path = unquote(location.parts.path)
     if "\0" in path:
         raise ConfigError(f"the URL {url!r} holds a NUL character: remove it")
@@ -68,11 +68,11 @@ def _settings(location: Location) -> SlateSettings:
 def _folder(location: Location, path: str) -> str:
     if location.parts.netloc:
         raise ConfigError(
-            f"the URL {location.url!r} has two slashes: write three, as in file:///var/lib/jobs"
+            f"the URL {location.shown!r} has two slashes: write three, as in file:///var/lib/jobs"
         )
     path = path.rstrip("/")
     if not path:
-        raise ConfigError(f"the URL {location.url!r} names no folder: write file:///var/lib/jobs")
+        raise ConfigError(f"the URL {location.shown!r} names no folder: write file:///var/lib/jobs")
     return path
 
 
@@ -80,7 +80,7 @@ def _variables(location: Location, scheme: str) -> tuple[tuple[str, str], ...]:
     """Return the options of the URL for the store, as environment variables of the store."""
     region, endpoint = location.take("region", ""), location.take("endpoint", "")
     if region and scheme != "s3":
-        raise ConfigError(f"the URL {location.url!r} has a region: only s3:// takes one")
+        raise ConfigError(f"the URL {location.shown!r} has a region: only s3:// takes one")
     found = {}
     if region:
         found["AWS_REGION"] = region

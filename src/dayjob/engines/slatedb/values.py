@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Facts, Record, corrupt_text
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, DedupUntil, Failure, Job, JobState, QueueStats
 from dayjob.runtime.process import Process
 
@@ -159,7 +160,7 @@ def _split(value: bytes, count: int) -> list[bytes]:
 def _read(kind: type[Part], part: bytes) -> Part:
     try:
         decoded: Part = _decoders[kind](part)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except UNDECODABLE as error:
         raise Corrupt(f"the {_NAMES[kind]} can't be decoded ({error})") from None
     return decoded
 
@@ -196,7 +197,7 @@ def job_head(value: bytes) -> Head:
     try:
         if value[0] == VERSION:
             return _decode_head(value[5 : 5 + int.from_bytes(value[1:5], "big")])
-    except (IndexError, msgspec.MsgspecError, ValueError):
+    except (IndexError, *UNDECODABLE):
         pass
     return _read(Head, _split(value, 2)[0])
 
@@ -366,5 +367,5 @@ def layout(value: bytes) -> Any:
     """Return the version of the layout, or None if it can't be decoded."""
     try:
         return msgspec.msgpack.decode(value)["layout"]
-    except (msgspec.MsgspecError, TypeError, KeyError, ValueError):
+    except (*UNDECODABLE, TypeError, KeyError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,8 +22,8 @@ def layout(location: Location) -> SqliteLayout:
 
 
 def _read(location: Location) -> SqliteSettings:
-    """``sqlite:///relative.db`` or ``sqlite:////absolute.db``, ``?synchronous=`` and ``?timeout=``."""
-    url = location.url
+    """``sqlite:///relative.db`` or ``sqlite:////absolute.db``; ``synchronous``, ``timeout`` and ``mode``."""
+    url = location.shown
     if location.parts.netloc:
         raise ConfigError(f"the URL {url!r} has two slashes: write three, as in sqlite:///jobs.db")
     path = unquote(location.parts.path[1:])
@@ -34,5 +35,10 @@ def _read(location: Location) -> SqliteSettings:
         raise ConfigError(f"the URL {url!r} holds a NUL character: remove it")
     synchronous = location.choice("synchronous", "full", "normal")
     timeout = location.number("timeout", "30", 0, 3600)
-    location.done("sqlite:/// takes synchronous and timeout")
-    return SqliteSettings(url, Path(path).absolute(), synchronous.upper(), timeout)
+    mode = location.take("mode", "0600")
+    if not re.fullmatch(r"0?[67][0-7]{2}", mode):
+        raise ConfigError(
+            f"the URL {url!r} has mode={mode!r}: write the permissions of a new file, such as 0640"
+        )
+    location.done("sqlite:/// takes synchronous, timeout and mode")
+    return SqliteSettings(url, Path(path).absolute(), synchronous.upper(), timeout, int(mode, 8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -40,6 +40,8 @@ class SqliteSettings(Struct, frozen=True):
     synchronous: str = "FULL"
     timeout: float = 30.0
     """Seconds that an operation waits for the locks of other processes."""
+    mode: int = 0o600
+    """The permissions of a new file. SQLite gives them to the files beside it, too."""
 
     @property
     def log(self) -> str:
@@ -48,6 +50,7 @@ class SqliteSettings(Struct, frozen=True):
 
     def connect(self) -> sqlite3.Connection:
         """Return a connection in autocommit mode. Its owner begins and ends the transactions."""
+        self._create_file()
         try:
             connection = sqlite3.connect(
                 self.path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -66,6 +69,18 @@ class SqliteSettings(Struct, frozen=True):
                 raise self.refusal(error) from error
             raise
         return connection
+
+    def _create_file(self) -> None:
+        """Create the file with its permissions, if there is none. SQLite reports every other problem."""
+        if not self.path.exists():
+            with suppress(OSError):
+                flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
+                file = os.open(os.path.realpath(self.path), flags, 0o600)
+                try:
+                    if self.mode != 0o600:  # The umask does not apply to permissions that were asked for.
+                        os.chmod(file, self.mode)  # noqa: PTH101 - it is open
+                finally:
+                    os.close(file)
 
     def when_unlocked(self, attempt: Callable[[], Reply], lock: Lock | None = None) -> Reply:
         """Repeat the attempt until no other process holds the lock, up to the timeout.

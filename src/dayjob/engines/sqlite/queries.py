@@ -85,7 +85,7 @@ class Queries(Store):
         if name is None:
             row = self._one("queue_name", queue_id)
             assert row is not None, f"job on unknown queue {queue_id}"
-            name = self._names[queue_id] = row[0]
+            name = self._names[queue_id] = rows.text_of(row[0]) or ""
         return name
 
     def count(self, deltas: Deltas) -> None:
@@ -95,7 +95,10 @@ class Queries(Store):
                 self._execute("count", *changes, self._make_queue_id(queue))
 
     async def stats(self) -> dict[str, QueueStats]:
-        return {row[0]: QueueStats(*row[1:]) for row in self._execute("stats")}
+        return {
+            rows.text_of(row[0]) or "": QueueStats(*(rows.int_or(count, 0) for count in row[1:]))
+            for row in self._execute("stats")
+        }
 
     def pause(self, queue: str, paused: bool) -> None:
         self._execute("pause", int(paused), self._make_queue_id(queue))
@@ -105,7 +108,7 @@ class Queries(Store):
         return queue_id is not None and self._one("is_paused", queue_id) == (1,)
 
     async def paused(self) -> set[str]:
-        return {row[0] for row in self._execute("paused")}
+        return {rows.text_of(row[0]) or "" for row in self._execute("paused")}
 
     # Listings.
 

@@ -9,6 +9,7 @@ import msgspec
 
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Record, corrupt_text, next_epoch, waiting_state
+from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, NORMAL, Failure, Job, JobState
 
 Row = tuple[Any, ...]
@@ -61,11 +62,11 @@ def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
     if bytes in (type(task), type(tenant), type(last_error)):
         texts = {"task name": task, "tenant": tenant, "last error": last_error}
         corrupt += [f"the {name} is not valid text" for name, text in texts.items() if type(text) is bytes]
-        task, tenant, last_error = map(_text, texts.values())
+        task, tenant, last_error = map(text_of, texts.values())
     if not _whole(priority, attempts, max_attempts, epoch, run) or type(enqueued) is not int:
         corrupt.append(_NOT_WHOLE)
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
-        enqueued = _int(enqueued, 0)
+        enqueued = int_or(enqueued, 0)
     job = Job(
         key, queue, task, payload, decoded, tenant, priority, JobState.RUNNING, attempts, max_attempts, epoch,
         enqueued, run, expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested),
@@ -104,16 +105,16 @@ def full_job(row: Row) -> Job:
     if corrupt and job.last_error is None:
         job.last_error = corrupt_text("; ".join(corrupt))
     job.state = _state(state)
-    job.claimed_us = _int(claimed, None)
-    job.lease_us = _int(lease, None)
-    job.finished_us = _int(finished, None)
-    job.expires_us = _int(job.expires_us, None)
+    job.claimed_us = int_or(claimed, None)
+    job.lease_us = int_or(lease, None)
+    job.finished_us = int_or(finished, None)
+    job.expires_us = int_or(job.expires_us, None)
     job.errors = _decoded(_decode_errors, errors, ())
-    job.dedup_key = dedup_key
+    job.dedup_key = text_of(dedup_key)
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
-    job.worker = worker
+    job.worker = text_of(worker)
     job.claim = claim or NO_CLAIM
-    job.result = result
+    job.result = result.encode() if isinstance(result, str) else result
     job.progress = _decoded(_decode_progress, progress, None)
     return job
 
@@ -136,7 +137,7 @@ def record(row: Row, queue: str) -> Record:
     return Record(
         key=key, queue=queue, state=_state(state), priority=priority, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, run_us=run, claimed_us=claimed, lease_us=lease,
-        finished_us=finished, expires_us=expires, remove_us=remove, last_error=_text(last_error),
+        finished_us=finished, expires_us=expires, remove_us=remove, last_error=text_of(last_error),
         errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
         cancel_requested=bool(cancel_requested), worker=worker, claim=claim or NO_CLAIM, result=result,
         corrupt=corrupt,
@@ -170,7 +171,7 @@ def _whole(priority: Any, attempts: Any, max_attempts: Any, epoch: Any, run: Any
     return type(priority) is type(attempts) is type(max_attempts) is type(epoch) is type(run) is int
 
 
-def _int(value: Any, otherwise: Default) -> int | Default:
+def int_or(value: Any, otherwise: Default) -> int | Default:
     return value if type(value) is int else otherwise
 
 
@@ -179,7 +180,7 @@ def _replaced(
 ) -> tuple[int, int, int, int, int]:
     if not type(attempts) is type(max_attempts) is int:
         attempts = max_attempts = 1
-    return (_int(priority, NORMAL), attempts, max_attempts, _int(epoch, 0), _int(run, 0))
+    return (int_or(priority, NORMAL), attempts, max_attempts, int_or(epoch, 0), int_or(run, 0))
 
 
 def _state(text: Any) -> JobState:
@@ -187,14 +188,17 @@ def _state(text: Any) -> JobState:
     return _STATES.get(text, JobState.DEAD)
 
 
-def _text(value: Any) -> str | None:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+def text_of(value: Any) -> str | None:
+    """Return a column as text, also if it is not."""
+    if value is None or isinstance(value, str):
+        return value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _headers(blob: Any, corrupt: list[str]) -> dict[str, str]:
     try:
         return _decode_headers(blob)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (*UNDECODABLE, TypeError) as error:
         corrupt.append(f"the headers can't be decoded ({error})")
         return {}
 
@@ -203,5 +207,5 @@ def _decoded(decode: Callable[[bytes], Value], blob: Any, otherwise: Default) ->
     """Return the decoded value, or the other one if it is missing or can't be decoded."""
     try:
         return otherwise if blob is None else decode(blob)
-    except (msgspec.MsgspecError, TypeError, ValueError):
+    except (*UNDECODABLE, TypeError):
         return otherwise

@@ -3,7 +3,7 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insert.lua).
 -- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job.
 local MOST_EXAMINED = 10 -- waiting claims that one call examines
-local LARGEST = 65536 -- bytes of a job that is handed off: messages wait in the server's memory
+local LARGEST = 65536 -- bytes of a job that is handed off
 local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked
 local PROMPT = 100000 -- microseconds after which a client without an acknowledgment gets no further hand-off
 
@@ -58,13 +58,11 @@ if waiting then
   indexes[HANDOFFS][handoff_member(r)] = NOW + ACKNOWLEDGED_WITHIN
   claimable[r.queue] = nil
 end
-local payload = waiting and payloads[r.id] or ''
 flush(not r)
 send('ZREM', WAITING_CLAIMS, removed)
 if waiting then
   redis.call('ZADD', HANDOFF_CLIENTS, 'NX', NOW, waiting.client)
-  redis.call('PUBLISH', HANDOFFS .. ':' .. waiting.client,
-    waiting.name .. r.id .. pack('>I4', #r.encoded) .. r.encoded .. payload)
+  redis.call('PUBLISH', HANDOFFS .. ':' .. waiting.client, waiting.name .. handoff_member(r))
 end
 publish()
 return store_reply(reply)

@@ -24,7 +24,11 @@ do
         .. queue .. ARGV[12])
       redis.call('ZADD', IDS, 0, id .. queue)
       redis.call('ZADD', PENDING, 0, queue .. '\0' .. string.sub(numbers, 2, 5) .. id)
-      if redis.call('HINCRBY', COUNTS, PENDING_STATE .. queue, 1) == 1 then
+      local count = redis.pcall('HINCRBY', COUNTS, PENDING_STATE .. queue, 1)
+      if type(count) == 'table' then -- A damaged counter begins again.
+        count = redis.call('HSET', COUNTS, PENDING_STATE .. queue, 1) + 1
+      end
+      if count == 1 then
         redis.call('SADD', QUEUES, queue)
       end
       redis.call('PUBLISH', ARGV[2], '\0' .. queue)

@@ -270,7 +270,10 @@ local function flush(when_full)
   for queue, states in pairs(counts) do
     for state, difference in pairs(states) do
       if difference ~= 0 then
-        redis.call('HINCRBY', COUNTS, state .. queue, difference)
+        local count = redis.pcall('HINCRBY', COUNTS, state .. queue, difference)
+        if type(count) == 'table' then -- A damaged counter begins again: an error here would end the script halfway.
+          redis.call('HSET', COUNTS, state .. queue, math.max(difference, 0))
+        end
       end
     end
   end
