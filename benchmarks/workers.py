@@ -13,7 +13,10 @@ from benchmarks.run import Run, measure
 _DRAINS = "benchmarks.drains"
 
 BOUNDS = {("sqlite", "coroutine"): 4.0, ("sqlite", "thread"): 2.0, ("memory", "coroutine"): 10.0}
-"""The required ratio to Huey's rate, by engine and task."""
+"""The required ratio to Huey's rate, by engine and task, without jobs that are kept."""
+
+KEPT_BOUND = 4.0
+"""The required ratio with the defaults, which keep done jobs."""
 
 
 @measure("worker-drain", "sqlite", "memory")
@@ -48,11 +51,14 @@ async def worker_drain(run: Run, engine: str) -> list[Result]:
             figures=f"{rate(median(found))} vs {rate(median(peer))}",
             value=paired_ratio(found, peer),
             unit="×",
-            at_least=BOUNDS[engine, task],
+            at_least=bound,
         )
-        for how, task, found in (
-            ("defaults: done jobs kept", "coroutine", by_default),
-            *(("none kept", task, found) for task, found in zip(kinds, rates, strict=True)),
+        for how, task, found, bound in (
+            ("defaults: done jobs kept", "coroutine", by_default, KEPT_BOUND),
+            *(
+                ("none kept", task, found, BOUNDS[engine, task])
+                for task, found in zip(kinds, rates, strict=True)
+            ),
         )
     ]
 
