@@ -85,11 +85,14 @@ def rounded_down(ratio: str) -> str:
     return f"{floor(value)}×" if value >= 10 else f"{floor(value * 10) / 10}×"
 
 
-def _loads(rows: Sequence[Row], measure: str) -> Iterable[tuple[Row, str, str, str]]:
-    """Yield the rows of a load with the library, the load and the name of the value."""
+def _loads(rows: Sequence[Row]) -> Iterable[tuple[Row, tuple[str, str], str, str]]:
+    """Yield the rows of the loads, with storage and library, the load, and the name of the value."""
     for row in rows:
-        if row.measure == measure and (found := _LOAD.fullmatch(row.description)):
-            yield row, found["library"], found["load"], found["value"]
+        if row.measure == "offered-load" and (found := _LOAD.fullmatch(row.description)):
+            where, _, library = found["library"].rpartition(", ")
+            on = _ENGINES.get(row.engine, row.engine) + (f", {where}" if where else "")
+            ours = library in ("defaults", "tuned")
+            yield row, (on, f"dayjob, {library}" if ours else library), found["load"], found["value"]
 
 
 def _latency(row: Row) -> str:
@@ -102,13 +105,10 @@ def _latency(row: Row) -> str:
 def latency(rows: Sequence[Row], *, peers: bool = True) -> Iterable[Sequence[str]]:
     """Yield a line per library, with the latency at each load."""
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for row, library, load, value in _loads(rows, "offered-load"):
-        ours = library.endswith(("defaults", "tuned"))
-        if value.startswith(("enqueue to start", "falls behind")) and (peers or library.endswith("defaults")):
-            where = library.rpartition(", ")[0]
-            name = f"dayjob, {library.rpartition(', ')[2]}" if ours else library
-            on = _ENGINES.get(row.engine, row.engine) + (f", {where}" if where else "")
-            found.setdefault((on, name), {})[load] = _latency(row)
+    for row, place, load, value in _loads(rows):
+        is_latency = value.startswith(("enqueue to start", "falls behind"))
+        if is_latency and (peers or place[1] == "dayjob, defaults"):
+            found.setdefault(place, {})[load] = _latency(row)
     loads = list(dict.fromkeys(load for each in found.values() for load in each))
     yield ("on", *(("library",) if peers else ()), *(f"{load} jobs/s" for load in loads))
     for (on, name), each in found.items():
@@ -118,8 +118,8 @@ def latency(rows: Sequence[Row], *, peers: bool = True) -> Iterable[Sequence[str
 def cost(rows: Sequence[Row]) -> Iterable[Sequence[str]]:
     """Yield a line per library, with the cost of a job on the server and the memory of both sides."""
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for row, library, _, value in _loads(rows, "offered-load"):
-        each = found.setdefault((_ENGINES.get(row.engine, row.engine), library), {})
+    for row, place, _, value in _loads(rows):
+        each = found.setdefault(place, {})
         if value == "memory of the worker":
             each["memory"] = f"{row.result}, {row.figures.partition(' of ')[0]}"
         elif value.endswith("per job"):

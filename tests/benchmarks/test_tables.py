@@ -62,7 +62,7 @@ def test_the_readme_has_the_defaults_only() -> None:
 
 def test_the_cost_of_a_job() -> None:
     assert table("cost")[2:] == [
-        "| Redis | defaults | 2.5 commands, 0.5 reads from a socket | 42 MiB, 43 MiB |"
+        "| Redis | dayjob, defaults | 2.5 commands, 0.5 reads from a socket | 42 MiB, 43 MiB |"
     ]
 
 
