@@ -15,6 +15,7 @@ from benchmarks import (
     duties,
     flatness,
     import_time,
+    large_fleet,
     object_storage,
     offered_load,
     postgres,
@@ -31,7 +32,7 @@ from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
     batching, flatness, import_time, speed, wake_up, workers, postgres, two_workers, bloat, redis_workers,
-    single_enqueue, object_storage, duties, offered_load,
+    single_enqueue, object_storage, duties, offered_load, large_fleet,
 )  # fmt: skip
 """The import of a theme registers its measures."""
 

@@ -31,7 +31,7 @@ SETTINGS = {
     "checkpoint_timeout": "30min",
     # A run compresses a busy day into a minute, so autovacuum runs more often than each minute too.
     "autovacuum_naptime": "5s",
-    "max_connections": "200",
+    "max_connections": "2000",
 }
 
 

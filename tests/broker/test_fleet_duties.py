@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, EngineUnavailable
+from dayjob.broker.worker_registry import RECONNECT
 from dayjob.duties import EndedJobs, Lead, Led, Reclaim, Recur, Service
 from dayjob.duties.duties import FOLLOWER_INTERVAL
 from dayjob.model.durations import SECOND
@@ -169,3 +170,13 @@ async def test_recur_and_lead_return_the_delay_of_their_next_run() -> None:
     election: Any = Election()
     assert await Recur(schedules).run_once() == 2.5
     assert await Lead(election, Signals()).run_once() == 1.5
+
+
+async def test_after_an_outage_a_worker_has_the_time_to_connect_again(
+    broker: Broker, clock: ManualClock
+) -> None:
+    """In an outage a process tries to connect once a second, so a short ``dead_after`` is not enough."""
+    await broker.register(replace(MEMBER, dead_after=1_500_000))
+    clock.advance(10)
+    interval = 0.5
+    assert await looks_until_dead(broker, clock, interval) * interval >= RECONNECT

@@ -15,73 +15,75 @@ from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.redis.client import Client
 from dayjob.engines.redis.settings import read_settings
 from dayjob.engines.registry import parse
-from dayjob.runtime.clock import SYSTEM
+from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.testing import ManualClock
-from tests.support.workers import with_timeout
+from tests.support.workers import until, with_timeout
+
+FAILURE = ConnectionRefusedError("refused")
 
 
-def fail(limit: ConnectLimit) -> None:
-    with pytest.raises(ConnectionError), limit.attempt(OSError):
-        raise ConnectionRefusedError("refused")
-
-
-def succeed(limit: ConnectLimit) -> None:
-    with limit.attempt(OSError):
-        pass
+def failed() -> tuple[ConnectLimit, ManualClock]:
+    """Return the limit after a failed attempt, and its clock."""
+    clock = ManualClock()
+    limit = ConnectLimit(clock)
+    assert limit.begin() == 0
+    limit.end(FAILURE)
+    return limit, clock
 
 
 def test_after_a_failure_the_next_attempt_is_made_a_second_later() -> None:
-    clock = ManualClock()
-    limit = ConnectLimit(clock)
+    limit, clock = failed()
     attempts = 0
     for _ in range(1000):  # Ten seconds of tries, from any number of pools.
-        try:
-            with limit.attempt(OSError):
-                attempts += 1
-                raise ConnectionRefusedError("refused")
-        except OSError:
-            clock.advance(0.01)
-    assert 10 / (1.5 * PAUSE) <= attempts <= 10 / PAUSE + 1
-    clock.advance(2 * PAUSE)
-    fail(limit)
-    with pytest.raises(TooSoon, match="ConnectionRefusedError: refused"):
-        succeed(limit)
+        clock.advance(0.01)
+        if limit.begin() == 0:
+            attempts += 1
+            limit.end(FAILURE)
+    assert 10 / (1.5 * PAUSE) - 1 <= attempts <= 10 / PAUSE
 
 
 def test_processes_spread_their_attempts() -> None:
-    clock = ManualClock()
-    limits = [ConnectLimit(clock) for _ in range(50)]
-    for limit in limits:
-        fail(limit)
-    clock.advance(PAUSE * 1.25)
-    early = 0
-    for limit in limits:
-        try:
-            succeed(limit)
-        except TooSoon:
-            continue
-        early += 1
-    assert 5 <= early <= 45
+    pauses = [failed()[0].begin() for _ in range(50)]
+    assert PAUSE <= min(pauses) < 1.2 * PAUSE
+    assert 1.3 * PAUSE < max(pauses) <= 1.5 * PAUSE
 
 
-def test_after_a_success_attempts_are_not_limited() -> None:
-    clock = ManualClock()
-    limit = ConnectLimit(clock)
-    fail(limit)
+def test_one_attempt_is_under_way_at_a_time_until_one_succeeds() -> None:
+    limit, clock = failed()
     clock.advance(2 * PAUSE)
-    with limit.attempt(OSError), pytest.raises(TooSoon), limit.attempt(OSError):
-        raise AssertionError("an attempt is under way")
-    for _ in range(3):
-        with limit.attempt(OSError):
-            succeed(limit)
-    fail(limit)
+    assert limit.begin() == 0
+    assert limit.begin() > 0, "an attempt is under way"
+    limit.end(None)
+    assert [limit.begin() for _ in range(3)] == [0, 0, 0]
 
 
-def test_an_error_of_the_configuration_is_not_an_outage() -> None:
+async def test_a_call_fails_without_an_attempt_after_a_while() -> None:
+    limit, clock = failed()
+    clock.advance(2 * PAUSE)
+    assert limit.begin() == 0
+
+    async def attempt() -> None:
+        async with limit.attempt(OSError):
+            raise AssertionError("an attempt is under way")
+
+    trying = asyncio.create_task(attempt())
+
+    async def over() -> bool:
+        clock.advance(0.1)
+        await yield_to_loop()
+        return trying.done()
+
+    await until(over)
+    with pytest.raises(TooSoon, match="ConnectionRefusedError: refused"):
+        await trying
+
+
+async def test_an_error_of_the_configuration_is_not_an_outage() -> None:
     limit = ConnectLimit(ManualClock())
     for _ in range(3):
-        with pytest.raises(ValueError, match="password"), limit.attempt(OSError):
-            raise ValueError("password")
+        with pytest.raises(ValueError, match="password"):
+            async with limit.attempt(OSError):
+                raise ValueError("password")
 
 
 class Attempts:

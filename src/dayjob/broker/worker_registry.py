@@ -34,6 +34,9 @@ KIND = "worker"
 _MOST_COUNTED = 100
 """Queues whose waiting workers are counted in the document of the lead."""
 
+RECONNECT = 4.0
+"""Seconds that a process may need to connect again after an outage, and to store a heartbeat."""
+
 LIVING = 4
 """A process of this machine that is known to live may be silent for this multiple of ``dead_after``."""
 
@@ -96,12 +99,14 @@ class DocumentWatch:
         """Record the value at the engine's time ``now``.
 
         ``credit`` is the most that counts of the time before the first look at this value, and of the time
-        before this look after a ``gap``.
+        before this look after a ``gap``. If it is negative, the document gets that time in addition, unless
+        it was watched.
         """
         value, since = self._seen.get(document.name, (None, 0.0))
+        watched = value is not None and not gap
         if value != document.value:
             age = (now - document.written_us) / SECOND
-            since = elapsed - min(max(age, 0.0), credit)
+            since = elapsed - min(max(age, 0.0), max(credit, 0.0) if watched else credit)
         elif gap:
             since = max(since, elapsed - credit)
         self._seen[document.name] = (document.value, since)
@@ -220,12 +225,16 @@ class WorkerRegistry:
         """Watch a worker's document. ``gap`` is the time since the last look.
 
         Before the first look, and in a gap, an outage may have stopped the heartbeats, or the clock may have
-        been set. So a worker is watched for one heartbeat at least before its silence counts.
+        been set. So a worker is watched for one heartbeat at least, and for as long as it may take to connect
+        again, before its silence counts.
         """
         beat = seen.member.dead_after / SECOND / BEATS
         interval = min(beat, RECLAIM_INTERVAL)
         outage = gap > min(5 * interval, (BEATS - 1) * beat)
-        self._watch.look(seen.document, now, elapsed, (BEATS - 1) * beat - interval, gap=outage)
+        credit = (BEATS - 1) * beat - interval
+        if seen.silent_for(now) > (BEATS - 1) * beat:  # An outage is possible.
+            credit = min(credit, BEATS * beat - RECONNECT)
+        self._watch.look(seen.document, now, elapsed, credit, gap=outage)
 
     def _is_watched_silent(self, seen: Seen, elapsed: float) -> bool:
         """Whether this process saw no change of the worker's document for too long, or does not watch it."""

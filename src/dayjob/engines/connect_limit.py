@@ -2,14 +2,15 @@
 
 Without it, each pool, listener and heartbeat of each worker would try by itself, and a large fleet would keep
 a server from starting. The first attempt after a broken connection is made at once. After one that failed,
-the others fail without an attempt until the pause is over; their callers try again later anyway.
+the others wait for the end of the pause. One of them makes the next attempt. If it succeeds, all continue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from dayjob.runtime import entropy
 from dayjob.runtime.clock import SYSTEM, Clock
@@ -18,9 +19,15 @@ PAUSE = 1.0
 """Seconds from a failed attempt to the next one. A random part of half of it is added, so that the processes
 of a fleet do not try at the same time."""
 
+_LONGEST_WAIT = 2.0
+"""Seconds after which a call fails without an attempt. Its caller repeats it."""
+
+_POLL = 0.05
+"""Seconds between looks at the attempt of another thread or task."""
+
 
 class TooSoon(OSError):
-    """No attempt was made, as another one has just failed or is under way."""
+    """No attempt was made, as another one has failed or is under way."""
 
 
 class ConnectLimit:
@@ -35,25 +42,41 @@ class ConnectLimit:
         self._trying = False
         """Whether an attempt is under way since the last failure."""
 
-    @contextmanager
-    def attempt(self, *failures: type[Exception]) -> Iterator[None]:
-        """Make an attempt in the block, or raise ``TooSoon``. These errors are failures of the server."""
-        with self._guard:
-            outage = self._failure is not None
-            if outage and (self._trying or self._clock.elapsed() < self._next_at):
+    @asynccontextmanager
+    async def attempt(self, *failures: type[Exception]) -> AsyncIterator[None]:
+        """Make an attempt in the block, when it is time for one. These errors are failures of the server."""
+        give_up_at = self._clock.elapsed() + _LONGEST_WAIT
+        while (pause := self.begin()) > 0:
+            if self._clock.elapsed() >= give_up_at:
                 raise TooSoon(f"{type(self._failure).__name__}: {self._failure} (one attempt a second)")
-            self._trying = outage
-        failure: Exception | None = None
+            await self._clock.wait(asyncio.Event(), pause)
         try:
             yield
-        except BaseException as error:
-            failure = error if isinstance(error, failures) else self._failure
+        except failures as error:
+            self.end(error)
             raise
-        finally:
-            with self._guard:
-                self._failure = failure
-                self._next_at = self._clock.elapsed() + PAUSE * (1 + entropy.fraction() / 2)
-                self._trying = self._trying and not outage
+        except BaseException:  # An error of the configuration, or the caller was cancelled.
+            self.end(self._failure)
+            raise
+        self.end(None)
+
+    def begin(self) -> float:
+        """Begin an attempt and return 0, or return seconds until one may begin."""
+        with self._guard:
+            if self._failure is None:
+                return 0.0
+            if self._trying:
+                return _POLL
+            pause = self._next_at - self._clock.elapsed()
+            self._trying = pause <= 0
+            return max(pause, 0.0)
+
+    def end(self, failure: Exception | None) -> None:
+        """End an attempt that has begun."""
+        with self._guard:
+            self._failure = failure
+            self._trying = False
+            self._next_at = self._clock.elapsed() + PAUSE * (1 + entropy.fraction() / 2)
 
 
 _limits: dict[str, ConnectLimit] = {}

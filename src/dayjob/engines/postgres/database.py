@@ -106,7 +106,7 @@ async def connect(
 ) -> Connection:
     """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     try:
-        with connect_limit(settings.dsn).attempt(*CONNECT_FAILURES):
+        async with connect_limit(settings.dsn).attempt(*CONNECT_FAILURES):
             connection: Connection = await asyncpg.connect(
                 settings.dsn,
                 timeout=timeout,

@@ -51,11 +51,14 @@ CROWDED_WAIT_CHECKS = (0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0)
 """The same if there are many listeners. The wait is announced with the last check."""
 
 WINDOW = 0.005
-COST, SHARE = 20e-6, 0.25
+COST, SHARE = 20e-6, 0.1
 """Seconds for which a notification occupies the server for each listener, and the most of its time for all
 notifications of one process."""
 
-COUNT_EVERY = 50
+QUIET = 1.0
+"""A queue that was not announced for this many seconds is announced at once, however many listen."""
+
+COUNT_EVERY = 20
 COUNT_INTERVAL = 30.0
 """The listeners are counted after so many notifications, but not more often than that many seconds."""
 
@@ -403,14 +406,19 @@ class Throttle:
         sent, held = [], []
         started: set[tuple[str, str]] = set()
         for item in items:
-            window = _SHARED if shared else _window(item)
-            if window in started or now - self._sent_at.get(window, -length) >= length:
+            own = _window(item)
+            window = _SHARED if shared else own
+            if (
+                window in started
+                or now - self._sent_at.get(window, -length) >= length
+                or (shared and own[0] == "queue" and now - self._sent_at.get(own, -QUIET) >= QUIET)
+            ):
                 sent.append(item)
-                started.add(window)
+                started |= {window, own}
             else:
                 held.append(item)
         self._sent_at.update(dict.fromkeys(started, now))
-        self._count(len(started))
+        self._count(bool(started))
         if len(self._sent_at) > _MAX_TOPICS:
             self._sent_at.clear()
         return sent, held
@@ -424,8 +432,7 @@ class Throttle:
 
     def _flush(self) -> None:
         self._timer = None
-        windows = [_SHARED] if self.crowded else map(_window, self._held)
-        self._sent_at.update(dict.fromkeys(windows, SYSTEM.elapsed()))
+        self._sent_at.update(dict.fromkeys([_SHARED, *map(_window, self._held)], SYSTEM.elapsed()))
         self._send(self._take_held())
 
     def _count(self, notifications: int) -> None:

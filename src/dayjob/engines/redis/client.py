@@ -96,7 +96,7 @@ class Client:
         return self.settings.connection(self._target)
 
     async def connect(self, connection: AbstractConnection) -> None:
-        with connect_limit(repr(connection)).attempt(OSError, LostConnection):
+        async with connect_limit(repr(connection)).attempt(OSError, LostConnection):
             await connection.connect()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
