@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,16 +39,16 @@ async def record_start_async(number: int) -> None:
     starts.append(time.perf_counter())
 
 
-def make_app(url: str) -> App:
-    """Return an app that retains no finished jobs, like the peers."""
-    app = App(url, config=BrokerConfig(retention=Retention(done=0)))
+def make_app(url: str, *, retain: bool = False) -> App:
+    """Return an app that retains no finished jobs, like the peers, or one as it comes."""
+    app = App(url) if retain else App(url, config=BrokerConfig(retention=Retention(done=0)))
     app.task(name="coroutine")(record_start_async)
     app.task(name="thread")(record_start)
     return app
 
 
-async def drain(url: str, jobs: int, task: str) -> dict[str, float]:
-    async with make_app(url) as app:
+async def drain(url: str, jobs: int, task: str, *, retain: bool = False) -> dict[str, float]:
+    async with make_app(url, retain=retain) as app:
         await _fill(app, jobs, task)
         starts.clear()
         await Worker(app).run_until_idle()
@@ -150,6 +151,7 @@ def _rss() -> float:
 
 KINDS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, dict[str, float]]]] = {
     "drain": drain,
+    "drain-default": partial(drain, retain=True),
     "growth": memory_growth,
     "latency": latency,
     "observed": drain_observed,

@@ -203,7 +203,7 @@ def latency_result(measure: str, engine: str, described: str, found: Load) -> Re
 async def offered_load(run: Run, engine: str) -> list[Result]:
     """Latency at loads of 100, 500 and 2,000 jobs/s, the cost of a job, and memory, against the peers."""
     run.close_stores()
-    seconds = run.size(5, 2)
+    seconds = run.size(4, 2)
     results: list[Result] = []
     stores: list[tuple[str, Library, Callable[[], AbstractContextManager[str]]]] = [
         ("", library, partial(_store, run, engine, library)) for library in _libraries(run, engine)
@@ -226,10 +226,14 @@ async def offered_load(run: Run, engine: str) -> list[Result]:
 
 
 def _memory(engine: str, name: str, sides: dict[str, float]) -> Result:
-    producer = sides["producer-mib"]
+    producer = (
+        f"{number(sides['producer-mib'])} MiB of the producer"
+        if "producer-mib" in sides
+        else "with the producer"
+    )
     return Result(
         measure="offered-load", engine=engine, description=f"{name}, {COSTED:,}/s: memory of the worker",
-        figures=f"{number(producer)} MiB of the producer", value=sides["worker-mib"], unit="MiB",
+        figures=producer, value=sides["worker-mib"], unit="MiB",
     )  # fmt: skip
 
 
@@ -313,7 +317,7 @@ def _cost(run: Run, engine: str, url: str, load: int) -> Cost:
 async def steady_load(run: Run, engine: str) -> list[Result]:
     """The worst second within a minute at 500 jobs/s, in which autovacuum runs several times."""
     run.close_stores()
-    seconds = run.size(75, 15)
+    seconds = run.size(70, 15)
     (library, *_) = _libraries(run, engine)
     with run.progress.stage(f"steady-load · {engine} · {seconds} s", 1), run.server.database() as url:
         cost = PostgresCost(url, run.server.log)
@@ -359,7 +363,7 @@ async def many_producers(run: Run, engine: str) -> list[Result]:
 
         return produce
 
-    rates = await run.in_turn(f"many-producers · {engine}", run.size(3, 1), *map(turn, libraries))
+    rates = await run.in_turn(f"many-producers · {engine}", run.size(2, 1), *map(turn, libraries))
 
     def timed(library: Library) -> str:
         found = calls[library.name][1:]  # the first warmed up

@@ -317,12 +317,13 @@ def test_times_added_by_threads_during_a_count_are_not_lost() -> None:
 
 def test_a_long_name_is_a_short_label_of_its_own(app: App) -> None:
     meter = measure(app)
-    for task in ("x" * 1000, "x" * 1000 + "y", "short"):
+    for task in ("x" * 1000, "x" * 1000 + "y", "short", "\x1b[2J\n\u202e", r"\x1b[2J\n\u202e"):
         meter.enqueued("q" * 200, task)
     series = parsed(generate_latest(meter.registry))
     labels = {dict(labels)["task"] for name, labels in series if name == "dayjob_jobs_enqueued_total"}
-    assert len(labels) == 3
+    assert len(labels) == 5
     assert "short" in labels
+    assert all(each.isprintable() for each in labels)
     assert max(map(len, labels)) == meters.LABEL_CHARACTERS
     assert all(len(dict(labels).get("queue", "")) <= meters.LABEL_CHARACTERS for _, labels in series)
 

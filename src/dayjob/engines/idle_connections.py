@@ -33,11 +33,6 @@ class IdleConnections(Generic[Connection]):
     def __iter__(self) -> Iterator[Connection]:
         return iter(self._stack)
 
-    @property
-    def last(self) -> Connection:
-        """The connection that ``pop`` returns."""
-        return self._stack[-1]
-
     def push(self, connection: Connection) -> None:
         self._stack.append(connection)
         if self._timer is None and len(self._stack) > 1:

@@ -15,10 +15,10 @@ from dayjob.runtime.clock import yield_to_loop
 GROUPED = 5_000
 """How many of the latest dead jobs are grouped by error."""
 
-COMPARED_CHARACTERS = 1_000
+COMPARED_CHARACTERS = 500
 """How many characters of an error's line are compared."""
 
-_SLICE = 100
+_SLICE = 20
 """How many jobs are grouped before other work of the loop runs."""
 
 

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from dayjob.app import App
 from dayjob.errors import ConfigError
 from dayjob.model.job import EndedJob, Job
+from dayjob.model.names import printable
 from dayjob.task import Task
 
 MAX_LABELS = 200
@@ -40,11 +41,12 @@ BUFFERED = 1000
 
 
 def label(name: str) -> str:
-    """Return the name as a label. A long name is cut, with a digest that keeps it unique."""
-    if len(name) <= LABEL_CHARACTERS:
+    """Return the name as a label. A long or unprintable name is changed; a digest keeps it unique."""
+    shown = printable(name)
+    if shown == name and len(name) <= LABEL_CHARACTERS:
         return name
     digest = sha256(name.encode()).hexdigest()[:12]
-    return f"{name[: LABEL_CHARACTERS - len(digest) - 1]}…{digest}"
+    return f"{shown[: LABEL_CHARACTERS - len(digest) - 1]}…{digest}"
 
 
 class Times:

@@ -1,0 +1,1 @@
+"""The arithmetic of the benchmarks, which needs no server."""
