@@ -104,7 +104,7 @@ def test_a_store_without_a_layout_is_reported() -> None:
 def test_an_unusable_url_is_a_usage_error(url: str) -> None:
     result = run(url)
     assert result.exit_code == 2
-    assert url in result.output
+    assert url.partition("=")[0] in result.output  # values of unknown options may be secrets
 
 
 def test_an_unavailable_server_has_its_own_exit_code() -> None:
