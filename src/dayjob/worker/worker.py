@@ -497,7 +497,8 @@ class Worker:
         """
         slots = self._slots
         if self._max_jobs is not None and self._accepted >= self._max_jobs:
-            if slots.oldest is None:
+            taken = any(run.lost and not run.started_at for run in self._runs.values())
+            if slots.oldest is None and not taken:  # The heartbeat may release those, and they do not count.
                 self._stopping.set()
             return 0
         capacity = self.concurrency + ahead

@@ -75,9 +75,9 @@ WALKS: dict[str, set[Step]] = {
 """These walk an index that holds little more than their result: the flagged, running or scheduled jobs."""
 
 SMALL = {
-    "await_claim", "compare_and_set", "documents", "fold_counters", "free_ids", "installation", "kv_get",
-    "kv_write", "notify", "pause", "paused", "pending_queues", "prune_replies", "resume", "stats",
-    "store_reply", "stored_reply", "unreserve_ids",
+    "await_claim", "compare_and_set", "documents", "ended_transactions", "fold_counters", "free_ids",
+    "installation", "kv_get", "kv_write", "listeners", "notify", "pause", "paused", "pending_queues",
+    "prune_replies", "resume", "stats", "store_reply", "stored_reply", "transaction_id", "unreserve_ids",
 }  # fmt: skip
 """Statements on the small tables: they never read the jobs."""
 
@@ -131,6 +131,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, NULL",
     "documents": lambda _: "NULL, 'kind 1'",
     "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
+    "ended_transactions": lambda _: "'{1}'",
     "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",
@@ -155,6 +156,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "next_due": lambda _: "NULL",
     "overlooked": lambda n: f"'{{big,small}}', '{{1000,100}}', {some(2)}, {n}",
+    "listeners": lambda _: "",
     "notify": lambda _: "'channel', '{message}'",
     "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
@@ -185,6 +187,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "stored_reply": lambda _: ID,
     "sweep": lambda n: f"{ID}, NULL, {n}, 0",
     "sweep_finished": lambda n: f"{ID}, NULL, {some(n)}, 'dead', 1, 'cursor'",
+    "transaction_id": lambda _: "",
     "unreserve_ids": some,
     "all_up": lambda n: f"'big', {FIRST}, {n}",
     "all_down": lambda n: f"'big', {LAST}, {n}",
