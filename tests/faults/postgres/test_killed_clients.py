@@ -47,7 +47,7 @@ async def all_are_gone(server: PrivateServer) -> None:
 
     async def gone() -> bool:
         return not await server.fetch(
-            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dayjob%'"
+            "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'dayjob')"
         )
 
     await until(gone)
