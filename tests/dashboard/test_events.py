@@ -126,6 +126,13 @@ async def test_the_job_stream_sends_its_progress(broker: Broker) -> None:
             pass
 
 
+async def test_a_head_request_ends_at_once(broker: Broker) -> None:
+    async with asyncio.timeout(BOUND):
+        answer = await Browser(dashboard(broker)).client.head("/events/overview")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_an_unknown_topic_is_a_404(broker: Broker) -> None:
     assert (await Browser(dashboard(broker)).get("/events/nothing")).status_code == 404
 

@@ -157,6 +157,9 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            return
         sending = asyncio.ensure_future(self._send(send))
         disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
