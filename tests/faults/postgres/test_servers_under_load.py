@@ -18,7 +18,9 @@ from tests.support.workers import pause, until
 
 pytestmark = pytest.mark.slow
 
-TERMINATE_ALL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE starts_with(application_name, 'dayjob')"
+TERMINATE_ALL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE starts_with(application_name, 'dayjob')"
+)
 TERMINATE_SOME = f"{TERMINATE_ALL} AND random() < 0.5"
 
 
