@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 # The sources that the linters check, if they exist.
-SOURCES := $(wildcard src tests benchmarks)
+SOURCES := $(wildcard src tests benchmarks examples)
 
 # Extra arguments for pytest: make test ARGS="-k dedup -x"
 ARGS ?=
@@ -19,15 +19,18 @@ CHROMIUM = { command -v "$${DAYJOB_TEST_CHROMIUM:-chromium}" || command -v chrom
 # The interpreters of test-all, by name or path.
 PYTHONS ?= python3.11 python3.12 python3.13 python3.14
 
+# The interpreter of test-django.
+DJANGO_PYTHON ?= $(firstword $(foreach name,python3.14 python3.13 python3.12,$(shell command -v $(name))))
+
 # The number of test processes. Many tests wait for child processes, so it is larger than the cores.
-JOBS ?= 5
+JOBS ?= 6
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -74,6 +77,27 @@ test-browser: $(STAMP) ## Test the dashboard in a Chromium, and take the picture
 	@mkdir -p docs/images
 	DAYJOB_TEST_SCREENSHOTS=docs/images $(BIN)/python -m pytest -n 2 tests/browser $(ARGS)
 
+.PHONY: test-django
+test-django: ## Run Django's own tests of task backends against DayjobBackend (needs Python 3.12)
+	@test -n "$(DJANGO_PYTHON)" || { echo "Django 6 needs Python 3.12 or later; name one with:" \
+	    "make test-django DJANGO_PYTHON=/path/to/python" >&2; exit 1; }
+	@test -x .venv-django/bin/python || $(DJANGO_PYTHON) -m venv .venv-django
+	@.venv-django/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[django]'
+	@rm -rf build/django && mkdir -p build/django
+	@.venv-django/bin/python -m pip download --quiet --quiet --disable-pip-version-check --no-deps --no-binary django \
+	    --dest build/django "django==$$(.venv-django/bin/python -m django --version)"
+	@tar -xzf build/django/*.tar.gz -C build/django --strip-components=1
+	.venv-django/bin/python -W ignore tests/contrib/django/django_suite.py build/django/tests
+
+# The length, the storage and the seed of chaos: make chaos MINUTES=10 ENGINE=postgres SEED=7
+MINUTES ?= 1
+ENGINE  ?= all
+SEED    ?=
+
+.PHONY: chaos
+chaos: $(STAMP) ## Run a fleet under random faults, and check its record (MINUTES=n ENGINE=e SEED=s)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --engine $(ENGINE) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 .PHONY: check
 check: $(STAMP) ## Check format, lint, types, import contracts and bounds of dependencies
 	$(BIN)/ruff format --check $(SOURCES)
@@ -87,6 +111,11 @@ audit: $(STAMP) ## Look up the advisories of the installed packages (needs the i
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check 'pip-audit>=2.7'
 	$(BIN)/pip-audit --local --skip-editable $(ARGS)
 
+.PHONY: release-check
+release-check: $(STAMP) ## Build wheel and sdist, install them with each extra alone, write the SBOM
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group release
+	$(BIN)/python -m tests.release
+
 .PHONY: fmt
 fmt: $(STAMP) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix-only --quiet $(SOURCES)
@@ -96,6 +125,19 @@ fmt: $(STAMP) ## Format the code and fix what the linter can fix
 bench: $(STAMP) ## Run the benchmarks (ARGS="..." is passed on)
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+.PHONY: mutations
+mutations: $(STAMP) ## Break the code in one place at a time: each must fail a test (ENGINE=e)
+	$(BIN)/python -m tests.mutations $(if $(filter-out all,$(ENGINE)),--engine $(ENGINE)) $(ARGS)
+
+.PHONY: soak
+soak: $(STAMP) ## Run a steady load for an hour: nothing may grow (ENGINE=e MINUTES=n RATE=jobs/s)
+	$(BIN)/python -m benchmarks.soak --engine $(or $(filter-out all,$(ENGINE)),sqlite) --rate $(or $(RATE),200) \
+	    --minutes $(if $(findstring command,$(origin MINUTES)),$(MINUTES),60)
+
+.PHONY: fuzz
+fuzz: $(STAMP) ## Send hostile input to every entrance, 5,000 examples a test
+	$(BIN)/python -m pytest tests/fuzz tests/conformance/test_fuzzed_jobs.py --hypothesis-profile=fuzz $(ARGS)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output

@@ -14,11 +14,13 @@ from benchmarks import (
     bloat,
     duties,
     flatness,
+    flow,
     import_time,
     large_fleet,
     object_storage,
     offered_load,
     postgres,
+    rate_accuracy,
     redis_workers,
     report,
     single_enqueue,
@@ -31,8 +33,8 @@ from benchmarks.results import Result
 from benchmarks.run import ENGINES, MEASURES, Measure, new_run
 
 THEMES = (
-    batching, flatness, import_time, speed, wake_up, workers, postgres, two_workers, bloat, redis_workers,
-    single_enqueue, object_storage, duties, offered_load, large_fleet,
+    batching, flatness, flow, rate_accuracy, import_time, speed, wake_up, workers, postgres, two_workers,
+    bloat, redis_workers, single_enqueue, object_storage, duties, offered_load, large_fleet,
 )  # fmt: skip
 """The import of a theme registers its measures."""
 

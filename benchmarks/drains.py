@@ -21,7 +21,7 @@ from threading import Event
 from typing import Any
 
 from benchmarks.child import drain_rate, starts
-from dayjob import App, BrokerConfig, Retention, Worker
+from dayjob import App, BrokerConfig, Limit, Retention, Worker
 from dayjob.worker.garbage import collect_less_often
 
 TRACED = 0.01
@@ -44,6 +44,8 @@ def make_app(url: str, *, retain: bool = False) -> App:
     app = App(url) if retain else App(url, config=BrokerConfig(retention=Retention(done=0)))
     app.task(name="coroutine")(record_start_async)
     app.task(name="thread")(record_start)
+    app.task(name="limited", limits=[Limit("bench", running=100_000)])(record_start_async)
+    app.task(name="keyed", limits=[Limit("key", running=1, key=lambda number: number)])(record_start_async)
     return app
 
 
@@ -141,7 +143,7 @@ def huey(path: str, jobs: int, task: str) -> dict[str, float]:
 
 async def _fill(app: App, jobs: int, task: str, batch: int = 1000) -> None:
     for start in range(0, jobs, batch):
-        await app.tasks[task].aenqueue_many([(number,) for number in range(min(batch, jobs - start))])
+        await app.tasks[task].aenqueue_many([(number,) for number in range(start, min(start + batch, jobs))])
 
 
 def _rss() -> float:

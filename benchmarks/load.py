@@ -82,7 +82,7 @@ async def _install(library: str, url: str) -> None:
         await install(url)
 
 
-async def _line() -> list[float]:
+async def line() -> list[float]:
     """Return the numbers of the next line of input, none at its end."""
     return [float(number) for number in (await asyncio.to_thread(sys.stdin.readline)).split()]
 
@@ -108,8 +108,14 @@ class Recorder:
     def _passed(self, jobs: int) -> bool:
         return len(self._started) >= jobs and (not self._settled or len(self._settled) >= jobs)
 
+    def take(self) -> dict[str, list[Passed]]:
+        """Return the jobs so far, and forget them."""
+        taken = {"started": self._started, "settled": self._settled}
+        self._started, self._settled = [], []
+        return taken
+
     def answer(self) -> dict[str, Any]:
-        return {"started": self._started, "settled": self._settled, "worker-mib": rss() / MEBIBYTE}
+        return {**self.take(), "worker-mib": rss() / MEBIBYTE}
 
 
 async def work(url: str, jobs: int, library: str) -> dict[str, Any]:
@@ -117,7 +123,7 @@ async def work(url: str, jobs: int, library: str) -> dict[str, Any]:
     await _install(library, url)
     async with _driver(library).working(url, recorder.started, recorder.settled):
         print(READY, flush=True)
-        (end,) = await _line()
+        (end,) = await line()
         await recorder.until_passed(jobs, end)
     return recorder.answer()
 
@@ -129,7 +135,7 @@ async def produce(url: str, _: int, library: str) -> Answer:
 
 
 async def _produced(put: Put) -> Answer:
-    took = await produce_at(put, await _line())
+    took = await produce_at(put, await line())
     return {"enqueue-p50": percentile(took, 50), "enqueue-p99": percentile(took, 99)}
 
 

@@ -35,10 +35,10 @@ def arrivals(rate: int, seconds: int) -> list[float]:
     return list(accumulate(gaps.expovariate(rate) for _ in range(rate * seconds)))
 
 
-async def produce_at(put: Put, due: Sequence[float]) -> list[float]:
+async def produce_at(put: Put, due: Sequence[float], grace: float = GRACE) -> list[float]:
     """Call at each due time without waiting for earlier calls. Return the seconds until each call returned.
 
-    A call that has not returned some seconds after the last one is cancelled, and took infinitely long.
+    A call that has not returned ``grace`` seconds after the last one is cancelled, and took infinitely long.
     """
     took: list[float] = []
 
@@ -51,7 +51,7 @@ async def produce_at(put: Put, due: Sequence[float]) -> list[float]:
         if (ahead := moment - time.perf_counter()) > 0:
             await asyncio.sleep(ahead)
         calls.append(asyncio.create_task(call(stamp_of(moment, time.perf_counter()))))
-    returned, late = await asyncio.wait(calls, timeout=GRACE)
+    returned, late = await asyncio.wait(calls, timeout=grace)
     for task in late:
         task.cancel()
     for task in returned:

@@ -10,21 +10,22 @@ from dayjob import errors
 ERRORS = [
     "LeaseLost", "InvalidState", "PayloadTooLarge", "KvValueTooLarge", "ConfigError", "UnknownTask",
     "BadPayload", "EngineUnavailable", "EngineFenced", "Closed", "JobFailed", "ResultNotKept",
-    "TenantNotFound",
+    "TenantNotFound", "QueueFull",
 ]  # fmt: skip
 
 NAMES = [
     "Broker", "BrokerConfig", "QueueConfig", "Retention", "Retry", "NewJob", "Enqueued", "Job", "JobState",
     "CancelOutcome", "Waited", "QueueStats", "Settlement", "SettleResult", "HIGH", "NORMAL", "LOW",
     "DayjobError", "App", "Task", "JobHandle", "Worker", "Context", "current", "DeadLetter", "RetryLater",
-    "Snooze", "JobCancelled", "Recurring", "WorkerInfo", "Explanation", "EndedJob",
+    "Snooze", "JobCancelled", "Recurring", "WorkerInfo", "Explanation", "EndedJob", "Limit", "LimitInfo",
+    "LimitSettings",
 ]  # fmt: skip
 
 JOB_FIELDS = [
     "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
     "epoch", "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
     "last_error", "errors", "dedup_key", "dedup_until", "cancel_requested", "worker", "result", "progress",
-    "cancel_token",
+    "cancel_token", "limits", "limited_by", "turn",
 ]  # fmt: skip
 
 
@@ -65,6 +66,7 @@ def test_the_states_of_a_job_are_strings_in_lower_case() -> None:
         "DONE": "done",
         "DEAD": "dead",
         "CANCELLED": "cancelled",
+        "LIMITED": "limited",
     }
     assert isinstance(dayjob.JobState.DONE, str)
 

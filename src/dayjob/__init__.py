@@ -16,6 +16,7 @@ from dayjob.errors import (
     KvValueTooLarge,
     LeaseLost,
     PayloadTooLarge,
+    QueueFull,
     ResultNotKept,
     TenantNotFound,
     UnknownTask,
@@ -35,6 +36,7 @@ from dayjob.model.job import (
     QueueStats,
     Waited,
 )
+from dayjob.model.limits import Limit, LimitInfo, LimitSettings
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement, SettleResult
 
@@ -90,9 +92,13 @@ __all__ = [
     "JobState",
     "KvValueTooLarge",
     "LeaseLost",
+    "Limit",
+    "LimitInfo",
+    "LimitSettings",
     "NewJob",
     "PayloadTooLarge",
     "QueueConfig",
+    "QueueFull",
     "QueueStats",
     "Recurring",
     "ResultNotKept",

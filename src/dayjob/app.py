@@ -20,7 +20,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from dayjob.broker import Broker
-from dayjob.context import Context
+from dayjob.context import Context, with_id
 from dayjob.engines.base import Insertion
 from dayjob.engines.registry import absolute, parse, without_password
 from dayjob.errors import ConfigError, InvalidState
@@ -30,16 +30,18 @@ from dayjob.handle import JobHandle, checked_id
 from dayjob.instrumentation import Meter, Tracing
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.durations import Duration
-from dayjob.model.job import EndedJob, Job, JobState, id_text
+from dayjob.model.job import DedupScope, DedupUntil, EndedJob, Enqueued, Job, JobState, NewJob, id_text
+from dayjob.model.limits import Limit
 from dayjob.model.names import KEY_BYTES, check_name
-from dayjob.model.recurring import Missed, Recurring
+from dayjob.model.recurring import Missed, Recurring, Schedule
 from dayjob.model.retry import DelayFunction, Retry
-from dayjob.runtime.bridge import Bridge, need_real_threads
+from dayjob.runtime.bridge import Bridge, Wait, need_real_threads
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.ids import new_key
 from dayjob.task import (
     C,
     Dedup,
+    DedupKey,
     NamedTask,
     OnCancel,
     Options,
@@ -88,6 +90,9 @@ class Anything:
 
 class App(ForeignNames, names=APP_METHODS):
     """A set of tasks on one storage URL."""
+
+    setup_modules: tuple[str, ...] = ()
+    """The modules that a child process of a worker imports before the module of a task."""
 
     def __init__(
         self,
@@ -163,11 +168,17 @@ class App(ForeignNames, names=APP_METHODS):
         cancel: OnCancel = "signal",
         retention: Retention | None = None,
         dedup: Dedup | None = None,
+        dedup_key: DedupKey | None = None,
+        dedup_until: DedupUntil | None = None,
+        dedup_max_delay: Duration | None = None,
+        dedup_for: Duration | None = None,
+        dedup_scope: DedupScope = "queue",
         max_attempts: int | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str = "UTC",
         missed: Missed = "once",
+        limits: Sequence[Limit] = (),
     ) -> TaskDecorator: ...
 
     def task(self, function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
@@ -175,9 +186,12 @@ class App(ForeignNames, names=APP_METHODS):
 
         ``timeout`` is in seconds. ``pool="process"`` runs it in a child process. ``cancel="interrupt"``
         cancels the coroutine or kills the process when the job is cancelled. ``dedup=True`` enqueues a call
-        with equal arguments only once while one waits (``"settled"``: waits or runs; a function of the
-        arguments returns the key). ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job,
-        which workers enqueue.
+        with equal arguments only once while one waits (``"settled"``: waits or runs). ``"latest"`` gives the
+        waiting job the new arguments and run time, at most ``dedup_max_delay`` after its enqueue.
+        ``dedup_key`` is a function of the arguments that returns the key. ``dedup_for`` holds the key for so
+        many seconds, whatever becomes of the job. ``dedup_scope="global"`` counts jobs of all queues.
+        ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job, which workers enqueue.
+        ``limits`` are shared by all tasks that name them.
         """
         if function is None:
             return lambda decorated: self._register(decorated, name, options, raw=False)
@@ -224,13 +238,25 @@ class App(ForeignNames, names=APP_METHODS):
         registry[key] = task
         return task
 
-    def find(self, job: Job) -> Task[Any, Any, Any] | None:
-        """Return the task of a job."""
+    def find(self, job: Job | Schedule) -> Task[Any, Any, Any] | None:
+        """Return the task of a job, or of the jobs of a schedule."""
         return self.tasks.get(job.task) if job.task else self.handlers.get(job.queue)
 
     def recurring(self) -> list[Recurring]:
         """Return the recurring jobs that ``cron=`` and ``every=`` of this app's tasks declare."""
         return [recurring for task in self._registered() if (recurring := task.recurring) is not None]
+
+    def limits(self) -> list[Limit]:
+        """Return the limits that this app's tasks declare, by name. Raise if two declarations differ."""
+        found: dict[str, Limit] = {}
+        for limit in (limit for task in self._registered() for limit in task.config.limits):
+            other = found.setdefault(limit.name, limit)
+            if other.settings() != limit.settings():
+                raise ConfigError(
+                    f"the limit {limit.name!r} is declared as {limit!r} and as {other!r}: declare it once, "
+                    "and pass it to both tasks"
+                )
+        return list(found.values())
 
     def queues(self) -> tuple[str, ...]:
         """Return the queues of the tasks and handlers, in the order of registration."""
@@ -299,6 +325,25 @@ class App(ForeignNames, names=APP_METHODS):
     def job(self, id: str | UUID) -> JobHandle[Any]:
         """Return the handle of a job by its id. Nothing is read. ``task.job(id)`` types the result."""
         return JobHandle(self, checked_id(id), False, None)
+
+    def store(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Enqueued]:
+        """Store the jobs of synchronous code: at once, or in the open transaction of the connection.
+
+        An app of a web framework overrides this and ``astore`` to use the transaction of the caller.
+        """
+        if connection is None:
+            return self.call(partial(App.astore, self, jobs))
+        broker = self.call(self.opened)
+        return broker.enqueue_tx(jobs, connection)  # Only the caller's thread may use the connection.
+
+    async def astore(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Enqueued]:
+        """``store`` on an event loop."""
+        return await (await self.opened()).enqueue_many(jobs, connection=connection)
+
+    def checked(self, jobs: Sequence[NewJob]) -> list[NewJob]:
+        """Return the jobs with ids, to store them later. A job that ``store`` refuses is refused here."""
+        self.broker.check(jobs)
+        return [with_id(job) for job in jobs]
 
     # Opening and closing.
 
@@ -377,14 +422,19 @@ class App(ForeignNames, names=APP_METHODS):
     def __exit__(self, *_: object) -> None:
         self._bridge.leave(self.close)
 
-    def call(self, work: Callable[[], Coroutine[Any, Any, Answer]], keep_open: bool = True) -> Answer:
+    def call(
+        self,
+        work: Callable[[], Coroutine[Any, Any, Answer]],
+        keep_open: bool = True,
+        wait: Wait[Answer] | None = None,
+    ) -> Answer:
         """Run a coroutine of this app for synchronous code, and return its result.
 
         ``with app:`` in another thread does not close the app before the end of the call, unless
-        ``keep_open`` is false: then the call raises ``Closed``.
+        ``keep_open`` is false: then the call raises ``Closed``. ``wait`` waits for the result.
         """
         refuse_event_loop()
-        return self._bridge.run(work, keep_open)
+        return self._bridge.run(work, keep_open, wait)
 
     # For tasks.
 

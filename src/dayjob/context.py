@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Executor
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from dayjob.errors import InvalidState
 from dayjob.model.job import NORMAL, Job, JobState, NewJob, id_key, id_text
+from dayjob.model.limits import charges_of
 from dayjob.model.names import check_kv
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.stop_signal import StopSignal
@@ -20,6 +22,9 @@ _log = logging.getLogger("dayjob.job")
 CURRENT: ContextVar[Context | None] = ContextVar("dayjob_current", default=None)
 """The context of the current run, which ``current`` reads."""
 
+CALLING_THREAD: ContextVar[Executor | None] = ContextVar("dayjob_calling_thread", default=None)
+"""Runs functions in the thread of a test that drains the app. None outside of such a drain."""
+
 Report = Callable[["Context", float, str], None]
 """Receives the progress of a run. The worker stores it at most once per 250 ms."""
 
@@ -28,7 +33,8 @@ class Context:
     """The run of a job: its claim, its signals, and the writes that commit with its success."""
 
     __slots__ = (
-        "__weakref__", "_log", "_report", "cancelled", "follow_ups", "job", "kv", "shutting_down", "state",
+        "__weakref__", "_log", "_report", "cancelled", "charges", "follow_ups", "job", "kv", "shutting_down",
+        "state",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +46,7 @@ class Context:
         self.state = state
         self.follow_ups: Sequence[NewJob] = ()
         self.kv: Mapping[bytes, bytes] | None = None
+        self.charges: Mapping[str, int] | None = None
         self._report = report
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -71,12 +78,20 @@ class Context:
         if self._report is not None:
             self._report(self, float(fraction), str(message))
 
+    def charge(self, limit: str, units: int) -> None:
+        """Replace the units that this run takes from the rate of a limit, when it ends.
+
+        They are known only afterwards in many cases. The last call for a limit counts.
+        """
+        charges_of(self.job, {limit: units})
+        self.charges = {**(self.charges or {}), limit: units}
+
     def then(self, *calls: Any, kv: Mapping[bytes, bytes] | None = None) -> list[str]:
         """Enqueue ``task.bind(...)`` calls and write kv values in the commit of this run's success.
 
         Return the ids that the jobs will have. A job whose dedup key is held at the commit is not stored.
         """
-        new = [_with_id(_as_new_job(call)) for call in calls]
+        new = [with_id(_as_new_job(call)) for call in calls]
         if kv is not None:
             self.kv = {**(self.kv or {}), **check_kv(kv)}
         if new:
@@ -112,7 +127,7 @@ def _as_new_job(call: Any) -> NewJob:
     return job
 
 
-def _with_id(job: NewJob) -> NewJob:
+def with_id(job: NewJob) -> NewJob:
     """Return the job with its id as text. A new id needs no reservation: no other job has it."""
     if job.id is None:
         return replace(job, id=id_text(new_key()), reserve_id=False)

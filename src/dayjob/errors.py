@@ -39,6 +39,19 @@ class KvValueTooLarge(DayjobError, ValueError):
         self.max = max
 
 
+class QueueFull(DayjobError):
+    """The queue has ``max_pending`` jobs. Nothing of the call was stored."""
+
+    def __init__(self, queue: str, waiting: int, added: int, max_pending: int) -> None:
+        super().__init__(
+            f"queue {queue!r} has {waiting:,} pending jobs, and {added:,} more would exceed "
+            f"max_pending={max_pending:,}: "
+            "enqueue later, add workers, or raise QueueConfig(max_pending=...)"
+        )
+        self.queue = queue
+        self.max_pending = max_pending
+
+
 class LeaseLost(DayjobError):
     """The claim is no longer current, so its settlement or renewal changed nothing."""
 

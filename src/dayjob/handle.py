@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -27,20 +28,20 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
     the dedup key was held, or the handle was made from an id.
     """
 
-    __slots__ = ("_app", "_result", "created", "id")
+    __slots__ = ("_result", "app", "created", "id")
 
     def __init__(self, app: App, id: str, created: bool, result: ResultDecoder | None) -> None:
-        self._app = app
+        self.app = app
         self._result = result
         self.id = id
         self.created = created
 
     async def arecord(self) -> Job | None:
         """Return the job's record, or None if it does not exist or is no longer kept."""
-        return await (await self._app.opened()).get(self.id)
+        return await (await self.app.opened()).get(self.id)
 
     def record(self) -> Job | None:
-        return self._app.call(self.arecord)
+        return self.app.call(self.arecord)
 
     async def astatus(self) -> JobState | None:
         """Return the job's state, or None if its record is no longer kept."""
@@ -48,7 +49,7 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
         return None if job is None else job.state
 
     def status(self) -> JobState | None:
-        return self._app.call(self.astatus)
+        return self.app.call(self.astatus)
 
     async def aprogress(self) -> tuple[float, str] | None:
         """Return the fraction and the message that the job last reported, or None."""
@@ -56,7 +57,7 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
         return None if job is None else job.progress
 
     def progress(self) -> tuple[float, str] | None:
-        return self._app.call(self.aprogress)
+        return self.app.call(self.aprogress)
 
     def updates(self, interval: Duration = 0.5) -> Updates:
         """Return the job's record now and after each change of its state or progress, until it has finished.
@@ -66,21 +67,21 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
         """
         if to_micros(interval, "interval") == 0:
             raise ValueError("interval=0: pass the seconds between two reads of the job")
-        return Updates(self._app, self.id, interval)
+        return Updates(self.app, self.id, interval)
 
     async def acancel(self) -> CancelOutcome:
         """Cancel the job if it waits, or request its cancel if it runs."""
-        return await (await self._app.opened()).cancel(self.id)
+        return await (await self.app.opened()).cancel(self.id)
 
     def cancel(self) -> CancelOutcome:
-        return self._app.call(self.acancel)
+        return self.app.call(self.acancel)
 
     async def await_end(self, timeout: Duration | None = None) -> Waited:
         """Wait until the job has finished."""
-        return await (await self._app.opened()).wait(self.id, timeout)
+        return await (await self.app.opened()).wait(self.id, timeout)
 
     def wait(self, timeout: Duration | None = None) -> Waited:
-        return self._app.call(lambda: self.await_end(timeout), keep_open=False)
+        return self.app.call(lambda: self.await_end(timeout), keep_open=False)
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Wait for the job and return the result of its task.
@@ -113,11 +114,11 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
         """Return the decoder of the task. A result of a task without code here is plain JSON."""
         if self._result is not None:
             return self._result.decode
-        task = self._app.find(job)
+        task = self.app.find(job)
         return msgspec.json.decode if task is None else task.result.decode
 
     def result(self, timeout: Duration | None = None) -> R:
-        return self._app.call(lambda: self.aresult(timeout), keep_open=False)
+        return self.app.call(lambda: self.aresult(timeout), keep_open=False)
 
     def __repr__(self) -> str:
         return f"JobHandle(id={self.id!r}, created={self.created})"
@@ -134,6 +135,13 @@ class Updates:
         self._interval = interval
 
     async def __aiter__(self) -> AsyncGenerator[Job, None]:
+        async with aclosing(self.reads()) as reads:
+            async for job in reads:
+                if job is not None:
+                    yield job
+
+    async def reads(self) -> AsyncGenerator[Job | None, None]:
+        """Yield the record if it has changed, and None if not, after each read of the job."""
         seen: object = None
         timeout: Duration = 0
         while True:
@@ -141,9 +149,9 @@ class Updates:
             job = waited.job
             if job is None:
                 return
-            if (now := (job.state, job.attempts, job.progress)) != seen:
-                seen = now
-                yield job
+            changed = (now := (job.state, job.attempts, job.progress)) != seen
+            seen = now
+            yield job if changed else None
             if job.state.finished:
                 return
             timeout = self._interval

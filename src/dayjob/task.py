@@ -27,7 +27,17 @@ from dayjob.handle import JobHandle, checked_id
 from dayjob.model.codec import Arguments, ResultDecoder, encode_arguments, hints_of
 from dayjob.model.config import Retention, check_max_attempts, check_priority
 from dayjob.model.durations import Duration, to_micros
-from dayjob.model.job import DedupUntil, Enqueued, JobOptions, NewJob, by_name
+from dayjob.model.job import (
+    DedupScope,
+    DedupUntil,
+    Enqueued,
+    JobOptions,
+    Latest,
+    NewJob,
+    by_name,
+    check_dedup,
+)
+from dayjob.model.limits import MAX_LIMITS, Limit
 from dayjob.model.names import KEY_BYTES, check_name, check_queue, shown
 from dayjob.model.recurring import Missed, Recurring, check_timing
 from dayjob.model.retry import DelayFunction, Retry, as_retry
@@ -41,7 +51,8 @@ C = TypeVar("C")
 
 Pool = Literal["thread", "process"]
 OnCancel = Literal["signal", "interrupt"]
-Dedup = bool | DedupUntil | Callable[..., "str | None"]
+DedupKey = Callable[..., "str | None"]
+Dedup = bool | DedupUntil | Latest | DedupKey
 
 
 class Options(JobOptions, total=False):
@@ -62,11 +73,28 @@ class TaskConfig(Struct, frozen=True):
     cancel: OnCancel = "signal"
     retention: Retention | None = None
     dedup: Dedup | None = None
+    dedup_key: DedupKey | None = None
+    dedup_until: DedupUntil | None = None
+    dedup_max_delay: Duration | None = None
+    dedup_for: Duration | None = None
+    dedup_scope: DedupScope = "queue"
     max_attempts: int | None = None
     cron: str | None = None
     every: Duration | None = None
     timezone: str = "UTC"
     missed: Missed = "once"
+    limits: Sequence[Limit] = ()
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether its calls have dedup keys."""
+        return bool(self.dedup) or self.dedup_key is not None or self.dedup_for is not None
+
+    @property
+    def until(self) -> DedupUntil:
+        if self.dedup_until is not None:
+            return self.dedup_until
+        return "settled" if self.dedup == "settled" else "claimed"
 
 
 class Bound(Generic[R]):
@@ -156,14 +184,22 @@ class Task(ForeignNames, Generic[P, R, C], names=TASK_METHODS):
         return JobHandle(self.app, checked_id(id), False, self.result)
 
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-        """Return the dedup key of a call, by the ``dedup`` option of the task."""
-        dedup = self.config.dedup
-        if not dedup:
-            return None
-        if callable(dedup):
-            return dedup(*args, **kwargs)
+        """Return the dedup key of a call: by the function of the task, else of all arguments."""
+        function = self.config.dedup if callable(self.config.dedup) else self.config.dedup_key
+        if function is not None:
+            return function(*args, **kwargs)
         call = payload if self.arguments is None else self.arguments.canonical(args, kwargs)
         return hashlib.sha256(call).hexdigest()
+
+    def limits(
+        self, args: Sequence[Any], kwargs: dict[str, Any], units: Mapping[str, int] | None
+    ) -> tuple[str, ...]:
+        """Return the limits of a call, each with its key."""
+        for limit in self.config.limits:
+            limit.check_units((units or {}).get(limit.name, 1))
+        if self.arguments is not None:
+            args, kwargs = (), self.arguments.bound(args, kwargs)
+        return tuple(limit.bucket(args, kwargs) for limit in self.config.limits)
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         if self.arguments is not None:
@@ -219,11 +255,16 @@ class NamedTask:
     def dedup_key(self, payload: bytes, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
         return None
 
+    def limits(
+        self, args: Sequence[Any], kwargs: dict[str, Any], units: Mapping[str, int] | None
+    ) -> tuple[str, ...]:
+        return ()
+
 
 class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
     """A task with options for its jobs."""
 
-    __slots__ = ("_connection", "_options", "_task", "_template")
+    __slots__ = ("_connection", "_derives_key", "_options", "_task", "_template")
 
     def __init__(self, task: Task[P, R, Any] | NamedTask, options: Options) -> None:
         unknown = options.keys() - Options.__annotations__.keys()
@@ -239,15 +280,22 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         self._connection = given.pop("connection", None)
         config = task.config
         key = given.pop("dedup_key", None)
+        latest = given.pop("dedup", "latest" if config.dedup == "latest" else None)
         self._template = NewJob(
             given.pop("queue", config.queue),  # type: ignore[arg-type]
             task="" if task.raw else task.name,
             priority=given.pop("priority", config.priority),  # type: ignore[arg-type]
             max_attempts=given.pop("max_attempts", task.max_attempts),  # type: ignore[arg-type]
             dedup_key=None if key is None else scoped(task.name, key),  # type: ignore[arg-type]
-            dedup_until=given.pop("dedup_until", _window(config.dedup)),  # type: ignore[arg-type]
+            dedup_until=given.pop("dedup_until", config.until),  # type: ignore[arg-type]
+            dedup=latest,  # type: ignore[arg-type]
+            dedup_max_delay=given.pop("dedup_max_delay", config.dedup_max_delay if latest else None),  # type: ignore[arg-type]
+            dedup_for=given.pop("dedup_for", config.dedup_for),  # type: ignore[arg-type]
+            dedup_scope=given.pop("dedup_scope", config.dedup_scope),  # type: ignore[arg-type]
             **given,  # type: ignore[arg-type]
         )
+        asked = self._template.dedup is not None or self._template.dedup_for is not None
+        self._derives_key = key is None and (config.deduplicates or asked)
         if isinstance(task, NamedTask):
             self._template = by_name(self._template)
 
@@ -295,10 +343,7 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
             return []
         app = self._task.app
         with nullcontext(jobs) if app.tracing is None else app.tracing.producing(jobs) as traced:
-            if self._connection is not None:
-                handles = self._store_in_caller_thread(traced)
-            else:
-                handles = app.call(lambda: self._store_many(traced))
+            handles = self._handles(app.store(traced, self._connection))
         if app.runner is not None:
             app.runner.run()
         return handles
@@ -308,10 +353,10 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
             return []
         app = self._task.app
         if app.tracing is None:
-            handles = await self._store_many(jobs)
+            handles = self._handles(await app.astore(jobs, self._connection))
         else:
             with app.tracing.producing(jobs) as traced:
-                handles = await self._store_many(traced)
+                handles = self._handles(await app.astore(traced, self._connection))
         if app.runner is not None:
             await app.runner.arun()
         return handles
@@ -323,10 +368,14 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         except TypeError:
             _refuse_options(task, kwargs)
             raise
-        if task.config.dedup and job.dedup_key is None:
+        if self._derives_key:
             key = task.dedup_key(job.payload, args, kwargs)
             if key is not None:
                 job = replace(job, dedup_key=scoped(task.name, key))
+            elif task.config.deduplicates:  # The function returned no key for this call.
+                job = replace(job, dedup=None, dedup_max_delay=None, dedup_for=None)
+        if task.config.limits:
+            job = replace(job, limits=(*task.limits(args, kwargs, job.units), *job.limits))
         return job
 
     def _from_call(self, call: Call) -> NewJob:
@@ -344,20 +393,6 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         raise TypeError(
             f"{call!r} is a {type(call).__name__}: pass a tuple, a mapping, or {self._task.name}.bind()"
         )
-
-    def _store_in_caller_thread(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store in the transaction of the caller's connection, which only the caller's thread may use."""
-        app = self._task.app
-        broker = app.call(app.opened)
-        return self._handles(broker.enqueue_tx(jobs, self._connection))
-
-    async def _store_many(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
-        """Store on this event loop."""
-        app = self._task.app
-        broker = await app.opened()
-        if self._connection is not None:
-            return self._handles(await broker.enqueue_many(jobs, connection=self._connection))
-        return self._handles(await broker.enqueue_many(jobs))
 
     def _handles(self, stored: list[Enqueued]) -> list[JobHandle[R]]:
         task = self._task
@@ -459,11 +494,40 @@ def check_config(config: TaskConfig, name: str) -> TaskConfig:
             raise ConfigError(f"task {name!r}: {error}") from None
     if config.retention is not None and not isinstance(config.retention, Retention):
         raise ConfigError(f"task {name!r}: retention={config.retention!r}: pass a Retention")
-    if config.dedup not in (None, True, False, "claimed", "settled") and not callable(config.dedup):
-        raise ConfigError(
-            f"task {name!r}: dedup={config.dedup!r}: pass True, 'claimed', 'settled', or a function"
-        )
+    _check_dedup(config, name)
+    check_limits(config.limits, name)
     return config
+
+
+def _check_dedup(config: TaskConfig, name: str) -> None:
+    dedup, function = config.dedup, config.dedup_key
+    try:
+        if dedup not in (None, True, False, "claimed", "settled", "latest") and not callable(dedup):
+            raise ValueError(
+                f"dedup={dedup!r}: pass True, 'claimed', 'settled', 'latest', or a function of the key"
+            )
+        if function is not None and (callable(dedup) or not callable(function)):
+            raise ValueError(f"dedup={dedup!r} and dedup_key={function!r}: pass one function of the key")
+        if config.dedup_until not in (None, "claimed", "settled"):
+            raise ValueError(f"dedup_until={config.dedup_until!r}: pass 'claimed' or 'settled'")
+        if config.dedup_until is not None and dedup in ("claimed", "settled"):
+            raise ValueError(f"dedup={dedup!r} and dedup_until={config.dedup_until!r}: pass one of the two")
+        latest = "latest" if dedup == "latest" else None
+        check_dedup(latest, config.dedup_max_delay, config.dedup_for, config.dedup_scope)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"task {name!r}: {error}") from None
+
+
+def check_limits(limits: object, name: str) -> None:
+    if isinstance(limits, str) or not isinstance(limits, Sequence):
+        raise ConfigError(f"task {name!r}: limits={limits!r}: pass a list of Limit")
+    for limit in limits:
+        if not isinstance(limit, Limit) or not limit.name:
+            raise ConfigError(f"task {name!r}: limits has {limit!r}: pass a Limit with a name")
+    if len({limit.name for limit in limits}) < len(limits) or len(limits) > MAX_LIMITS:
+        raise ConfigError(
+            f"task {name!r} has {len(limits)} limits: pass {MAX_LIMITS} at most, each with another name"
+        )
 
 
 def make_retry(retry: Retry | DelayFunction | None, name: str) -> Retry | None:
@@ -506,10 +570,6 @@ def is_coroutine_function(function: Any) -> bool:
     return inspect.iscoroutinefunction(function) or (
         not inspect.isroutine(function) and inspect.iscoroutinefunction(type(function).__call__)
     )
-
-
-def _window(dedup: Dedup | None) -> DedupUntil:
-    return "settled" if dedup == "settled" else "claimed"
 
 
 def _first_is_context(function: Callable[..., Any]) -> bool:

@@ -18,7 +18,7 @@ JOB_FIELDS = {
     "id", "queue", "task", "state", "priority", "attempts", "max_attempts", "epoch", "tenant", "worker",
     "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
     "cancel_requested", "suspect", "dedup_key", "progress", "last_error", "errors", "headers", "payload",
-    "result",
+    "result", "limits", "limited_by",
 }  # fmt: skip
 """The fields of the JSON contract."""
 
@@ -40,6 +40,19 @@ def test_a_job_is_enqueued_with_all_its_options(store: Store) -> None:
     again = store.run("enqueue", "shop.send", "-q", "email", "--dedup-key", "k")
     assert again.exit_code == 1
     assert id in again.output
+
+
+def test_an_enqueue_replaces_the_call_of_a_waiting_job_or_holds_its_key(store: Store) -> None:
+    latest = ("--dedup-key", "k", "--dedup", "latest", "--dedup-scope", "global", "--dedup-max-delay", "60")
+    id = store.enqueue("t", "-q", "a", "-a", '{"n": 1}', "--delay", "10", *latest)
+    again = store.run("enqueue", "t", "-q", "b", "-a", '{"n": 2}', *latest)
+    assert (again.exit_code, again.stdout) == (1, f"{id} already exists\n")
+    job = store.json("show", id)
+    assert (job["queue"], job["payload"], job["state"]) == ("a", {"n": 2}, "pending")
+    window = store.enqueue("t", "--dedup-key", "w", "--dedup-for", "3600")
+    assert store.run("cancel", window).exit_code == 0
+    assert window in store.run("enqueue", "t", "--dedup-key", "w").output
+    assert "dedup_key" in store.run("enqueue", "t", "--dedup", "latest").output
 
 
 def test_the_attempts_of_a_job_enqueued_by_name_are_those_of_its_task(store: Store) -> None:

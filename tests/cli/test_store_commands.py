@@ -19,11 +19,11 @@ from tests.support.registered_workers import MEMBER
 
 ON_A_STORE = [
     ["bench"], ["cancel", "x"], ["cancel", "--all"], ["dead"], ["dead", "list"], ["dead", "purge", "--all"],
-    ["dead", "requeue", "--all"], ["doctor"], ["enqueue", "t"], ["explain", "x"], ["jobs"], ["pause", "q"],
-    ["queues"], ["queues", "list"], ["queues", "clear", "q"], ["resume", "q"], ["schedules"],
-    ["schedules", "list"], ["schedules", "pause", "x"], ["schedules", "remove", "x", "-y"],
-    ["schedules", "resume", "x"], ["schedules", "trigger", "x"],
-    ["show", "x"], ["workers"],
+    ["dead", "requeue", "--all"], ["doctor"], ["enqueue", "t"], ["explain", "x"], ["jobs"], ["limits"],
+    ["limits", "list"], ["limits", "set", "api", "--running", "3"], ["limits", "remove", "api"],
+    ["pause", "q"], ["queues"], ["queues", "list"], ["queues", "clear", "q"], ["resume", "q"],
+    ["schedules"], ["schedules", "list"], ["schedules", "pause", "x"], ["schedules", "remove", "x", "-y"],
+    ["schedules", "resume", "x"], ["schedules", "trigger", "x"], ["show", "x"], ["workers"],
 ]  # fmt: skip
 
 
@@ -122,8 +122,8 @@ def test_queues_show_their_counts_and_can_be_paused(store: Store) -> None:
     assert "email paused." in store.run("pause", "email").output
     [queue] = store.json("queues")
     assert queue == {
-        "queue": "email", "paused": True, "pending": 1, "scheduled": 0, "running": 0, "done": 0, "dead": 0,
-        "cancelled": 0, "done_per_second": 0.0, "waiting_seconds": pytest.approx(0, abs=60),
+        "queue": "email", "paused": True, "pending": 1, "limited": 0, "scheduled": 0, "running": 0, "done": 0,
+        "dead": 0, "cancelled": 0, "done_per_second": 0.0, "waiting_seconds": pytest.approx(0, abs=60),
     }  # fmt: skip
     assert "email" in store.run("queues").output
     assert store.run("resume", "email").output == "email resumed.\n"
@@ -356,3 +356,18 @@ def test_watch_refreshes_until_it_is_interrupted(
     assert waits == 3
     assert result.output.startswith("\x1b[?1049h")
     assert result.output.count("\x1b[H") >= 3
+
+
+def test_scale_prints_the_workers_that_the_queues_need(store: Store) -> None:
+    assert store.run("scale").stdout == "0\n"
+    store.enqueue("t", "-q", "email")
+    assert store.run("scale", "--queue", "email").stdout == "1\n"
+    assert store.run("scale", "-q", "other").stdout == "0\n"
+    assert store.run("scale", "-q", "other", "--min", "2").stdout == "2\n"
+    assert store.run("scale", "--max", "0").stdout == "0\n"
+    fields = store.json("scale", "-q", "email", "-q", "other", "--target", "5")
+    assert fields.pop("waiting_seconds") >= 0
+    assert fields == {
+        "wanted": 1, "target_seconds": 5.0, "pending": 1, "limited": 0, "running": 0, "done_per_second": 0.0,
+        "workers": 0, "slots": 0,
+    }  # fmt: skip

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from dayjob import Broker, BrokerConfig, DayjobError, Job
+from dayjob import Broker, BrokerConfig, DayjobError, Job, LimitInfo
 from dayjob.testing import ManualClock
 from tests.support.observe import CLAIM_FIELDS, check_counters, everything, fields
 
@@ -30,6 +30,8 @@ class ComparedEngines:
         self._config = config
         self._runner = asyncio.Runner()
         self._turn = 0
+        self.limits: list[LimitInfo] = []
+        """As the last comparison read them."""
         self._reference = [self._broker("memory://")] if reference else []
         self._brokers = [self._broker(url), self._broker(url)]
         self._runner.run(self._open([*self._reference, *self._brokers]))
@@ -107,6 +109,7 @@ class ComparedEngines:
             state = await everything(broker)
             state["kv"] = [await broker.kv_get(key) for key in keys]
             state["due"] = await broker.next_due()
+            state["limits"] = await broker.limits()
             states.append(state)
         for name, found in states[0].items():
             assert found == states[-1][name], (
@@ -114,5 +117,6 @@ class ComparedEngines:
             )
         if not self._reference:
             await check_counters(self.sides[0])
+        self.limits = states[-1]["limits"]
         jobs: list[dict[str, Any]] = states[-1]["jobs"]
         return jobs

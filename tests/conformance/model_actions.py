@@ -11,20 +11,32 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from dayjob import JobState, QueueConfig, Retention, Retry
+from dayjob import JobState, Limit, QueueConfig, Retention, Retry
 from tests.support.arrange import quiet
 
+RETRY = Retry.fixed(attempts=2, delay=5)
 CONFIG = quiet(
-    default=QueueConfig(max_attempts=2, lease=30, retry=Retry.fixed(attempts=2, delay=5)),
+    default=QueueConfig(max_attempts=2, lease=30, retry=RETRY),
     queues={
-        "a:b": QueueConfig(max_attempts=1, lease=5, priority=2, retention=Retention(dead=20)),
-        "kept for ever": QueueConfig(retention=Retention(done=5, dead=None, cancelled=50)),
+        "a": QueueConfig(max_attempts=2, retry=RETRY, fair="tenant", weights={"acme": 3}),
+        "a:b": QueueConfig(
+            max_attempts=1, lease=5, priority=2, retention=Retention(dead=20), limit=Limit(running=3)
+        ),
+        "kept for ever": QueueConfig(retention=Retention(done=5, dead=None, cancelled=50), max_pending=4),
         "not kept": QueueConfig(
             retention=Retention(done=0, dead=0, cancelled=0), retry=lambda n, exc: n - 1.0
         ),
     },
     retention=Retention(done=40, dead=60, cancelled=20),
 )
+
+LIMITS: dict[str, list[Limit | None]] = {
+    "one": [Limit(running=1), Limit(running=2), Limit(running=4), None],
+    "key": [Limit(running=1), Limit(running=3)],
+    "key:b": [None, None, Limit(running=2)],
+    "rate": [Limit(rate=1, per=5), Limit(rate=3, per=10, burst=3), Limit(running=2, rate=1, per=1, burst=2)],
+}
+"""The settings that a program gives its limits. The first ones at its beginning."""
 
 QUEUES = ["a", "a:b", "kept for ever", "not kept"]
 KEYS = [b"k", b"K", b"\x00"]
@@ -58,15 +70,25 @@ def new_jobs(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.integers(0, 2)) == 2:
         options["dedup_key"] = draw(st.sampled_from(["k", "K", "a:k"]))
         options["dedup_until"] = draw(st.sampled_from(["claimed", "settled"]))
+        options["dedup_scope"] = draw(st.sampled_from(["queue", "queue", "global"]))
+        options["dedup_for"] = draw(st.sampled_from([None, None, 5, 60]))
+        if draw(st.booleans()):
+            options["dedup"] = "latest"
+            options["dedup_max_delay"] = draw(st.sampled_from([None, 0, 7, 60]))
     if draw(st.booleans()):
         options["payload"] = draw(st.sampled_from([b"", b"\x00\xff", b"data"]))
         options["task"] = draw(st.sampled_from(["", "t", "T"]))
         options["headers"] = draw(st.sampled_from([None, {}, {"h": "v", "é": ""}]))
-        options["tenant"] = draw(st.sampled_from([None, "acme"]))
+        options["tenant"] = draw(st.sampled_from([None, "acme", "b"]))
         options["priority"] = draw(st.none() | priorities)
         options["max_attempts"] = draw(st.sampled_from([None, 1, 2, 12]))
         options["expires"] = draw(st.none() | times)
         options["kv"] = draw(kv)
+    if draw(st.booleans()):
+        options["limits"] = draw(
+            st.lists(st.sampled_from(["one", "key:a", "key:b", "rate"]), min_size=1, max_size=3, unique=True)
+        )
+        options["units"] = {name.partition(":")[0]: draw(st.integers(1, 2)) for name in options["limits"]}
     return options
 
 
@@ -89,7 +111,7 @@ def settlements(draw: st.DrawFn) -> dict[str, Any]:
             arguments["reason"] = "hopeless"
         case "snooze":
             arguments["delay"] = draw(times)
-    return {"verb": verb, "pick": draw(picks), "arguments": arguments}
+    return {"verb": verb, "pick": draw(picks), "arguments": arguments, "used": draw(st.integers(0, 4))}
 
 
 ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
@@ -121,6 +143,7 @@ ACTIONS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "requeue_dead": (1, {"queue": queues}),
     "purge_dead": (1, {"queue": st.none() | queues}),
     "reschedule": (2, {"pick": picks, "run_in": run_in, "priority": st.none() | priorities}),
+    "set_limit": (2, {"name": st.sampled_from(sorted(LIMITS)), "pick": picks}),
     "pause": (1, {"queue": queues}),
     "resume": (1, {}),
     "kv": (1, {"key": st.sampled_from(KEYS), "value": st.sampled_from([None, b"", b"x"])}),

@@ -38,6 +38,8 @@ async def test_a_claim_makes_the_job_running(broker: Broker, clock: WatchedClock
         "epoch": clock.now(),
         "lease_expires_at": clock.time + timedelta(seconds=30),
         "cancel_requested": False,
+        "limits": (),
+        "turn": 0,
     }
     assert fields(claim, CLAIM_FIELDS) == expected
     stored = await record(broker, enqueued.id)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, NewJob, Recurring, Settlement
+from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, Limit, NewJob, Recurring, Settlement
 from dayjob.engines.base import Progress
 from tests.support.arrange import OpenBroker, claim_one, running
 from tests.support.observe import every_job
@@ -21,6 +21,10 @@ CALLS: dict[str, Call] = {
     "enqueue": lambda broker, claim: broker.enqueue("q"),
     "enqueue_job": lambda broker, claim: broker.enqueue_job(NewJob("q")),
     "enqueue_many": lambda broker, claim: broker.enqueue_many([NewJob("q")]),
+    "limits": lambda broker, claim: broker.limits(),
+    "set_limit": lambda broker, claim: broker.set_limit("api", Limit(running=1)),
+    "remove_limit": lambda broker, claim: broker.remove_limit("api"),
+    "declare_limits": lambda broker, claim: broker.declare_limits("app", [Limit("api", running=1)]),
     "claim": lambda broker, claim: broker.claim("q"),
     "claim_any": lambda broker, claim: broker.claim_any(),
     "ack": lambda broker, claim: broker.ack(claim),

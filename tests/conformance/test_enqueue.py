@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from dayjob import HIGH, LOW, NORMAL, Broker, JobState, NewJob, QueueConfig
+from dayjob.engines.base import Engine
 from tests.support.arrange import OpenBroker, claim_one, done, quiet, record
 from tests.support.observe import FIELDS, every_job, everything, fields, ids
 from tests.support.waiting import WatchedClock
@@ -37,7 +38,26 @@ async def test_a_bare_job_is_pending_with_the_defaults(broker: Broker, clock: Wa
         "errors": (),
         "dedup_until": "claimed",
         "cancel_requested": False,
+        "limits": (),
+        "turn": 0,
     }
+
+
+async def test_an_id_that_exists_is_not_stored_again_without_a_reservation(
+    broker: Broker, raw_engine: Engine
+) -> None:
+    job = broker._validator.insertion(NewJob("q", b"first"))
+    assert not job.reserve_id
+    [first] = await raw_engine.insert([job])
+    assert first.created
+    claim = await claim_one(broker)
+    [again] = await raw_engine.insert([broker._validator.insertion(NewJob("q", b"x"))])
+    assert again.created
+    job.payload = b"second"
+    [repeated] = await raw_engine.insert([job])
+    assert (repeated.id, repeated.created) == (first.id, False)
+    assert (await record(broker, first.id)).payload == b"first"
+    await broker.ack(claim)
 
 
 async def test_every_option_is_stored(broker: Broker, clock: WatchedClock) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from dayjob import (
     DeadLetter,
     JobCancelled,
     JobState,
+    Limit,
     NewJob,
     Recurring,
     RetryLater,
@@ -74,8 +76,9 @@ OF_WORKERS = (
     "a run has lost its claim", *(change for changes in OF_RUNS.values() for change in changes),
 )  # fmt: skip
 OF_BROKERS = (
-    CALL, LATER, SCHEDULE, "due", EXPIRES, LAST, "cancelled while pending", "cancelled while scheduled",
-    "expired while pending", "expired while scheduled", "requeued",
+    CALL, LATER, SCHEDULE, "due", "limited", "woken", EXPIRES, LAST, "cancelled while pending",
+    "cancelled while scheduled", "cancelled while limited", "expired while pending",
+    "expired while scheduled", "expired while limited", "requeued",
 )  # fmt: skip
 
 
@@ -110,8 +113,11 @@ async def observed(url: str) -> AsyncIterator[Observed]:
 def test_the_table_has_every_transition_and_every_event() -> None:
     assert {*OF_WORKERS, *OF_BROKERS} == TABLE.keys()
     changes = {(old, new) for line in TABLE.values() for _, old, new in line}
-    due = {(JobState.SCHEDULED, JobState.PENDING)}
-    assert changes >= {(rule.source, rule.target) for rule in RULES} - due
+    silent = {
+        (JobState.SCHEDULED, JobState.PENDING), (JobState.PENDING, JobState.LIMITED),
+        (JobState.LIMITED, JobState.PENDING),
+    }  # fmt: skip
+    assert changes >= {(rule.source, rule.target) for rule in RULES} - silent
     jobs = {name for name in NAMES if name.startswith("job.")}
     assert {name for line in TABLE.values() for name, _, _ in line} == jobs
 
@@ -197,9 +203,22 @@ async def test_the_changes_by_a_broker_have_the_events_of_the_table(
     async with app:
         broker = app.broker
 
-        async def enqueue(*changes: str, **options: float) -> str:
-            new = NewJob("q", task="t", **options)  # type: ignore[arg-type]
+        async def enqueue(*changes: str, **options: Any) -> str:
+            new = NewJob("q", task="t", **options)
             return observed.expect((await broker.enqueue_job(new)).id, *changes)
+
+        await broker.set_limit("one", Limit(running=1))
+        await enqueue(CALL, limits=["one"])
+        await enqueue(CALL, "limited", "expired while limited", limits=["one"], expires=5)
+        unwanted = await enqueue(CALL, "limited", "cancelled while limited", limits=["one"])
+        await enqueue(CALL, "limited", "woken", limits=["one"])
+        [first] = await broker.claim("q", limit=4, worker="w")
+        assert (await broker.cancel(unwanted)).acted
+        clock.advance(5)
+        assert await broker.promote() == 0
+        await broker.ack(first)
+        [woken] = await broker.claim("q", limit=4, worker="w")
+        await broker.ack(woken)
 
         again, again_of_worker = await enqueue(CALL, EXPIRES), await enqueue(CALL, EXPIRES)
         last = await enqueue(CALL, LAST, "requeued", max_attempts=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
@@ -21,16 +22,26 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from dayjob import JobState, NewJob, Settlement
+from dayjob import JobState, LimitInfo, NewJob, Settlement
 from dayjob.engines.base import ID_RESERVATION, Progress
 from dayjob.model.durations import SECOND
+from dayjob.model.limits import limit_name
 from dayjob.testing import ManualClock
 from tests.conformance.compared_engines import Claim, ComparedEngines
-from tests.conformance.model_actions import ACTIONS, CONFIG, KEYS, QUEUES, actions, id_of, new_jobs
+from tests.conformance.model_actions import (
+    ACTIONS,
+    CONFIG,
+    KEYS,
+    LIMITS,
+    QUEUES,
+    actions,
+    id_of,
+    new_jobs,
+)
 from tests.support.engines import ENGINES, EngineUnderTest
 from tests.support.observe import fields
 
-PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "60"))
+PROGRAMS = int(os.environ.get("DAYJOB_MODEL_PROGRAMS", "25"))
 """The number of programs per engine. Raise it for a longer search than a test run allows."""
 
 
@@ -41,9 +52,8 @@ class Program(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
-        self.compared = ComparedEngines(
-            self.engine.url(self.directory), CONFIG, self.clock, reference=self.engine.name != "memory"
-        )
+        url = self.engine.url(self.directory)
+        self.compared = ComparedEngines(url, CONFIG, self.clock, reference=self.engine.name != "memory")
         self.claims: list[Claim] = []
         self.jobs: list[dict[str, Any]] = []
 
@@ -53,6 +63,9 @@ class Program(RuleBasedStateMachine):
 
     @initialize(jobs=st.lists(new_jobs(), min_size=3, max_size=8))
     def begin(self, jobs: list[dict[str, Any]]) -> None:
+        for name in LIMITS:
+            self.set_limit(name, 0)
+        self.compared.call_both(lambda broker, _: broker.declare_limits("shop", []))
         self.enqueue_many(jobs)
 
     @rule(action=actions())
@@ -63,6 +76,7 @@ class Program(RuleBasedStateMachine):
     @invariant()
     def states_are_equal(self) -> None:
         self.jobs = self.compared.compare(KEYS)
+        check_limits(self.jobs, self.compared.limits)
 
     # Choice of targets: mostly those that the action applies to, sometimes any.
 
@@ -82,7 +96,8 @@ class Program(RuleBasedStateMachine):
 
     def new_job(self, options: dict[str, Any]) -> NewJob:
         run_at = self.instant(options.get("run_in"))
-        return NewJob(**{name: value for name, value in options.items() if name != "run_in"}, run_at=run_at)
+        given = {name: value for name, value in options.items() if name != "run_in"}
+        return NewJob(**given, run_at=run_at)
 
     def instant(self, seconds: float | None) -> Any:
         return None if seconds is None else self.clock.time + timedelta(seconds=seconds)
@@ -96,7 +111,10 @@ class Program(RuleBasedStateMachine):
     def settle_claims(self, batch: list[dict[str, Any]], claims: list[Claim], live: list[Claim]) -> None:
         def made(side: int) -> list[Settlement]:
             return [
-                getattr(Settlement, one["verb"])(replace(claim[side]), **self.arguments(one))
+                replace(
+                    getattr(Settlement, one["verb"])(replace(claim[side]), **self.arguments(one)),
+                    charges={limit_name(bucket): one["used"] for bucket, _ in claim[side].limits},
+                )
                 for one, claim in zip(batch, claims, strict=False)
             ]
 
@@ -184,7 +202,7 @@ class Program(RuleBasedStateMachine):
     # Operations on stored jobs.
 
     def cancel(self, pick: int, running: bool) -> None:
-        waiting = (JobState.PENDING, JobState.SCHEDULED)
+        waiting = (JobState.PENDING, JobState.SCHEDULED, JobState.LIMITED)
         id = self.job_in(pick, *((JobState.RUNNING,) if running else waiting))
         self.compared.call_both(lambda broker, _: broker.cancel(id))
 
@@ -199,8 +217,14 @@ class Program(RuleBasedStateMachine):
         self.compared.call_both(lambda broker, _: broker.purge_dead(queue))
 
     def reschedule(self, pick: int, run_in: float | None, priority: int | None) -> None:
-        id = self.job_in(pick, JobState.PENDING, JobState.SCHEDULED)
+        id = self.job_in(pick, JobState.PENDING, JobState.SCHEDULED, JobState.LIMITED)
         self.compared.call_both(lambda broker, _: broker.reschedule(id, self.instant(run_in), priority))
+
+    def set_limit(self, name: str, pick: int) -> None:
+        limit = LIMITS[name][pick % len(LIMITS[name])]
+        self.compared.call_both(
+            lambda broker, _: broker.remove_limit(name) if limit is None else broker.set_limit(name, limit)
+        )
 
     def pause(self, queue: str) -> None:
         self.compared.call_both(lambda broker, _: broker.pause(queue))
@@ -254,6 +278,36 @@ class Program(RuleBasedStateMachine):
             lambda broker, _: broker.wait(id, 0),
             lambda waited: (waited.status, waited.job and fields(waited.job)),
         )
+
+
+def check_limits(jobs: list[dict[str, Any]], limits: list[LimitInfo]) -> None:
+    """Check that room is that of running jobs, and that the first job of each line has none."""
+    settings = {info.name: info.settings for info in limits}
+    running, pending, lines = Counter[str](), Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
+    for job in jobs:
+        for bucket, units in job["limits"]:
+            if job["state"] is JobState.RUNNING:
+                running[bucket] += units
+            elif job["state"] is JobState.PENDING:
+                pending[bucket, job["queue"]] += units
+            elif job["limited_by"] == bucket:
+                place = (job["priority"], job["turn"], job["id"], units)
+                line = (bucket, job["queue"])
+                lines[line] = min(lines.get(line, place), place)
+        assert (job["limited_by"] is not None) == (job["state"] is JobState.LIMITED)
+
+    def name(bucket: str) -> str:
+        return bucket if bucket in settings else limit_name(bucket)
+
+    for info in limits:
+        assert info.running == sum(units for bucket, units in running.items() if name(bucket) == info.name)
+    for (bucket, queue), (*_, units) in lines.items():
+        found = settings.get(name(bucket))
+        assert found is not None, f"{bucket} has no limit, and a line"
+        if found.running is not None and found.rate is None:
+            taken = running[bucket] + pending[bucket, queue]
+            assert taken > 0, f"no job of {bucket} can wake its line"
+            assert taken + units > found.running, f"the first job in the line of {bucket} has room"
 
 
 def test_every_action_has_a_method() -> None:

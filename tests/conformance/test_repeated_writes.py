@@ -14,8 +14,17 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker
-from dayjob.engines.base import Contended, Engine, Token, Transient
-from tests.support.repeated_writes import CALLS, LATER_WRITES, REPLIES, Jobs, jobs_in_each_state, new_token
+from dayjob.engines.base import Contended, Engine, RetentionTimes, SettleOp, Token, Transient
+from dayjob.model.lifecycle import Transition
+from tests.support.repeated_writes import (
+    CALLS,
+    LATER_WRITES,
+    REPLIES,
+    REQUEST,
+    Jobs,
+    jobs_in_each_state,
+    new_token,
+)
 
 
 @pytest.fixture
@@ -44,6 +53,28 @@ async def test_a_repeated_write_is_applied_once_and_gets_its_first_reply(jobs: J
         reply = await CALLS[verb](jobs, replace(token, repeated=True))
         assert REPLIES[verb](jobs, reply), reply
         assert await jobs.state() == after
+
+
+@pytest.mark.parametrize("transition", [Transition.ACK, Transition.NACK, Transition.RELEASE])
+async def test_a_repeated_settlement_without_effects_gets_its_first_reply(
+    jobs: Jobs, transition: Transition
+) -> None:
+    op = SettleOp(jobs.running.key, jobs.running.claim, transition, RetentionTimes())
+    token = new_token()
+    [first] = await jobs.engine.settle([op], token=token)
+    assert first is not None
+    after = await jobs.state()
+    assert await jobs.engine.settle([op], token=replace(token, repeated=True)) == [first]
+    assert await jobs.state() == after
+
+
+async def test_a_repeated_claim_leaves_out_a_job_that_another_claim_has_taken_since(jobs: Jobs) -> None:
+    token = new_token()
+    [[claimed]] = await jobs.engine.claim([REQUEST], token=token)
+    await jobs.broker.release(claimed)
+    [[current]] = await jobs.engine.claim([REQUEST], token=new_token())
+    assert await jobs.engine.claim([REQUEST], token=replace(token, repeated=True)) == [[]]
+    await jobs.broker.ack(current)
 
 
 @pytest.mark.parametrize("verb", CALLS)

@@ -213,6 +213,21 @@ async def test_a_change_that_races_with_firing_is_not_lost(
     assert len(await due_times(firing)) == 20
 
 
+async def test_a_change_that_is_refused_is_made_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has changed the schedule after it was read."""
+    compare_and_set = broker._engine.compare_and_set
+    refusals = [False]
+
+    async def refuse_once(*arguments: Any, **options: Any) -> bool:
+        return refusals.pop() if refusals else await compare_and_set(*arguments, **options)
+
+    monkeypatch.setattr(broker._engine, "compare_and_set", refuse_once)
+    await broker.schedule(Recurring("s", every=60, queue="q"))
+    assert (await only(broker)).id == "s"
+
+
 async def test_the_schedule_and_its_jobs_commit_together(
     broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

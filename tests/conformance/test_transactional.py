@@ -46,6 +46,32 @@ async def test_a_job_exists_once_its_transaction_commits(
     assert await broker.kv_get(b"k") == b"v"
 
 
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+async def test_the_latest_call_and_windows_of_a_transaction_end_with_it(
+    broker: Broker, engine: EngineUnderTest, tmp_path: Path, end: str
+) -> None:
+    if engine.connect is None:
+        pytest.skip("the engine has no transactional enqueue")
+    held = await broker.enqueue("q", b"1", dedup_key="d", dedup_scope="global", delay=60)
+    with engine.connect(tmp_path) as connection:
+        again = await broker.enqueue(
+            "other", b"2", dedup_key="d", dedup_scope="global", dedup="latest", connection=connection
+        )
+        assert (again.id, again.created) == (held.id, False)
+        window = await broker.enqueue("q", dedup_key="w", dedup_for=60, delay=5, connection=connection)
+        assert window.created
+        assert not (await broker.enqueue("q", dedup_key="w", dedup_for=60, connection=connection)).created
+        connection.execute(end)
+    if end == "ROLLBACK":
+        assert [job.payload for job in await every_job(broker)] == [b"1"]
+        assert (await broker.enqueue("q", dedup_key="w")).created
+    else:
+        [claim] = await with_timeout(broker.claim("q", wait=LONG))
+        assert (claim.id, claim.payload) == (held.id, b"2")
+        assert (await broker.cancel(window.id)).acted
+        assert (await broker.enqueue("q", dedup_key="w")).id == window.id
+
+
 async def test_a_job_never_existed_if_its_transaction_rolls_back(
     broker: Broker, transaction: AbstractContextManager[Any]
 ) -> None:

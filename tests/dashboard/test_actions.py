@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dayjob import Broker, EngineUnavailable, Job, JobState, Recurring
+from dayjob import Broker, EngineUnavailable, Job, JobState, Limit, Recurring
 from dayjob.dashboard import bulk
 from dayjob.runtime.clock import SYSTEM
 from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, make_running, rows
@@ -223,3 +223,24 @@ async def test_an_unavailable_store_is_a_503_page(
     await browser.get("/schedules")
     assert (await browser.post("/queues/pause", {"queue": "a"})).status_code == 503
     assert "queue.pause by local from 127.0.0.1 on 'a': failed" in caplog.text
+
+
+async def test_a_limit_is_stored_changed_and_removed(browser: Browser, broker: Broker) -> None:
+    await browser.get("/limits")
+    answer = await browser.post("/limits/set", {"limit": "api", "running": "3", "rate": "", "per": ""})
+    assert redirects(answer, "/limits", "limit-set")
+    rate = {"limit": "api", "running": "", "rate": "10", "per": "0.5", "burst": "4"}
+    await browser.post("/limits/set", rate)
+    [stored] = await broker.limits()
+    assert stored.settings == Limit(rate=10, per=0.5, burst=4).settings()
+    for fields, text in (
+        ({"running": "many"}, "running=&#39;many&#39; is not a number"),
+        ({"running": "0"}, "pass a whole number, 1 or more"),
+        ({}, "limits nothing: pass running, rate, or both"),
+    ):
+        answer = await browser.post("/limits/set", {"limit": "api"} | fields)
+        assert answer.status_code == 400
+        assert text in answer.text
+    assert [each.settings for each in await broker.limits()] == [stored.settings]
+    assert redirects(await browser.post("/limits/remove", {"limit": "api"}), "/limits", "limit-removed")
+    assert redirects(await browser.post("/limits/remove", {"limit": "api"}), "/limits", "no-limit")

@@ -12,8 +12,9 @@ import pytest
 from markupsafe import escape
 from msgspec.structs import replace
 
-from dayjob import App, Broker, NewJob, QueueStats, Recurring
+from dayjob import App, Broker, Limit, NewJob, QueueStats, Recurring
 from dayjob.dashboard import pages
+from dayjob.dashboard.live_updates import queue_key
 from dayjob.dashboard.rendering import MESSAGES
 from dayjob.dashboard.tiles import tiles as make_tiles
 from dayjob.engines.base import Progress
@@ -21,7 +22,9 @@ from dayjob.inspect import Overview, QueueView, search
 from tests.dashboard.browsing import Browser, links, make_dead, make_running, rows
 from tests.support.registered_workers import MEMBER
 
-PAGES = ("/", "/jobs", "/dead", "/dead?by=error", "/tasks", "/schedules", "/workers", "/operations")
+PAGES = (
+    "/", "/jobs", "/dead", "/dead?by=error", "/tasks", "/schedules", "/limits", "/workers", "/operations"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -42,7 +45,7 @@ async def test_the_overview_shows_the_counts_of_each_queue(browser: Browser, bro
     await broker.pause("import")
     text = await browser.text("/")
     listed = rows(text)
-    assert re.match(r"email no worker 0 [\d.]+ \w+ 0 2 1 1 0 0\.0", listed[0])
+    assert re.match(r"email no worker 0 [\d.]+ \w+ 0 2 0 1 1 0 0\.0", listed[0])
     assert listed[1].startswith("import paused 2 0 0 0 0 0")
     assert listed[2].startswith("long 0 1 0 0 0 0")
     assert "Resume" in listed[1]
@@ -497,3 +500,17 @@ async def test_tasks_show_their_failures_and_times(browser: Browser, broker: Bro
     assert "No finished jobs are kept" in await browser.text("/tasks?queue=unknown")
     found = await browser.api("tasks")
     assert (found["jobs"], found["complete"], found["tasks"][0]["failures"]) == (4, True, 3)
+
+
+async def test_limits_show_their_bounds_and_their_use(browser: Browser, broker: Broker) -> None:
+    await broker.set_limit("api", Limit(running=1))
+    await broker.set_limit("queue:mail", Limit(rate=100, per=60, burst=10))
+    for _ in range(3):
+        await broker.enqueue("q", limits=["api"])
+    await broker.claim("q", limit=5, worker="w")
+    text = await browser.text("/limits")
+    for shown in ("api", "1 at once", "queue:mail", "100 per 60 s, 10 together"):
+        assert shown in text
+    key = queue_key("api")
+    assert f'data-value="{key}-running">1<' in text
+    assert f'data-value="{key}-limited">2<' in text

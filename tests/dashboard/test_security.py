@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.routing import Mount, Route
 
-from dayjob import Broker, ConfigError, Recurring
+from dayjob import Broker, ConfigError, Limit, Recurring
 from dayjob.dashboard import dashboard, throttle
 from dayjob.dashboard.app import routes
 from dayjob.dashboard.credentials import Credentials
@@ -39,22 +39,23 @@ async def prepared(broker: Broker, path: str) -> tuple[str, dict[str, str]]:
     queue = f"queue of {path}"
     [dead] = await make_dead(broker, queue)
     await broker.schedule(Recurring("nightly", cron="0 3 * * *", task="report"))
+    await broker.set_limit("api", Limit(running=3))
     if path.endswith("schedules/resume"):
         await broker.pause_schedule("nightly")
     if path.endswith("queues/resume"):
         await broker.pause(queue)
     id = (await make_running(broker, queue)).id if path.endswith("cancel") else dead
-    return path.replace("{id}", id), {"queue": queue, "schedule": "nightly"}
+    return path.replace("{id}", id), {"queue": queue, "schedule": "nightly", "limit": "api", "rate": "5"}
 
 
 async def everything(broker: Broker) -> Any:
     """Return everything stored that an action could change."""
     jobs = {job.id: (job.state, job.attempts, job.cancel_requested, job.epoch) for job in await broker.jobs()}
-    return jobs, await broker.paused(), await broker.schedules()
+    return jobs, await broker.paused(), await broker.schedules(), await broker.limits()
 
 
 def test_the_list_of_changing_routes_is_complete() -> None:
-    assert len(CHANGING) == 32
+    assert len(CHANGING) == 36
     assert all(isinstance(route, Route | Mount) for route in routes())
 
 

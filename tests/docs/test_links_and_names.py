@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"])
+LLMS = ROOT / "llms.txt"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md", LLMS])
 MAP = [ROOT / "docs" / "architecture.md", ROOT / "docs" / "glossary.md"]
 
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -54,6 +55,18 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             target = (page.parent / path).resolve() if path else page
             assert target.exists(), f"{link} does not exist"
             assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+def test_llms_txt_has_its_form_and_lists_every_page_once() -> None:
+    """The form of llmstxt.org: a title, a summary, and sections with lists of links and notes."""
+    lines = LLMS.read_text().splitlines()
+    assert lines[0] == "# dayjob"
+    assert lines[2].startswith("> ")
+    sections = lines[lines.index("## Start") :]
+    assert all(re.fullmatch(r"(## \w+|- \[.+\]\(.+\): .+|)", line) for line in sections)
+    listed = LINK.findall("\n".join(sections))
+    assert len(listed) == len(set(listed))
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(listed)
 
 
 @pytest.mark.parametrize("page", MAP, ids=lambda page: page.name)

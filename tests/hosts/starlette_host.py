@@ -1,28 +1,27 @@
-"""A Starlette application with a worker in its lifespan, for uvicorn."""
+"""A Starlette application with a worker and event streams, for uvicorn."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from dayjob.contrib.starlette import event_stream, job_of, lifespan
 from tests.hosts.jobs import of_this_host
 
 jobs = of_this_host()
-
-
-@asynccontextmanager
-async def lifespan(_: Starlette) -> AsyncIterator[None]:
-    async with jobs.worker():
-        yield
 
 
 async def enqueue(_: Request) -> PlainTextResponse:
     return PlainTextResponse((await jobs.quick.aenqueue()).id)
 
 
-web = Starlette(lifespan=lifespan, routes=[Route("/", enqueue)])
+async def follow(request: Request) -> Response:
+    return event_stream(request, await job_of(jobs.waits)(id=request.path_params["id"]))
+
+
+web = Starlette(
+    lifespan=lifespan(jobs.app, worker=jobs.worker()),
+    routes=[Route("/", enqueue), Route("/events/{id}", follow)],
+)

@@ -9,7 +9,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,17 @@ def request(host: Command) -> tuple[int, str]:
 _ADDRESS = r"http://127\.0\.0\.1:[1-9]\d*"
 
 
+@contextmanager
+def follow(host: Command, url: str) -> Iterator[None]:
+    """Have a stream of a running job open. A server waits for open responses at its end."""
+    [id, *_] = [job.id for job in in_state(url, JobState.RUNNING) if job.task == "waits"]
+    address = re.findall(_ADDRESS, host.output())[0]
+    with urllib.request.urlopen(f"{address}/events/{id}", timeout=BOUND) as stream:
+        assert [stream.readline() for _ in range(4)][3].startswith(b"data:")
+        yield
+        assert b"event: end" not in stream.read()
+
+
 def all_jobs(url: str) -> list[Job]:
     async def read(broker: Broker) -> list[Job]:
         return await broker.jobs(limit=200)
@@ -135,7 +146,8 @@ def test_sigterm_ends_the_host_in_time_and_releases_its_running_jobs(
         assert status == 200, id
         expected.add(id)
     wait_until_running(host, url)
-    end(host, -signal.SIGTERM if name == "uvicorn" else 0)  # uvicorn repeats the signal at its end.
+    with follow(host, url) if name == "uvicorn" else nullcontext():
+        end(host, -signal.SIGTERM if name == "uvicorn" else 0)  # uvicorn repeats the signal at its end.
     left = [job for job in all_jobs(url) if job.state is not JobState.DONE]
     found = [(job.state, job.attempts, job.last_error) for job in left]
     assert found == [(JobState.PENDING, 0, None)] * 5, host.output()

@@ -104,6 +104,8 @@ async def test_the_store_has_series(app: App) -> None:
     assert value(series, "dayjob_queue_paused", queue="b") == 1
     assert value(series, "dayjob_oldest_pending_seconds", queue="a") == pytest.approx(0, abs=60)
     assert value(series, "dayjob_workers") == 0
+    assert value(series, "dayjob_workers_wanted", queue="a") == 1
+    assert value(series, "dayjob_workers_wanted", queue="b") == 0
     assert value(series, "dayjob_engine_round_trip_seconds") is not None
 
 
@@ -178,6 +180,14 @@ def test_metrics_and_health_are_served(tmp_path: Path) -> None:
         code, body = fetch(f"{address}/healthz")
         assert (code, json.loads(body)["ok"]) == (200, True)
         assert fetch(f"{address}/other")[0] == 404
+
+
+def test_a_head_request_has_the_headers_of_a_get_and_no_body(tmp_path: Path) -> None:
+    with serving(f"sqlite:///{tmp_path}/jobs.db") as address:
+        request = urllib.request.Request(f"{address}/metrics", method="HEAD")
+        with urllib.request.urlopen(request, timeout=BOUND) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+            assert int(answer.headers["Content-Length"]) > 100
 
 
 def test_an_unavailable_store_is_unhealthy(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ FIELDS = (
     "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
     "epoch", "enqueued_at", "run_at", "claimed_at", "lease_expires_at", "finished_at", "expires_at",
     "last_error", "errors", "dedup_key", "dedup_until", "cancel_requested", "worker", "result", "progress",
+    "limits", "limited_by", "turn",
 )  # fmt: skip
 """Every public field of a job."""
 
 CLAIM_FIELDS = (
     "id", "queue", "task", "payload", "headers", "tenant", "priority", "state", "attempts", "max_attempts",
-    "epoch", "lease_expires_at", "cancel_requested",
+    "epoch", "lease_expires_at", "cancel_requested", "limits", "turn",
 )  # fmt: skip
 """The fields that a claim returns: those needed to run the job."""
 

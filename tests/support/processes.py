@@ -109,7 +109,11 @@ class Child:
 
     async def wait(self) -> int:
         async with asyncio.timeout(BOUND):
-            return await self._process.wait()
+            return await self.ended()
+
+    async def ended(self) -> int:
+        """Wait for the end of the process, without a time limit. Return its status."""
+        return await self._process.wait()
 
     async def kill(self) -> None:
         """Kill the process if it has not ended yet, and wait for its end."""

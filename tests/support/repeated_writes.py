@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dayjob import Broker, CancelOutcome, Job, JobState, NewJob, Retention
+from dayjob import Broker, CancelOutcome, Job, JobState, Limit, NewJob, Retention
 from dayjob.engines.base import (
     ClaimRequest,
     DocumentWrite,
@@ -58,6 +58,7 @@ class Jobs(Struct):
             del job["lease_expires_at"]
         state["kv"] = await self.broker.kv_get(b"k")
         state["documents"] = (await self.engine.documents("k"))[1]
+        state["limits"] = await self.broker.limits()
         return state
 
 
@@ -70,6 +71,9 @@ async def jobs_in_each_state(url: str) -> AsyncIterator[Jobs]:
         pending = (await broker.enqueue("pending")).id
         await broker.enqueue("due", delay=1e-6)
         await broker.enqueue("expiring", task="t", expires=1e-6)
+        await broker.set_limit("api", Limit(running=1))
+        await broker.enqueue_many([NewJob("limited", limits=["api"])] * 3)
+        await broker.claim("limited", limit=3, worker="other")
         yield Jobs(broker, running, id_key(pending), [id_key(id) for id in ids])
 
 
@@ -103,6 +107,7 @@ CALLS: dict[str, Call] = {
     "reclaim": lambda jobs, token: jobs.engine.reclaim(["w"], 5, token=token),
     "sweep": lambda jobs, token: jobs.engine.sweep(5, token=token),
     "sweep_finished": lambda jobs, token: jobs.engine.sweep_finished(JobState.DEAD, 0, None, 2, token=token),
+    "set_limit": lambda jobs, token: jobs.engine.set_limit("api", b'{"running":2}', token=token),
     "compare_and_set": lambda jobs, token: jobs.engine.compare_and_set([DOCUMENT], token=token),
 }
 """Each verb that takes a token."""
@@ -140,6 +145,7 @@ REPLIES: dict[str, Callable[[Jobs, Any], bool]] = {
     "reclaim": lambda jobs, reply: ended(reply) == [("running", "t", "running", "pending", 1, WORKER_GONE)],
     "sweep": lambda jobs, reply: reply == (3, 0),
     "sweep_finished": lambda jobs, reply: reply == (2, jobs.dead[1]),
+    "set_limit": lambda jobs, reply: reply == 1,
     "compare_and_set": lambda jobs, reply: reply is True,
 }
 """The check of each verb's reply."""
@@ -151,6 +157,7 @@ LATER_WRITES: dict[str, Callable[[Jobs], Awaitable[Any]]] = {
     "reschedule": lambda jobs: jobs.engine.reschedule([Reschedule(jobs.pending, None, 9)]),
     "kv_write": lambda jobs: jobs.engine.kv_write([(b"k", b"newer")]),
     "pause": lambda jobs: jobs.engine.pause("q", False),
+    "set_limit": lambda jobs: jobs.engine.set_limit("api", b'{"running":1}'),
     "compare_and_set": lambda jobs: jobs.engine.compare_and_set([DocumentWrite("k", "a", b"1", None)]),
 }
 """A write between the two tries, which a second application of the first would undo."""

@@ -229,9 +229,14 @@ def test_a_failure_without_an_exception_of_the_task_is_a_job_failed() -> None:
         slow.enqueue()
         with pytest.raises(JobFailed, match=r"TimeoutError: timed out after 0.01 s"):
             drain(app)
-        app.call(lambda: app.broker.enqueue("default", b"{}", task=send.name))
-        with pytest.raises(JobFailed, match="BadPayload: the payload doesn't fit"):
-            drain(app)
+        for payload, error in (
+            (b"[]", "BadPayload: the payload doesn't fit"),
+            (b"{}", "MissingArgument: try 1 of 100"),
+            (b'{"from": 1}', "UnknownParameter: try 1 of 100"),
+        ):
+            app.call(lambda: app.broker.enqueue("default", payload, task=send.name))  # noqa: B023
+            with pytest.raises(JobFailed, match=error):
+                drain(app)
 
 
 # The calling thread.

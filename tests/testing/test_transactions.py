@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -121,6 +122,18 @@ def test_a_connection_that_is_closed_keeps_what_it_committed(connection: Any) ->
     welcome.using(connection=connection).enqueue("lost")
     connection.close()
     assert drain(app) == 1
+
+
+async def test_a_session_on_aiosqlite_is_followed_too(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/shop.db", poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        for name, end in (("lost", session.rollback), ("kept", session.commit)):
+            await session.execute(text("CREATE TABLE IF NOT EXISTS orders (id INTEGER)"))
+            await welcome.using(connection=session).aenqueue(name)
+            assert await adrain(app) == 0
+            await end()
+        assert await adrain(app) == 1
+    await app.close()
 
 
 def test_a_commit_that_fails_stores_no_job(tmp_path: Path) -> None:

@@ -85,6 +85,10 @@ def by_user(user: int) -> str:
 def nothing(user: int) -> None: ...
 
 
+@app.task(dedup="latest", dedup_key=by_user, dedup_until="settled", dedup_max_delay=60, dedup_scope="global")
+def debounced(user: int) -> None: ...
+
+
 @app.task
 def anything(value: Any) -> int:
     return 1
@@ -126,7 +130,8 @@ def synchronous() -> None:
     assert_type(double(2), int)
     assert_type(send_email.enqueue("ada", subject="hi"), JobHandle[str])
     assert_type(
-        send_email.using(delay=60, priority=HIGH, dedup_key="k", tenant="t").enqueue("ada"), JobHandle[str]
+        send_email.using(delay=60, priority=HIGH, dedup_key="k", dedup="latest", dedup_for=60).enqueue("ada"),
+        JobHandle[str],
     )
     assert_type(
         send_email.using(run_at=datetime.max).using(queue="slow").enqueue("ada", "hi"), JobHandle[str]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from dayjob import Limit
 from dayjob.errors import ConfigError
 from dayjob.model.config import BrokerConfig, QueueConfig, Retention
 from dayjob.model.retry import Retry
@@ -32,6 +33,10 @@ def test_a_queue_has_the_documented_defaults() -> None:
         "priority": 1000,
         "retry": Retry.exponential(base=1, cap=300),
         "retention": None,
+        "limit": None,
+        "fair": None,
+        "weights": {},
+        "max_pending": None,
     }
 
 
@@ -106,6 +111,10 @@ BAD_QUEUE: dict[str, list[Any]] = {
     "priority": [-1, 2**32, 1.5, True, "high", None],
     "retry": [None, 3, "exponential"],
     "retention": [timedelta(days=1), 60, {}],
+    "limit": [1, "api", Limit("api", running=1), Limit(running=1, key=str)],
+    "fair": ["queue", True],
+    "weights": [None, {"a": 0}, {"a": 1001}, {"a": 1.5}, {"a": True}],
+    "max_pending": [0, -1, 1.5, True, "3"],
 }
 
 BAD_BROKER: dict[str, list[Any]] = {

@@ -41,6 +41,10 @@ def by_the_design(state: JobState, event: Transition, situation: Situation) -> C
             return Change(S.PENDING, attempts)
         case S.PENDING, E.CLAIM:
             return Change(S.RUNNING, attempts + 1)
+        case S.PENDING, E.LIMIT:
+            return Change(S.LIMITED, attempts)
+        case S.LIMITED, E.ROOM:
+            return Change(S.PENDING, attempts)
         case S.RUNNING, E.ACK:
             return Change(S.DONE, attempts)
         case S.RUNNING, E.NACK | E.SNOOZE if cancel_requested:
@@ -63,7 +67,7 @@ def by_the_design(state: JobState, event: Transition, situation: Situation) -> C
             return Change(S.PENDING, uncounted)
         case S.RUNNING, E.LEASE_EXPIRED:
             return Change(S.DEAD, attempts)
-        case S.PENDING | S.SCHEDULED, E.CANCEL | E.EXPIRE:
+        case S.PENDING | S.SCHEDULED | S.LIMITED, E.CANCEL | E.EXPIRE:
             return Change(S.CANCELLED, attempts)
         case S.DEAD, E.REQUEUE:
             return Change(S.PENDING, 0)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dayjob import App, Broker, ConfigError, Job, NewJob, Worker
 from dayjob.runtime.clock import SYSTEM
@@ -76,6 +77,30 @@ async def test_jobs_claimed_ahead_that_do_not_begin_are_given_back_to_idle_worke
     assert first.done == 5, "jobs that are given back do not count as runs"
     jobs = await outside.jobs(state="done")
     assert [job.attempts for job in jobs] == [1] * 10
+
+
+async def test_a_worker_claims_no_more_at_once_than_the_engine_likes(
+    make_app: MakeApp, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app()
+
+    @app.task(name="noop")
+    async def noop() -> None: ...
+
+    capabilities = replace(app.broker.capabilities, claim_batch=3)
+    monkeypatch.setattr(type(app.broker), "capabilities", capabilities)
+    limits: list[int] = []
+    claim = Broker.claim
+
+    async def record(self: Broker, *args: Any, limit: int, **options: Any) -> list[Job]:
+        limits.append(limit)
+        return await claim(self, *args, limit=limit, **options)
+
+    monkeypatch.setattr(Broker, "claim", record)
+    await outside.enqueue_many([NewJob("default", b"{}", task="noop") for _ in range(10)])
+    await run_until_idle(app)
+    assert max(limits) == 3
+    assert (await outside.stats("default")).done == 10
 
 
 async def slots_in_use(broker: Broker, worker: Worker) -> tuple[int, int]:

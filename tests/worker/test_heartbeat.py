@@ -14,6 +14,7 @@ import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, JobState
 from dayjob.cli.worker.process import SWITCH_INTERVAL
+from dayjob.duties import WatchCancels
 from dayjob.events import Event
 from dayjob.runtime.clock import SYSTEM, block
 from dayjob.testing import ManualClock
@@ -230,10 +231,10 @@ async def _done(broker: Broker, count: int) -> bool:
 async def test_a_renewal_reports_a_cancel_request(
     app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def deaf(self: Broker) -> None:
+    async def deaf(self: WatchCancels) -> None:
         return
 
-    monkeypatch.setattr(Broker, "check_cancels", deaf)
+    monkeypatch.setattr(WatchCancels, "run_once", deaf)
     started = asyncio.Event()
 
     @app.task(cancel="interrupt")

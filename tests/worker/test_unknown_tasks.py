@@ -28,7 +28,7 @@ async def test_a_payload_that_does_not_fit_is_dead_at_once(app: App, outside: Br
         nonlocal ran
         ran = True
 
-    for payload in (b"", b"not json", b'{"n": "text"}', b'{"n": {"m": 1}}'):
+    for payload in (b"[]", b"not json", b'{"n": "text"}', b'{"n": {"m": 1}}'):
         enqueued = await outside.enqueue("default", payload, task="work")
         await run_until_idle(app)
         job = await record(outside, enqueued.id)
@@ -101,6 +101,37 @@ async def test_a_call_with_a_new_parameter_is_snoozed_until_a_worker_has_it(
     assert (await record(outside, refused.id)).state is JobState.DEAD
 
 
+async def test_a_call_without_a_required_argument_is_snoozed_until_a_worker_does_not_require_it(
+    make_app: MakeApp, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer of a rolling deployment no longer passes the parameter that goes."""
+    monkeypatch.setattr("dayjob.worker.executor.UNKNOWN_TRIES", 3)
+    old, new = make_app(clock=clock), make_app(clock=clock)
+
+    @old.task(name="mail")
+    async def mail(to: str, footer: str) -> None: ...
+
+    @new.task(name="mail", max_attempts=1)
+    async def mail_without_footer(to: str, footer: str = "") -> str:
+        return to
+
+    handle, left = await mail_without_footer.aenqueue("ada"), await mail_without_footer.aenqueue("grace")
+    await run_until_idle(old)
+    job = await record(outside, handle.id)
+    assert (job.state, job.attempts) == (JobState.SCHEDULED, 0)
+    reason = "task 'mail' requires 'footer', which the call does not have in this worker"
+    assert job.last_error == f"MissingArgument: try 1 of 3: {reason}"
+    clock.advance(1)
+    await run_until_idle(new, max_jobs=1)
+    assert await handle.aresult() == "ada"
+
+    for _ in range(2):
+        await run_until_idle(old)
+        clock.advance(60)
+    dead = await record(outside, left.id)
+    assert (dead.state, dead.last_error) == (JobState.DEAD, f"MissingArgument: try 3 of 3: {reason}")
+
+
 async def test_a_task_that_no_worker_has_ends_dead(
     timed_app: App, clock: ManualClock, outside: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +199,7 @@ async def test_an_unknown_task_is_a_warning_with_task_queue_and_a_hint(
         (unknown.id, "(the app has 'shop.mail.send')"),
         (raw.id, "no handler for queue 'default' is registered"),
         (newer.id, "task 'shop.mail.send' has no parameter 'cc'"),
-        (newer.id, "deploy the code that has it"),
+        (newer.id, "deploy the version of the code that enqueued it"),
     ):
         [warning] = [entry.getMessage() for entry in caplog.records if id in entry.getMessage()]
         assert text in warning

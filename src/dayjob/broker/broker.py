@@ -50,6 +50,7 @@ from dayjob.model.job import (
     known_key,
     new_job_like,
 )
+from dayjob.model.limits import Limit, LimitInfo, check_stored_limit, limit_name, queue_bucket
 from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue
 from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
@@ -213,6 +214,10 @@ class Broker:
             return await self._engine.insert_tx(connection, unit)
         return await session.enqueue(unit)
 
+    def check(self, jobs: Sequence[NewJob]) -> None:
+        """Raise the error that ``enqueue_many`` would raise for these jobs. Nothing is stored."""
+        self._unit(jobs)
+
     def _unit(self, jobs: Sequence[NewJob]) -> Unit:
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
@@ -250,12 +255,17 @@ class Broker:
         lease: Duration | None = None,
         wait: Duration = 0,
         worker: str | None = None,
+        after: str = "",
     ) -> list[Job]:
-        """``claim`` from every queue, in name order, including queues that are created meanwhile."""
+        """``claim`` from every queue, in name order, including queues that are created meanwhile.
+
+        The queues that follow the name ``after`` come first, so that a caller can rotate.
+        """
         session = self._session
 
         async def all_queues() -> ClaimRequest:
             pending = await session.storage.read(self._engine.pending_queues)
+            pending.sort(key=lambda name: (name <= after, name))
             return self._claim_request(pending, limit, lease, worker)
 
         none = self._claim_request((), limit, lease, worker)
@@ -448,9 +458,14 @@ class Broker:
         if job is not None and not job.state.finished:
             pending = job.key
             paused = job.queue in await self.paused()
-            if job.state is JobState.PENDING:
+            if job.state is JobState.PENDING or job.state is JobState.LIMITED:
                 ahead = await session.storage.read(partial(self._engine.position, pending, COUNTED_AHEAD))
-        return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live]))
+        limit, due = None, None
+        if job is not None and job.limited_by is not None:
+            stored = {info.name: info for info in await self.limits()}
+            limit = stored.get(job.limited_by) or stored.get(limit_name(job.limited_by))
+            due = await session.storage.read(partial(self._engine.bucket_due, job.limited_by))
+        return explain(id, job, Situation(now, paused, ahead, [seen.info() for seen in live], limit, due))
 
     async def history(self, hours: int = 1) -> tuple[int, list[Sample]]:
         """Return the time now, and the counters of each minute of the last hours in which they changed."""
@@ -595,6 +610,32 @@ class Broker:
         storage = self._session.storage
         check_kv_key(key)
         await storage.write(partial(self._engine.kv_write, [(key, None)]))
+
+    # Limits.
+
+    async def limits(self) -> list[LimitInfo]:
+        """Return the stored limits by name, with their use."""
+        return await self._session.storage.read(self._engine.limits)
+
+    async def set_limit(self, name: str, limit: Limit) -> None:
+        """Store a limit in place of any with this name. Running jobs keep their room.
+
+        ``name:key`` is the limit of that key only, and ``queue:NAME`` that of a queue.
+        """
+        await self._session.limits.put(check_stored_limit(name), limit.settings())
+
+    async def remove_limit(self, name: str) -> bool:
+        """Remove a stored limit, so that its jobs have room. False if there is none."""
+        return await self._session.limits.put(check_stored_limit(name), None)
+
+    async def declare_limits(self, app: str, limits: Sequence[Limit]) -> None:
+        """Store the limits that an app's code and the configuration of this broker declare."""
+        declared = {limit.name: limit.settings(app) for limit in limits}
+        for queue, config in self.config.queues.items():
+            if config.limit is not None:
+                declared[queue_bucket(queue)] = config.limit.settings(app)
+        if declared:
+            await self._session.limits.declare(app, declared)
 
     # Recurring jobs.
 

@@ -37,7 +37,8 @@ MOST_QUEUES = 500
 MOST_ASKED = 100
 """The queues whose first pending job is read: those with the most pending jobs."""
 
-Counters = tuple[int, int, int, int, int, int]
+Counters = tuple[int, ...]
+"""The fields of ``QueueStats``. An old sample has fewer."""
 
 
 def counters_of(stats: QueueStats) -> Counters:
@@ -46,7 +47,7 @@ def counters_of(stats: QueueStats) -> Counters:
 
 
 class Sample(Struct, frozen=True, array_like=True):
-    """The counters of every queue at one minute: pending, scheduled, running, done, dead, cancelled."""
+    """The counters of every queue at one minute: the fields of ``QueueStats``."""
 
     at_us: int
     queues: dict[str, Counters]
@@ -54,7 +55,7 @@ class Sample(Struct, frozen=True, array_like=True):
     """The due time of the first pending job by queue. It stays the first while the counters do not change."""
 
     def stats(self, queue: str) -> QueueStats:
-        return QueueStats(*self.queues.get(queue, (0, 0, 0, 0, 0, 0)))
+        return QueueStats(*self.queues.get(queue, ()))
 
     def wait_seconds(self, queue: str | None, instant: int) -> float | None:
         """Return how long the first pending job of the queue, or of any, has waited; None if unknown."""

@@ -20,6 +20,7 @@ from dayjob.broker.batcher import CallBatcher, insertions_weight, ops_weight, sp
 from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import History
 from dayjob.broker.leader_election import LeaderElection
+from dayjob.broker.limits import Limits
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.validation import Validator
@@ -105,6 +106,7 @@ class Session:
             self.storage, validator, self.worker_registry, self.clock, self._report_enqueued
         )
         self.history = History(self.storage)
+        self.limits = Limits(self.storage)
         dead_after = to_micros(config.dead_after, "dead_after") / SECOND
         self.election = LeaderElection(
             self.storage, self.clock, dead_after, self.worker_registry.count_waiting

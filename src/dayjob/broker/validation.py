@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -10,8 +11,19 @@ from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, Set
 from dayjob.errors import PayloadTooLarge
 from dayjob.model.config import BrokerConfig, Retention, check_max_attempts, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
-from dayjob.model.job import NewJob, id_key
+from dayjob.model.job import NewJob, check_dedup, id_key
 from dayjob.model.lifecycle import SETTLEMENTS, Transition
+from dayjob.model.limits import (
+    MAX_LIMITS,
+    QUEUE,
+    Limit,
+    Units,
+    charges_of,
+    check_bucket,
+    check_units,
+    limit_name,
+    queue_bucket,
+)
 from dayjob.model.names import (
     KEY_BYTES,
     check_headers,
@@ -28,6 +40,9 @@ from dayjob.runtime.ids import new_key
 
 _CACHED = 10_000
 
+TURNS = 2**20
+"""The turns that a job of a tenant with weight 1 takes on a fair queue."""
+
 
 class Policy(Struct, frozen=True):
     """One queue's settings, durations in microseconds."""
@@ -37,6 +52,10 @@ class Policy(Struct, frozen=True):
     max_attempts: int
     retry: Retry
     retention: RetentionTimes
+    limit: Limit | None
+    fair: bool
+    weights: Mapping[str, int]
+    max_pending: int | None
 
 
 class Policies:
@@ -65,6 +84,10 @@ class Policies:
             max_attempts=config.max_attempts,
             retry=config.policy,
             retention=self.retention.of(queue),
+            limit=config.limit,
+            fair=config.fair is not None,
+            weights=config.weights,
+            max_pending=config.max_pending,
         )
         if len(self._known) >= _CACHED:
             self._known.clear()
@@ -132,10 +155,42 @@ class Validator:
             check_name(job.dedup_key, "dedup key", KEY_BYTES)
             insertion.dedup_key = job.dedup_key
             insertion.dedup_until = job.dedup_until
+            _set_dedup(insertion, job)
+        elif job.dedup is not None or job.dedup_for is not None:
+            given = f"dedup={job.dedup!r}" if job.dedup_for is None else f"dedup_for={job.dedup_for!r}"
+            raise ValueError(f"{given} without a key: pass dedup_key, too")
         if job.kv is not None:
             insertion.kv = check_kv(job.kv)
         _set_times(insertion, job)
+        if job.limits or job.units or policy.limit is not None:
+            insertion.limits = self._limits(job, policy)
+        if policy.fair:
+            tenant = job.tenant or ""
+            insertion.fair = (tenant, TURNS // policy.weights.get(tenant, 1))
+        insertion.max_pending = policy.max_pending
         return insertion
+
+    def _limits(self, job: NewJob, policy: Policy) -> Units:
+        """Return the buckets of the job in the order given, that of its queue last."""
+        if isinstance(job.limits, str) or not isinstance(job.limits, Sequence):
+            raise TypeError(f"limits={job.limits!r}: pass a list of names")
+        units = dict(job.units or {})
+        buckets: dict[str, int] = {}
+        for bucket in job.limits:
+            check_bucket(bucket)
+            buckets[bucket] = units.pop(limit_name(bucket), 1)
+        if policy.limit is not None:
+            buckets[queue_bucket(job.queue)] = own = units.pop(QUEUE, 1)
+            check_units(own, QUEUE)
+            policy.limit.check_units(own)
+        units.pop(QUEUE, None)
+        for name in units:
+            raise ValueError(f"units of {name!r}, which is no limit of this job: pass it in limits")
+        if len(buckets) > MAX_LIMITS:
+            raise ValueError(f"{len(buckets)} limits: a job has {MAX_LIMITS} at most, with that of its queue")
+        for bucket, number in buckets.items():
+            check_units(number, bucket)
+        return tuple(buckets.items())
 
     def settle_op(self, settlement: Settlement) -> SettleOp:
         job, transition = settlement.job, settlement.transition
@@ -144,6 +199,8 @@ class Validator:
             policy.retention if settlement.retention is None else retention_times(settlement.retention)
         )
         op = SettleOp(job.key, job.claim, transition, retention, progress=settlement.progress)
+        if settlement.charges:
+            op.charges = charges_of(job, settlement.charges)
         if transition is Transition.ACK:
             if settlement.result is not None:
                 op.result = self._bytes(settlement.result, "result")
@@ -199,6 +256,16 @@ def _set_times(insertion: Insertion, job: NewJob) -> None:
         insertion.expires_at = to_instant(job.expires, "expires")
     elif job.expires is not None:
         insertion.expires_in = to_micros(job.expires, "expires")
+
+
+def _set_dedup(insertion: Insertion, job: NewJob) -> None:
+    check_dedup(job.dedup, job.dedup_max_delay, job.dedup_for, job.dedup_scope)
+    insertion.dedup_latest = job.dedup == "latest"
+    insertion.dedup_global = job.dedup_scope == "global"
+    if job.dedup_max_delay is not None:
+        insertion.dedup_max_delay = to_micros(job.dedup_max_delay, "dedup_max_delay")
+    if job.dedup_for is not None:
+        insertion.dedup_for = to_micros(job.dedup_for, "dedup_for")
 
 
 def _set_backoff(op: SettleOp, settlement: Settlement, policy: Policy) -> None:

@@ -91,7 +91,7 @@ async def _jobs(broker: Broker, now: int) -> AsyncIterator[Diagnostic]:
     alive = {worker.id for worker in workers}
     if workers:
         yield Diagnostic("workers", "ok", f"{len(workers)} alive")
-    elif any(each.pending + each.scheduled + each.running for each in stats.values()):
+    elif any(each.pending + each.limited + each.scheduled + each.running for each in stats.values()):
         yield Diagnostic(
             "workers",
             "error",

@@ -45,6 +45,28 @@ _EXAMPLE = """'{"to": "ada"}'"""
     help="The maximum number of runs. Default: that of the task.",
 )
 @click.option("--dedup-key", help="Enqueue only if no job with this key is waiting on the queue.")
+@click.option(
+    "--dedup", type=click.Choice(["latest"]), help="Replace the arguments and the run time of a waiting job."
+)
+@click.option(
+    "--dedup-max-delay",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="With --dedup latest: put the waiting job off no longer than this.",
+)
+@click.option(
+    "--dedup-for",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Hold the dedup key for so long, whatever becomes of the job.",
+)
+@click.option(
+    "--dedup-scope",
+    type=click.Choice(["queue", "global"]),
+    default="queue",
+    show_default=True,
+    help="Where the dedup key is unique: on the queue, or on all queues.",
+)
 @click.option("--tenant", help="The tenant of the job.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--id", help="The id of the job, a UUID. Enqueuing an existing id does nothing.")

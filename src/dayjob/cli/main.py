@@ -10,6 +10,7 @@ import click
 
 from dayjob._version import __version__
 from dayjob.cli.bench import bench
+from dayjob.cli.check import check
 from dayjob.cli.completion import completion
 from dayjob.cli.copy import copy
 from dayjob.cli.dashboard import dashboard
@@ -18,8 +19,10 @@ from dayjob.cli.demo.command import demo
 from dayjob.cli.doctor import doctor
 from dayjob.cli.enqueue import enqueue
 from dayjob.cli.jobs import cancel, explain, jobs, show_job
+from dayjob.cli.limits import limits
 from dayjob.cli.migrate import migrate
 from dayjob.cli.queues import pause, queues, resume
+from dayjob.cli.scale import scale
 from dayjob.cli.schedules import schedules
 from dayjob.cli.store import CommandGroup
 from dayjob.cli.worker.command import worker
@@ -28,8 +31,8 @@ from dayjob.cli.workers import workers
 SECTIONS = {
     "Run": ("worker", "demo", "bench"),
     "Jobs": ("enqueue", "jobs", "show", "explain", "cancel", "dead"),
-    "Queues, schedules, workers": ("queues", "pause", "resume", "schedules", "workers"),
-    "The store": ("dashboard", "doctor", "migrate", "copy", "completion"),
+    "Queues, schedules, workers": ("queues", "pause", "resume", "limits", "schedules", "workers", "scale"),
+    "The store": ("dashboard", "doctor", "check", "migrate", "copy", "completion"),
 }
 """The commands in the order of the help, which is that of docs/cli.md."""
 
@@ -73,7 +76,7 @@ def _open_closed_streams() -> None:
 
 
 for command in (
-    bench, cancel, completion, copy, dashboard, dead, demo, doctor, enqueue, explain, jobs, migrate, pause,
-    queues, resume, schedules, show_job, worker, workers,
+    bench, cancel, check, completion, copy, dashboard, dead, demo, doctor, enqueue, explain, jobs, limits,
+    migrate, pause, queues, resume, scale, schedules, show_job, worker, workers,
 ):  # fmt: skip
     main.add_command(command)

@@ -53,6 +53,7 @@ STYLES = {
     "running": "cyan",
     "pending": "default",
     "scheduled": "blue",
+    "limited": "magenta",
     "dead": "red",
     "cancelled": "yellow",
 }

@@ -22,7 +22,7 @@ from dayjob.inspect import Filter, Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
 from dayjob.inspect.search import WAITING
 
-COUNTED = {"pending": 0, "scheduled": 2, "running": 0, "done": 4, "dead": 0, "cancelled": 6}
+COUNTED = {"pending": 0, "limited": 2, "scheduled": 2, "running": 0, "done": 4, "dead": 0, "cancelled": 6}
 """The columns of the counters, with their ranks."""
 
 COLUMNS = (
@@ -85,7 +85,7 @@ def _table(overview: Overview) -> RenderableType:
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @yes_option
 def clear(url: str, queues: tuple[str, ...], yes: bool) -> None:
-    """Cancel all waiting jobs of these queues: pending and scheduled ones. Running jobs continue.
+    """Cancel all waiting jobs of these queues: pending, limited and scheduled ones. Running jobs continue.
 
     Cancelled jobs are removed, unless the queue retains them. Pause a queue first if jobs arrive faster than
     they are cancelled.

@@ -18,7 +18,7 @@ from dayjob.inspect.search import LISTED, ids_with_prefix
 from dayjob.model.config import BrokerConfig
 from dayjob.model.names import printable
 
-OK, NOTHING, USAGE, UNAVAILABLE = 0, 1, 2, 3
+OK, NOTHING, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
 Answer = TypeVar("Answer")
 
@@ -143,7 +143,7 @@ def on_store(url: str, work: Callable[[Broker], Awaitable[Answer]], *, writes: b
     try:
         return asyncio.run(run())
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
 
 
 async def whole_id(broker: Broker, text: str) -> str:

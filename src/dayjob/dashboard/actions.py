@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -24,6 +24,9 @@ from dayjob.errors import DayjobError, InvalidState
 from dayjob.inspect import Filter
 from dayjob.inspect.search import DEAD, UNFINISHED, States
 from dayjob.model.job import CancelOutcome
+from dayjob.model.limits import Limit
+
+Number = TypeVar("Number", int, float)
 
 
 class Outcome(Struct, frozen=True):
@@ -138,6 +141,33 @@ async def trigger_schedule(action: ActionRequest) -> Outcome:
     except InvalidState:
         return Outcome("no-schedule", "/schedules", False, {"schedule": id, "job": None})
     return Outcome("triggered", f"/jobs/{new.id}", True, {"schedule": id, "job": new.id})
+
+
+# Limits.
+
+
+async def set_limit(action: ActionRequest) -> Outcome:
+    name, fields = action.field("limit"), action.fields
+    limit = Limit(
+        "", _given(fields, "running", int), _given(fields, "rate", int), _given(fields, "per", float) or 1,
+        _given(fields, "burst", int) or 1,
+    )  # fmt: skip
+    await action.broker.set_limit(name, limit)
+    return Outcome("limit-set", "/limits", True, {"limit": name})
+
+
+def _given(fields: Mapping[str, str], name: str, convert: Callable[[str], Number]) -> Number | None:
+    text = fields.get(name, "").strip()
+    try:
+        return convert(text) if text else None
+    except ValueError:
+        raise ValueError(f"{name}={text!r} is not a number") from None
+
+
+async def remove_limit(action: ActionRequest) -> Outcome:
+    name = action.field("limit")
+    removed = await action.broker.remove_limit(name)
+    return Outcome("limit-removed" if removed else "no-limit", "/limits", removed, {"limit": name})
 
 
 # In bulk: the jobs that a filter selects, or dead letters by error, by queue, or all.
@@ -274,6 +304,8 @@ ACTIONS: dict[str, tuple[str, Action]] = {
     "schedule.pause": ("/schedules/pause", partial(pause_schedule, True)),
     "schedule.resume": ("/schedules/resume", partial(pause_schedule, False)),
     "schedule.trigger": ("/schedules/trigger", trigger_schedule),
+    "limit.set": ("/limits/set", set_limit),
+    "limit.remove": ("/limits/remove", remove_limit),
     "dead.requeue": ("/dead/requeue", partial(change_dead, "requeue", _requeue)),
     "dead.purge": ("/dead/purge", partial(change_dead, "purge", _purge)),
     "operation.stop": ("/operations/stop", stop_operation),
@@ -308,7 +340,11 @@ async def _handle(
 
 
 def _target(fields: Mapping[str, str]) -> str:
-    named = [fields[name] for name in ("schedule", "error", "operation", *filters.NAMES) if fields.get(name)]
+    named = [
+        fields[name]
+        for name in ("schedule", "limit", "error", "operation", *filters.NAMES)
+        if fields.get(name)
+    ]
     return ", ".join(named) or "all"
 
 

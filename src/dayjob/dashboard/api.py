@@ -18,6 +18,7 @@ from dayjob.inspect import Inspector
 from dayjob.inspect.json_fields import (
     dead_group_fields,
     explanation_fields,
+    limit_fields,
     overview_fields,
     point_fields,
     queue_fields,
@@ -92,6 +93,10 @@ async def _operations(request: Request, inspector: Inspector) -> Any:
     ]  # fmt: skip
 
 
+async def _limits(request: Request, inspector: Inspector) -> Any:
+    return [limit_fields(info) for info in await inspector.limits()]
+
+
 async def _schedules(request: Request, inspector: Inspector) -> Any:
     return [schedule_fields(schedule) for schedule in await inspector.schedules()]
 
@@ -114,6 +119,7 @@ def routes() -> list[Route]:
         "jobs/{id}": _job,
         "dead": _dead,
         "dead/groups": _dead_groups,
+        "limits": _limits,
         "operations": _operations,
         "schedules": _schedules,
         "tasks": _tasks,

@@ -139,6 +139,7 @@ def routes() -> list[BaseRoute]:
         Route("/tasks", pages.tasks, methods=["GET"]),
         Route("/operations", pages.operations, methods=["GET"]),
         Route("/schedules", pages.schedules, methods=["GET"]),
+        Route("/limits", pages.limits, methods=["GET"]),
         Route("/workers", pages.workers, methods=["GET"]),
         Route("/login", login.login_form, methods=["GET"]),
         Route("/login", login.log_in, methods=["POST"]),

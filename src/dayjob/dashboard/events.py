@@ -9,26 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from dayjob.errors import DayjobError
+from dayjob.event_stream import COMMENT, KEEPALIVE, LIFETIME
 from dayjob.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("dayjob.dashboard")
 
 INTERVAL = 1.0
 SHARE = 5
-KEEPALIVE = 15.0
-"""Seconds without an update after which a comment is sent. It detects a broken connection."""
-
-LIFETIME = 60.0
-"""Seconds after which a stream ends and the browser reconnects, so that a shutdown need not wait for it."""
-
 MAX_SUBSCRIBERS = 500
 
 Read = Callable[[], Awaitable[dict[str, Any]]]
@@ -137,51 +129,8 @@ class Feeds:
                 await self._clock.wait(subscriber.updated, min(KEEPALIVE, left))
                 message, subscriber.message = subscriber.message, None
                 subscriber.updated.clear()
-                yield b": keepalive\n\n" if message is None else message
+                yield COMMENT if message is None else message
         finally:
             feed.unsubscribe(subscriber)
             if not feed.subscribers:
                 self._feeds.pop(key, None)
-
-
-class EventStream(Response):
-    """Sends messages until they end or the client disconnects."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, messages: AsyncIterator[bytes]) -> None:
-        self._messages = messages
-        self.status_code = 200
-        self.background = None
-        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return
-        sending = asyncio.ensure_future(self._send(send))
-        disconnected = asyncio.ensure_future(_disconnected(receive))
-        try:
-            await asyncio.wait({sending, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sending, disconnected):
-                task.cancel()
-            await asyncio.gather(sending, disconnected, return_exceptions=True)
-
-    async def _send(self, send: Send) -> None:
-        messages = self._messages
-        try:
-            with suppress(OSError):
-                async for message in messages:
-                    await send({"type": "http.response.body", "body": message, "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            closing = getattr(messages, "aclose", None)
-            if closing is not None:
-                await closing()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -14,17 +14,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dayjob.dashboard import charts
-from dayjob.dashboard.events import EventStream
 from dayjob.dashboard.rendering import number, query_value, rate
 from dayjob.dashboard.state import READ_BUDGET, DashboardState, state_of
 from dayjob.dashboard.tiles import tiles
+from dayjob.event_stream import EventStream
 from dayjob.inspect import Overview, WorkerView
 from dayjob.inspect.json_fields import span
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
+from dayjob.model.limits import LimitInfo
 from dayjob.model.recurring import Schedule
 
-STATES = ("dead", "running", "pending", "scheduled", "done", "cancelled")
+STATES = ("dead", "running", "pending", "limited", "scheduled", "done", "cancelled")
 """In the order of their importance."""
 
 
@@ -107,7 +108,7 @@ async def _job(state: DashboardState, id: str) -> dict[str, Any]:
     return {"values": job_values(job, why), "progress": progress, "shape": job_shape(job, why)}
 
 
-# Workers and schedules.
+# Workers, schedules and limits.
 
 
 def workers_values(views: list[WorkerView]) -> dict[str, str]:
@@ -126,6 +127,23 @@ async def _workers(state: DashboardState) -> dict[str, Any]:
 
 def schedules_shape(found: list[Schedule]) -> str:
     return shape_of([(each.id, each.next_us, each.last_us, each.paused, each.problem) for each in found])
+
+
+def limits_shape(found: list[LimitInfo]) -> str:
+    return shape_of([(info.name, info.settings) for info in found])
+
+
+def limits_values(found: list[LimitInfo]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for info in found:
+        key = queue_key(info.name)
+        values |= {f"{key}-running": number(info.running), f"{key}-limited": number(info.limited)}
+    return values
+
+
+async def _limits(state: DashboardState) -> dict[str, Any]:
+    found = await (await state.inspector()).limits()
+    return {"values": limits_values(found), "shape": limits_shape(found)}
 
 
 def operations_shape(state: DashboardState) -> str:
@@ -155,6 +173,8 @@ async def _stream(request: Request) -> Response:
         return EventStream(state.feeds.stream((topic,), partial(_workers, state)))
     if topic == "operations":
         return EventStream(state.feeds.stream((topic,), partial(_operations, state)))
+    if topic == "limits":
+        return EventStream(state.feeds.stream((topic,), partial(_limits, state)))
     if topic == "schedules":
         return EventStream(state.feeds.stream((topic,), partial(_schedules, state)))
     return Response(status_code=404)

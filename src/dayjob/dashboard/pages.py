@@ -1,4 +1,4 @@
-"""The HTML pages: overview, jobs, one job, dead letters, tasks, schedules, workers, bulk operations."""
+"""The HTML pages: overview, jobs, one job, dead letters, tasks, schedules, limits, workers, operations."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dayjob.inspect.json_fields import span, when
 from dayjob.inspect.search import DEAD
 from dayjob.model.durations import SECOND
 from dayjob.model.job import Job, JobState
+from dayjob.model.limits import LimitSettings
 from dayjob.model.recurring import DUE_HEADER, SCHEDULE_HEADER, Schedule
 from dayjob.task import unscoped
 
@@ -32,6 +33,7 @@ JOBS_SHOWN = 50
 GROUPS_SHOWN = 200
 TASKS_SHOWN = 200
 SCHEDULES_SHOWN = 500
+LIMITS_SHOWN = 500
 DUE_TIMES_SHOWN = 3
 
 RUNNING_SHOWN = 20
@@ -298,7 +300,7 @@ async def edit_form(request: Request) -> Response:
     return edit.render(request, edit.form_of(job, state.redaction))
 
 
-# Tasks, schedules and workers.
+# Tasks, schedules, limits and workers.
 
 
 async def tasks(request: Request) -> Response:
@@ -344,6 +346,28 @@ def next_fires(schedule: Schedule) -> list[int]:
     except Exception:  # This machine may not have the time zone, and a stored time may be out of range.
         pass
     return fires
+
+
+async def limits(request: Request) -> Response:
+    """The stored limits, and their use."""
+    found = await (await state_of(request).inspector()).limits()
+    return page(
+        request,
+        "limits.html",
+        active="limits",
+        live="/events/limits",
+        shape=live_updates.limits_shape(found),
+        values=live_updates.limits_values(found),
+        limits=[(info, queue_key(info.name), _bounds(info.settings)) for info in found[:LIMITS_SHOWN]],
+        hidden=max(len(found) - LIMITS_SHOWN, 0),
+    )
+
+
+def _bounds(settings: LimitSettings) -> str:
+    parts = [] if settings.running is None else [f"{settings.running:,} at once"]
+    if settings.rate is not None:
+        parts.append(f"{settings.rate:,} per {settings.per / SECOND:g} s, {settings.burst:,} together")
+    return ", ".join(parts) or "no bound"
 
 
 async def workers(request: Request) -> Response:

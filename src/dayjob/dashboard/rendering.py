@@ -41,6 +41,9 @@ MESSAGES = {
     "schedule-resumed": "Schedule resumed. It fires at its next due time.",
     "triggered": "Job enqueued from its schedule, shown here.",
     "no-schedule": "Schedule not found.",
+    "limit-set": "Limit stored. It takes effect at once, also for jobs that wait.",
+    "limit-removed": "Limit removed. Its jobs have room.",
+    "no-limit": "Limit not found.",
     "dead-requeued": "Dead jobs requeued: {n}.",
     "dead-purged": "Dead jobs deleted: {n}.",
     "jobs-cancel": "Jobs cancelled: {n}. Running jobs get a request, and stop by themselves.",
@@ -61,6 +64,7 @@ _NAV = (
     ("dead", "/dead", "Dead"),
     ("tasks", "/tasks", "Tasks"),
     ("schedules", "/schedules", "Schedules"),
+    ("limits", "/limits", "Limits"),
     ("workers", "/workers", "Workers"),
 )
 

@@ -9,14 +9,16 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from copy import copy
 from functools import partial
 
-from dayjob.engines.base import Document, JobQuery
+from dayjob.engines.base import LIMITS, Document, Insertion, JobQuery
+from dayjob.engines.limits import BucketState, Place
 from dayjob.engines.ordered_collections import LazyHeap, SortedKeys, matching
 from dayjob.engines.record import Record
 from dayjob.engines.store import Deltas, Store
-from dayjob.model.job import JobState, QueueStats
+from dayjob.model.job import WAITING, JobState, QueueStats
+from dayjob.model.limits import limit_name
 
 Entry = tuple[int, bytes]
-"""An entry of a heap: the priority or time of a job, then its id."""
+"""An entry of a heap: the time of a job, then its id."""
 
 
 class ActiveJobs:
@@ -25,29 +27,44 @@ class ActiveJobs:
     def __init__(self) -> None:
         self.jobs: dict[bytes, Record] = {}
         self.held: dict[tuple[str, str], bytes] = {}
-        """The holders of dedup keys, by queue and key."""
+        """The holders of dedup keys, by scope and key."""
         self.due: LazyHeap[Entry] = LazyHeap(self._is_due, self.jobs)
         self.expiries: LazyHeap[Entry] = LazyHeap(self._is_expiry, self.jobs)
         self.leases: LazyHeap[Entry] = LazyHeap(self._is_lease, self.jobs)
         self.cancelling: set[bytes] = set()
         """Includes all running jobs with a cancel request."""
         self._reserved: dict[bytes, int] = {}
-        """The ends of the reservations of ids."""
+        """The ends of the reservations: of ids, and of keys by the names of their windows."""
+        self._window_jobs: dict[bytes, bytes] = {}
+        """The jobs of windows."""
         self._reservations: LazyHeap[Entry] = LazyHeap(self._is_reservation, self._reserved)
         self._keys = SortedKeys(self.jobs.__contains__)
-        self._pending: dict[str, LazyHeap[Entry]] = {}
+        self._pending: dict[str, LazyHeap[Place]] = {}
+        self.lines: dict[str, dict[str, LazyHeap[Place]]] = {}
+        """The lines of limited jobs, by bucket and queue."""
         self._holding: dict[bytes, tuple[str, str]] = {}
 
     # Which entries are current.
 
-    def _is_pending(self, queue: str, entry: Entry) -> bool:
+    def _is_pending(self, queue: str, entry: Place) -> bool:
         """An id may return on another queue, so the queue is compared too."""
-        record = self.jobs.get(entry[1])
+        record = self.jobs.get(entry[2])
         return (
             record is not None
             and record.state is JobState.PENDING
             and record.priority == entry[0]
+            and record.turn == entry[1]
             and record.queue == queue
+        )
+
+    def _is_in_line(self, bucket: str, queue: str, entry: Place) -> bool:
+        record = self.jobs.get(entry[2])
+        return (
+            record is not None
+            and record.state is JobState.LIMITED
+            and record.limited_by == bucket
+            and record.queue == queue
+            and record.order == entry
         )
 
     def _is_due(self, entry: Entry) -> bool:
@@ -60,7 +77,7 @@ class ActiveJobs:
             record is not None
             and record.expires_us == entry[0]
             and not record.attempts
-            and (record.state is JobState.PENDING or record.state is JobState.SCHEDULED)
+            and record.state in WAITING
         )
 
     def _is_lease(self, entry: Entry) -> bool:
@@ -72,17 +89,28 @@ class ActiveJobs:
 
     # Changes.
 
-    def conflict(self, key: bytes, queue: str, dedup_key: str | None) -> bytes | None:
-        """Return the id of the job that keeps a new job out: one with its id, or the holder of its key."""
-        if key in self.jobs:
-            return key
-        return None if dedup_key is None else self.held.get((queue, dedup_key))
+    def conflict(self, job: Insertion, now: int) -> bytes | None:
+        """Return the id that keeps a new job out: its own, that of its key's holder, or of the window."""
+        if job.key in self.jobs:
+            return job.key
+        if job.dedup_key is None:
+            return None
+        holder = self.holder(job)
+        if holder is None and self._window_jobs and self._reserved.get(job.window, 0) > now:
+            holder = self._window_jobs[job.window]
+        return holder
 
-    def reserve(self, key: bytes, until: int) -> int | None:
-        """Reserve an id. Return the end of its last reservation, if that is still here."""
+    def holder(self, job: Insertion) -> bytes | None:
+        """Return the id of the job that holds the dedup key of a new one."""
+        return None if job.dedup_key is None else self.held.get((job.dedup_scope, job.dedup_key))
+
+    def reserve(self, key: bytes, until: int, job: bytes | None = None) -> int | None:
+        """Reserve an id, or a key for the job. Return the end of its last reservation, if still here."""
         before = self._reserved.get(key)
         self._reserved[key] = until
         self._reservations.push((until, key))
+        if job is not None:
+            self._window_jobs[key] = job
         return before
 
     def reserved_ids(self, keys: Iterable[bytes], now: int) -> set[bytes]:
@@ -97,6 +125,7 @@ class ActiveJobs:
                 break
             self._reservations.pop()
             del self._reserved[entry[1]]
+            self._window_jobs.pop(entry[1], None)
             ended.append(entry)
         return ended
 
@@ -108,7 +137,7 @@ class ActiveJobs:
     def hold(self, record: Record) -> None:
         """Register the dedup key that the record holds, if it holds one."""
         if record.held_key is not None:
-            pair = (record.queue, record.held_key)
+            pair = ("" if record.dedup_global else record.queue, record.held_key)
             self.held[pair] = record.key
             self._holding[record.key] = pair
 
@@ -129,7 +158,9 @@ class ActiveJobs:
                 self.cancelling.add(key)
             return
         if state is JobState.PENDING:
-            self.pending_of(record.queue).push((record.priority, key))
+            self.pending_of(record.queue).push((record.priority, record.turn, key))
+        elif state is JobState.LIMITED:
+            self._line_of(record).push(record.order)
         else:
             self.due.push((record.run_us, key))
         if record.expires_us is not None and record.attempts == 0:
@@ -141,7 +172,41 @@ class ActiveJobs:
 
     # In order.
 
-    def pending_of(self, queue: str) -> LazyHeap[Entry]:
+    def _line_of(self, record: Record) -> LazyHeap[Place]:
+        assert record.limited_by is not None
+        bucket, queue = record.limited_by, record.queue
+        lines = self.lines.setdefault(bucket, {})
+        if queue not in lines:
+            lines[queue] = LazyHeap(partial(self._is_in_line, bucket, queue), self.jobs)
+        return lines[queue]
+
+    def line_queues(self, bucket: str) -> list[str]:
+        """Return the queues with a line for the bucket. Empty lines are dropped."""
+        lines = self.lines.get(bucket)
+        if lines is None:
+            return []
+        for queue in [queue for queue, heap in lines.items() if heap.peek() is None]:
+            del lines[queue]
+        if not lines:
+            del self.lines[bucket]
+        return list(lines)
+
+    def line(self, bucket: str, queue: str) -> Iterator[Record]:
+        heap = self.lines.get(bucket, {}).get(queue)
+        if heap is None:
+            return
+        seen: list[Place] = []
+        try:
+            while (entry := heap.peek()) is not None:
+                if not seen or entry != seen[-1]:
+                    yield self.jobs[entry[2]]
+                    seen.append(entry)
+                heap.pop()
+        finally:
+            for entry in seen:
+                heap.push(entry)
+
+    def pending_of(self, queue: str) -> LazyHeap[Place]:
         heap = self._pending.get(queue)
         if heap is None:
             heap = self._pending[queue] = LazyHeap(partial(self._is_pending, queue), self.jobs)
@@ -152,13 +217,13 @@ class ActiveJobs:
         heap = self._pending.get(queue)
         if heap is None:
             return
-        last: Entry | None = None
-        expired: list[Entry] = []
+        last: Place | None = None
+        expired: list[Place] = []
         try:
             while (entry := heap.pop()) is not None:
                 if entry != last:
                     last = entry
-                    record = self.jobs[entry[1]]
+                    record = self.jobs[entry[2]]
                     if record.expired(now):
                         expired.append(entry)
                     else:
@@ -204,9 +269,13 @@ class ActiveJobs:
 
     def position(self, key: bytes, limit: int) -> int:
         record = self.jobs.get(key)
-        if record is None or record.state is not JobState.PENDING:
+        if record is None:
             return 0
-        return self.pending_of(record.queue).count_before((record.priority, key), limit)
+        if record.state is JobState.LIMITED:
+            return self._line_of(record).count_before(record.order, limit)
+        if record.state is not JobState.PENDING:
+            return 0
+        return self.pending_of(record.queue).count_before(record.order, limit)
 
     # Listings.
 
@@ -235,8 +304,9 @@ class ActiveJobs:
         """Return the ids of all jobs of the queue in the state, and maybe of other jobs."""
         heaps: Sequence[LazyHeap[Entry]]
         if state is JobState.PENDING:
-            heaps = [heap for name, heap in self._pending.items() if queue in (None, name)]
-        elif state is JobState.SCHEDULED:
+            pending = [heap for name, heap in self._pending.items() if queue in (None, name)]
+            return (key for heap in pending for _, _, key in heap)
+        if state is JobState.SCHEDULED:
             heaps = [self.due]
         elif state is JobState.RUNNING:
             heaps = [self.leases]
@@ -260,6 +330,82 @@ class ActiveStore(Store):
         self._paused = paused
         self._touch = touch
         self._documents: dict[str, dict[str, Document]] = {}
+        self._buckets: dict[str, BucketState] = {}
+        self._bucket_dues: LazyHeap[tuple[int, str]] = LazyHeap(self._is_bucket_due, self._buckets)
+        self.turns: dict[tuple[str, str | None], int] = {}
+
+    # Limits and turns.
+
+    def _is_bucket_due(self, entry: tuple[int, str]) -> bool:
+        bucket = self._buckets.get(entry[1])
+        return bucket is not None and bucket.due == entry[0]
+
+    def limit_values(self) -> Mapping[str, bytes]:
+        return {name: document.value for name, document in self._documents.get(LIMITS, {}).items()}
+
+    def bucket(self, name: str) -> BucketState | None:
+        return self._buckets.get(name)
+
+    def save_bucket(self, name: str, state: BucketState | None) -> None:
+        if state is None:
+            self._buckets.pop(name, None)
+            return
+        self._buckets[name] = state
+        if state.due is not None:
+            self._bucket_dues.push((state.due, name))
+
+    def load_buckets(self, buckets: Mapping[str, BucketState]) -> None:
+        """Set the buckets of an opened storage."""
+        self._buckets.update(buckets)
+        self._bucket_dues.fill((state.due, name) for name, state in buckets.items() if state.due is not None)
+
+    def buckets_due(self, limit: int, now: int) -> Sequence[str]:
+        due: list[str] = []
+        while len(due) < limit and (entry := self._bucket_dues.peek()) is not None and entry[0] <= now:
+            self._bucket_dues.pop()
+            due.append(entry[1])
+        return due
+
+    def remove_idle(self, limit: int, now: int) -> None:
+        idle = [name for name, bucket in self._buckets.items() if bucket.is_idle(now)]
+        for name in idle[:limit]:
+            self.save_bucket(name, None)
+        past = [pair for pair, turn in self.turns.items() if turn <= self.turns.get((pair[0], None), 0)]
+        for pair in [pair for pair in past if pair[1] is not None][:limit]:
+            self.remove_turn(*pair)
+
+    def remove_turn(self, queue: str, tenant: str | None) -> None:
+        del self.turns[queue, tenant]
+
+    def has_lines(self) -> bool:
+        return bool(self.active.lines)
+
+    def line_queues(self, bucket: str) -> Sequence[str]:
+        return self.active.line_queues(bucket)
+
+    def line(self, bucket: str, queue: str) -> Iterator[Record]:
+        return self.active.line(bucket, queue)
+
+    def lines_of(self, limit: str) -> Sequence[str]:
+        return [name for name in self.active.lines if limit in (name, limit_name(name))]
+
+    async def limit_use(self) -> Mapping[str, tuple[int, int]]:
+        use = {name: (bucket.running, 0) for name, bucket in self._buckets.items()}
+        for name in list(self.active.lines):
+            limited = sum(1 for queue in self.line_queues(name) for _ in self.line(name, queue))
+            use[name] = (use.get(name, (0, 0))[0], limited)
+        return use
+
+    def waiting(self, queue: str) -> int:
+        stats = self._stats.get(queue)
+        return 0 if stats is None else stats.pending + stats.limited
+
+    def next_turn(self, queue: str, tenant: str) -> int:
+        return max(self.turns.get((queue, None), 1), self.turns.get((queue, tenant), 1))
+
+    def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
+        if turn > self.turns.get((queue, tenant), 0):
+            self.turns[queue, tenant] = turn
 
     def load(self, keys: Sequence[bytes]) -> Mapping[bytes, Record]:
         return self.active.jobs
@@ -268,7 +414,8 @@ class ActiveStore(Store):
         return self.active.cancel_requests()
 
     def next_due(self) -> int | None:
-        return self.active.next_due()
+        due, entry = self.active.next_due(), self._bucket_dues.peek()
+        return due if entry is None else entry[0] if due is None else min(due, entry[0])
 
     def due(self, limit: int, now: int) -> Sequence[Record]:
         return self.active.take(self.active.due, limit, now)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
 from dayjob.model.lifecycle import Transition
+from dayjob.model.limits import LimitInfo, Units
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
@@ -44,6 +46,13 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 ID_RESERVATION = 3600 * SECOND
 """Microseconds after its insert for which an id that the caller gave counts as existing."""
+
+
+LIMITS = "limit"
+"""The kind of the documents with the stored limits, by name."""
+
+MOST_BLOCKED = 1000
+"""The largest number of jobs that one request of a claim moves to lines, by queue."""
 
 
 class Transient(EngineUnavailable):
@@ -101,6 +110,9 @@ class Capabilities(Struct, frozen=True):
     stores_replies: bool = False
     """The reply of every write is stored with its token, because the network may lose it on the way."""
 
+    claim_batch: int = BATCH
+    """The most jobs that a worker claims at once."""
+
 
 class RetentionTimes(Struct, frozen=True):
     """How long a finished job is kept, in microseconds: 0 removes it at once, None keeps it indefinitely."""
@@ -142,12 +154,38 @@ class Insertion(Struct, gc=False):
     expires_in: int | None = None
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
+    dedup_latest: bool = False
+    """Whether a waiting holder of the key gets the call and the due time of this job."""
+    dedup_max_delay: int | None = None
+    dedup_for: int | None = None
+    """How long its key has a window."""
+    dedup_global: bool = False
     kv: Mapping[bytes, bytes] | None = None
+    limits: Units = ()
+    fair: tuple[str, int] | None = None
+    """On a fair queue: the tenant, and the turns that one of its jobs takes."""
+    max_pending: int | None = None
+    turn: int = 0
+    """The engine sets it, for a fair queue."""
+    limited_by: str | None = None
+    """The engine sets it, for a job that joins a line."""
     reserve_id: bool = False
     """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
 
+    @property
+    def dedup_scope(self) -> str:
+        """The queue on which one job holds the dedup key; empty for all queues."""
+        return "" if self.dedup_global else self.queue
+
+    @property
+    def window(self) -> bytes:
+        """The name of its key's window: a hash, of the size of an id."""
+        return sha256(f"{self.dedup_scope}\0{self.dedup_key}".encode()).digest()[:16]
+
     def state(self, now: int) -> JobState:
         """Return the state of the new job."""
+        if self.limited_by is not None:
+            return JobState.LIMITED
         return JobState.SCHEDULED if self.times(now)[0] > now else JobState.PENDING
 
     def times(self, now: int) -> tuple[int, int | None]:
@@ -237,12 +275,16 @@ class SettleOp(Struct, gc=False):
     progress: tuple[float, str] | None = None
     max_attempts: int | None = None
     """The limit to store for the job, with a nack. None: as it is."""
+    charges: Units = ()
+    """Units to add to the rates of buckets of the job, less than 0 to give units back."""
 
     @property
     def plain(self) -> bool:
         """Whether this is an ack of a job that is not kept, without follow-up jobs or kv writes."""
         return (
-            self.transition is Transition.ACK and self.retention.done == 0 and not self.insert and not self.kv
+            self.transition is Transition.ACK
+            and self.retention.done == 0
+            and not (self.insert or self.kv or self.charges)
         )
 
 
@@ -346,10 +388,14 @@ class Engine(Protocol):
     async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
         """Store the jobs with their kv writes.
 
-        A job is not stored, and its kv is not written, if its id exists (the reply has that id) or its
-        dedup key is held on its queue (the reply has the holder's id). Earlier jobs of the batch count.
-        A job with ``reserve_id`` reserves its id in the same commit. Until the reservation ends, the id
-        counts as existing for such jobs, even if the job has left.
+        A job is not stored, and its kv is not written, if its id exists (the reply has that id), its dedup
+        key is held in its scope (the reply has the holder's id), or the key has a window (the reply has the
+        id of its job). Earlier jobs of the batch count. With ``dedup_latest``, a waiting holder gets the call
+        and the due time of the job: see ``docs/design/0026-debounce-and-windows.md``. Raise
+        ``QueueFull``, and store nothing, if a queue would have more pending and limited jobs than the
+        ``max_pending`` of its jobs. Each new job that is due counts. A job with limits may join a line: see
+        ``docs/design/0025-flow-control.md``. A job with ``reserve_id`` reserves its id in the same commit.
+        Until the reservation ends, the id counts as existing for such jobs, even if the job has left.
         """
         ...
 
@@ -361,7 +407,10 @@ class Engine(Protocol):
         ...
 
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
-        """Claim pending jobs in ``(priority, id)`` order.
+        """Claim pending jobs in ``(priority, turn, id)`` order.
+
+        A job with limits gets room in all of them in this commit, or joins the line of the first one without
+        room and is limited.
 
         Sets the state to running, increments attempts, sets the lease, and stores the key of the token as the
         job's claim. The epoch becomes the time in microseconds, or one more than before if that is larger.
@@ -391,7 +440,8 @@ class Engine(Protocol):
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         """Apply each settlement whose claim is current, by the rules of the lifecycle. Return the new states.
 
-        None means that the claim was lost; then nothing of that settlement was written.
+        None means that the claim was lost; then nothing of that settlement was written. Every verb that ends
+        a run gives its room back and wakes the lines of its limits, in the same commit.
         """
         ...
 
@@ -455,7 +505,10 @@ class Engine(Protocol):
         ...
 
     async def position(self, key: bytes, limit: int) -> int:
-        """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0."""
+        """Count the pending jobs of its queue that precede a pending job, up to ``limit``; else 0.
+
+        For a limited job, count the jobs of its queue that precede it in its line.
+        """
         ...
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
@@ -473,14 +526,17 @@ class Engine(Protocol):
     async def paused(self) -> set[str]: ...
 
     async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
-        """Make due jobs pending, and cancel those that expired before they started.
+        """Make due jobs pending, wake due lines, and cancel jobs that expired before they started.
 
-        Up to ``limit`` of each kind. Return the number of due jobs, and the jobs that ended.
+        Up to ``limit`` of each kind. Return how many jobs became pending, and the jobs that ended.
         """
         ...
 
     async def next_due(self) -> int | None:
-        """Return microseconds until the next job is due or expires: 0 if one is, None if there is none."""
+        """Return microseconds until the next job or line is due or the next job expires: 0 if one is.
+
+        None if there is none.
+        """
         ...
 
     async def reap(
@@ -501,9 +557,10 @@ class Engine(Protocol):
     async def sweep(
         self, limit: int, over_by: int | None = None, token: Token | None = None
     ) -> tuple[int, int]:
-        """Remove finished jobs whose retention was over at ``over_by``, and ended reservations of ids.
+        """Remove finished jobs whose retention was over at ``over_by``, and ended reservations.
 
-        None stands for now. Up to ``limit`` of each kind. Return the number of each.
+        Those are reservations of ids, and windows of dedup keys. None stands for now. Up to ``limit`` jobs
+        and as many reservations. Return the number of each.
         """
         ...
 
@@ -514,6 +571,21 @@ class Engine(Protocol):
 
         Examines up to ``limit`` jobs after the cursor. Return the number removed, and the next cursor if any.
         """
+        ...
+
+    async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
+        """Write the document ``(LIMITS, name)`` and wake the lines of its buckets, up to ``BATCH`` jobs.
+
+        None removes it. Return the number of jobs that became pending. Repeat the call if it is ``BATCH``.
+        """
+        ...
+
+    async def limits(self) -> list[LimitInfo]:
+        """Return the stored limits by name, each with the units and the limited jobs of all its buckets."""
+        ...
+
+    async def bucket_due(self, name: str) -> int | None:
+        """Return the time at which the next job of a bucket's lines gets its tokens, if one waits."""
         ...
 
     async def documents(self, kind: str) -> tuple[int, list[Document]]:

@@ -50,7 +50,12 @@ def is_asynchronous(connection: Any) -> bool:
         or _is(connection, "asyncpg", "Connection")
         or _is(connection, "asyncpg.pool", "PoolConnectionProxy")
         or _is(connection, "psycopg", "AsyncConnection")
+        or is_aiosqlite(connection)
     )
+
+
+def is_aiosqlite(connection: Any) -> bool:
+    return _is(connection, "aiosqlite", "Connection")
 
 
 def _is(connection: Any, module: str, *names: str) -> bool:

@@ -31,6 +31,7 @@ from dayjob.engines.base import (
 from dayjob.engines.store import Store
 from dayjob.errors import ConfigError
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats
+from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import SYSTEM, Clock
 from dayjob.runtime.signals import Signals, Topic
 
@@ -215,6 +216,9 @@ class LocalEngine(ABC, Generic[StoreType]):
     async def pause(self, queue: str, paused: bool, token: Token | None = None) -> None:
         await self._write(lambda store: verbs.pause(store, queue, paused), token)
 
+    async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
+        return await self._write_at(lambda store, now: verbs.set_limit(store, now, name, value), token)
+
     async def promote(self, limit: int, token: Token | None = None) -> tuple[int, list[EndedJob]]:
         return await self._write_at(
             lambda store, now: verbs.promote(store, now, limit, self.retention), token
@@ -285,6 +289,16 @@ class LocalEngine(ABC, Generic[StoreType]):
 
     async def next_due(self) -> int | None:
         return await self._read(self._at_time(verbs.next_due))
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self._read(verbs.limits)
+
+    async def bucket_due(self, name: str) -> int | None:
+        async def read(store: StoreType) -> int | None:
+            bucket = store.bucket(name)
+            return None if bucket is None else bucket.due
+
+        return await self._read(read)
 
     async def kv_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return await self._read(lambda store: store.kv_get(keys))

@@ -15,6 +15,7 @@ from dayjob.model.job import (
     FINISHED,
     LEASE_EXPIRED,
     NO_CLAIM,
+    WAITING,
     CancelOutcome,
     DedupUntil,
     Failure,
@@ -22,6 +23,7 @@ from dayjob.model.job import (
     JobState,
 )
 from dayjob.model.lifecycle import EXPIRED, Transition, next_state
+from dayjob.model.limits import Units
 
 
 class Record(Struct, gc=False):
@@ -48,17 +50,26 @@ class Record(Struct, gc=False):
     errors: tuple[Failure, ...] = ()
     held_key: str | None = None
     dedup_until: DedupUntil = "claimed"
+    dedup_global: bool = False
     cancel_requested: bool = False
     worker: str | None = None
     result: bytes | None = None
     progress: tuple[float, str] | None = None
     claim: bytes = NO_CLAIM
+    limits: Units = ()
+    limited_by: str | None = None
+    turn: int = 0
     removed: bool = False
     corrupt: str | None = None
 
     def expired(self, now: int) -> bool:
         """Return whether ``expires_us`` has passed without a counted run."""
         return self.expires_us is not None and self.expires_us <= now and self.attempts == 0
+
+    @property
+    def order(self) -> tuple[int, int, bytes]:
+        """The order of jobs in a queue, and in a line."""
+        return self.priority, self.turn, self.key
 
     def to_job(self, facts: Facts) -> Job:
         """Return the full public record."""
@@ -69,6 +80,7 @@ class Record(Struct, gc=False):
         job.dedup_until = self.dedup_until
         job.result = self.result
         job.progress = self.progress
+        job.limited_by = self.limited_by
         return job
 
     def to_claimed_job(self, facts: Facts) -> Job:
@@ -81,12 +93,12 @@ class Record(Struct, gc=False):
             self.state, self.attempts, self.max_attempts, self.epoch, facts.enqueued_us, self.run_us,
             claimed_us=self.claimed_us, lease_us=self.lease_us, expires_us=self.expires_us,
             last_error=self.last_error, cancel_requested=self.cancel_requested, worker=self.worker,
-            claim=self.claim,
+            claim=self.claim, limits=self.limits, turn=self.turn,
         )  # fmt: skip
 
 
 class Facts(Struct, gc=False):
-    """The part of a job that never changes."""
+    """The part of a job that no transition changes. A debounced call replaces it."""
 
     task: str
     payload: bytes
@@ -106,8 +118,9 @@ def new_facts(job: Insertion, now: int) -> Facts:
 def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) -> Record:
     """Return the record of a new job."""
     return Record(
-        job.key, job.queue, waiting_state(run_at, now), job.priority, 0, job.max_attempts, 0, run_at,
+        job.key, job.queue, new_state(job, run_at, now), job.priority, 0, job.max_attempts, 0, run_at,
         expires_us=expires_at, held_key=job.dedup_key, dedup_until=job.dedup_until,
+        dedup_global=job.dedup_global, limits=job.limits, limited_by=job.limited_by, turn=job.turn,
     )  # fmt: skip
 
 
@@ -121,6 +134,18 @@ def claim(record: Record, now: int, lease: int, worker: str | None, key: bytes) 
     record.progress = None
     if record.dedup_until == "claimed":
         record.held_key = None
+
+
+def limit(record: Record, bucket: str) -> None:
+    """Let a pending job wait for room in the bucket."""
+    _change(record, Transition.LIMIT)
+    record.limited_by = bucket
+
+
+def give_room(record: Record) -> None:
+    """Make a limited job pending."""
+    _change(record, Transition.ROOM)
+    record.limited_by = None
 
 
 def next_epoch(epoch: int, now: int) -> int:
@@ -209,8 +234,10 @@ def requeue(record: Record, now: int) -> bool:
 
 
 def reschedule(record: Record, change: Reschedule, now: int) -> bool:
-    if record.state is not JobState.PENDING and record.state is not JobState.SCHEDULED:
+    if record.state not in WAITING:
         return False
+    if record.state is JobState.LIMITED:
+        record.state = JobState.PENDING  # The next claim finds its new place.
     if change.priority is not None:
         record.priority = change.priority
     if change.run_at is not None:
@@ -228,6 +255,10 @@ def quarantine(record: Record, error: str, now: int) -> None:
 
 def corrupt_text(detail: str) -> str:
     return f"corrupt record: {detail}"
+
+
+def new_state(job: Insertion, run_at: int, now: int) -> JobState:
+    return waiting_state(run_at, now) if job.limited_by is None else JobState.LIMITED
 
 
 def waiting_state(run_at: int, now: int) -> JobState:

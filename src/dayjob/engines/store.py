@@ -10,11 +10,12 @@ read may fail, so a verb awaits all its reads before its first change.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
+from dayjob.engines.limits import Limiter, LimitStore
 from dayjob.engines.record import Record
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.signals import Topic
@@ -25,7 +26,7 @@ Deltas = Mapping[tuple[str, JobState], int]
 """Changes of the counters, by queue and state."""
 
 
-class Store(ABC):
+class Store(LimitStore):
     """The jobs, counters, kv pairs and documents of one storage."""
 
     def __init__(self) -> None:
@@ -33,11 +34,38 @@ class Store(ABC):
         """The topics to publish after the commit."""
         self.quarantined: list[EndedJob] = []
         """Jobs that were quarantined. The next claim takes them out."""
+        self._limiter: Limiter | None = None
+
+    # Limits and turns.
+
+    def limiter(self, now: int) -> Limiter:
+        """Return the limits of the verb that runs."""
+        if self._limiter is None:
+            self._limiter = Limiter(self, now)
+        return self._limiter
+
+    def finish_limits(self) -> None:
+        """Apply the wake-ups of the verb. It calls this after its last change."""
+        if self._limiter is not None:
+            self._limiter.finish()
+            self._limiter = None
+
+    @abstractmethod
+    def waiting(self, queue: str) -> int:
+        """Return the number of pending and limited jobs of a queue."""
+
+    @abstractmethod
+    def next_turn(self, queue: str, tenant: str) -> int:
+        """Return the turn of the tenant's next job: that of the queue, or a later one."""
+
+    @abstractmethod
+    def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
+        """Store the first turn that is free for the tenant, or the turn of the queue. It never goes back."""
 
     # New jobs.
 
-    async def prepare_insert(self, jobs: Iterable[Insertion]) -> None:  # noqa: B027
-        """Read which of the ids exist, if ``add`` can't do so itself."""
+    async def prepare_insert(self, jobs: Iterable[Insertion]) -> None:
+        """Read which of the ids exist, and the jobs to replace, if ``add`` can't do so itself."""
 
     def add_all(self, jobs: Sequence[Insertion], times: Sequence[tuple[int, int | None]], now: int) -> bool:
         """Store jobs without dedup keys in one operation, or none if an id exists. Return whether it did.
@@ -48,7 +76,7 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
-        """Store the job. If it exists, or its dedup key is held, store nothing and return the other's id."""
+        """Store the job. If its id exists or its dedup key is held, store nothing and return the other id."""
 
     @abstractmethod
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
@@ -58,8 +86,19 @@ class Store(ABC):
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None: ...
 
     @abstractmethod
+    def hold_key(self, job: Insertion, until: int) -> None:
+        """Open a window for the dedup key of a new job."""
+
+    @abstractmethod
+    def replace_call(self, key: bytes, job: Insertion) -> int:
+        """Set task, payload, headers and tenant of a waiting job to those of the new one.
+
+        Return the time at which the waiting job was enqueued.
+        """
+
+    @abstractmethod
     def free_ids(self, limit: int, now: int) -> int:
-        """Remove reservations that have ended. Return their number."""
+        """Remove reservations of ids and keys that have ended. Return their number."""
 
     # Jobs by id. A record is changed in place and then saved.
 
@@ -75,12 +114,8 @@ class Store(ABC):
     def tasks(self, records: Sequence[Record]) -> list[str]:
         """Return the tasks of jobs that a verb ends. A name that can't be decoded is empty."""
 
-    async def prepare_finish(self, keys: Sequence[bytes]) -> None:  # noqa: B027
+    async def prepare_finish(self, keys: Sequence[bytes]) -> None:
         """Read the data that ``save`` needs to store these jobs as finished."""
-
-    @abstractmethod
-    def save(self, record: Record, before: JobState) -> None:
-        """Store a changed record, or delete the job if it is ``removed``. ``before`` is its last state."""
 
     @abstractmethod
     def save_lease(self, record: Record) -> None:
@@ -100,14 +135,17 @@ class Store(ABC):
     async def claim_from(
         self, queue: str, limit: int, room: int, lease: int, worker: str | None, key: bytes, now: int
     ) -> list[Job]:
-        """Claim pending jobs that have not expired under the key, in ``(priority, id)`` order.
+        """Claim pending jobs that have not expired under the key, in ``(priority, turn, id)`` order.
 
-        Stop when the payloads reach ``room`` bytes. Quarantine records that can't be decoded.
+        A job with limits is claimed only if ``limiter(now).admit`` takes room for it. After ``MOST_BLOCKED``
+        jobs without room, stop and add the queue's topic, so that the claim is repeated. Stop when the
+        payloads reach ``room`` bytes. Quarantine records that can't be decoded.
         """
 
-    def ack_plain(self, ops: Sequence[SettleOp]) -> list[str | None] | None:
+    def ack_plain(self, ops: Sequence[SettleOp], now: int) -> list[str | None] | None:
         """Delete the jobs of plain acks whose claims are current. Return the queue of each, None if lost.
 
+        Give back the room of those with limits.
         A store without a fast path for this declines with None.
         """
         return None
@@ -123,7 +161,7 @@ class Store(ABC):
 
     @abstractmethod
     def next_due(self) -> int | None:
-        """Return the time at which the next scheduled job is due or the next waiting job expires."""
+        """Return the time at which the next scheduled job or line is due or the next waiting job expires."""
 
     @abstractmethod
     async def expired(self, limit: int, now: int) -> Sequence[Record]:
@@ -164,10 +202,6 @@ class Store(ABC):
     async def position(self, key: bytes, limit: int) -> int: ...
 
     # Queues.
-
-    @abstractmethod
-    def count(self, deltas: Deltas) -> None:
-        """Add to the counters. A new queue is added."""
 
     @abstractmethod
     async def stats(self) -> dict[str, QueueStats]: ...

@@ -14,6 +14,7 @@ from dayjob.engines import record as records
 from dayjob.engines.base import (
     BATCH_BYTES,
     ID_RESERVATION,
+    LIMITS,
     ClaimRequest,
     DocumentWrite,
     Insertion,
@@ -24,11 +25,13 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
 )
+from dayjob.engines.limits import check_room, limit_infos
 from dayjob.engines.record import Record
 from dayjob.engines.store import Store
 from dayjob.model.job import (
     FINISHED,
     LEASE_EXPIRED,
+    WAITING,
     WORKER_GONE,
     CancelOutcome,
     EndedJob,
@@ -38,22 +41,24 @@ from dayjob.model.job import (
     id_text,
 )
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
+from dayjob.model.limits import LimitInfo
 from dayjob.runtime.signals import CANCEL, DUE, documents_topic, job_topic, queue_topic
-
-_WAITING = (JobState.SCHEDULED, JobState.PENDING)
 
 
 class _Changes:
-    """The changes of one verb. Records are saved one by one, counters once at the end, by ``count``."""
+    """The changes of one verb. Records are saved one by one, counters once at the end, by ``finish``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: int) -> None:
         self._store = store
+        self._now = now
         self._deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
 
     def save(self, record: Record, before: JobState) -> None:
         """Save a changed record, move its counter, and collect its topics."""
         queue, state, topics = record.queue, record.state, self._store.topics
         self.drop(queue, before)
+        if record.limits:
+            self._store.limiter(self._now).left(record, before)
         if not record.removed or state is JobState.DONE:
             self._deltas[queue, state] += 1
         self._store.save(record, before)
@@ -79,46 +84,95 @@ class _Changes:
         if self._deltas:
             self._store.count(self._deltas)
 
+    def finish(self) -> None:
+        """Count the changes and wake the lines of limits."""
+        self.count()
+        self._store.finish_limits()
+
 
 # Enqueue, claim, settle.
 
 
 async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
+    bounded = [job for job in jobs if job.max_pending is not None]
+    if bounded:
+        check_room(bounded, now, {job.queue: store.waiting(job.queue) for job in bounded})
     await store.prepare_insert(jobs)
-    return _insert(store, now, jobs)
+    replies = _insert(store, now, jobs)
+    store.finish_limits()
+    return replies
 
 
 def _insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     times = [job.times(now) for job in jobs]
     reserving = [job.key for job in jobs if job.reserve_id]
     reserved = store.reserved_ids(reserving, now) if reserving else ()
-    plain = len(jobs) > 1 and not reserved and not any(job.dedup_key is not None or job.kv for job in jobs)
+    plain = (
+        len(jobs) > 1
+        and not reserved
+        and not any(job.dedup_key is not None or job.kv or job.limits or job.fair for job in jobs)
+    )
     added = plain and store.add_all(jobs, times, now)
     replies: list[Enqueued] = []
+    replacing: dict[bytes, tuple[Insertion, int]] = {}
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
     for job, (run_at, expires_at) in zip(jobs, times, strict=True):
         other = None
         if job.key in reserved:
             other = job.key
         elif not added:
+            if job.limits or job.fair:
+                _place(store, now, job, run_at)
             other = store.add(job, run_at, expires_at, now)
         if other is not None:
             replies.append(Enqueued(id_text(other), False))
+            if job.dedup_latest and other != job.key:
+                replacing[other] = (job, run_at)
             continue
         replies.append(Enqueued(id_text(job.key), True))
-        deltas[job.queue, records.waiting_state(run_at, now)] += 1
+        deltas[job.queue, records.new_state(job, run_at, now)] += 1
+        if job.fair is not None:
+            store.save_turn(job.queue, job.fair[0], job.turn + job.fair[1])
+        if job.dedup_for is not None:
+            store.hold_key(job, now + job.dedup_for)
         if job.kv:
             store.kv_write(job.kv.items())
         if expires_at is not None:
             store.topics.add(DUE)
     for queue, state in deltas:
-        store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
+        if state is not JobState.LIMITED:
+            store.topics.add(DUE if state is JobState.SCHEDULED else queue_topic(queue))
     if deltas:
         store.count(deltas)
     if reserving:
         new = [job.key for job, reply in zip(jobs, replies, strict=True) if job.reserve_id and reply.created]
         store.reserve_ids(new, now + ID_RESERVATION)
+    for holder, (job, run_at) in replacing.items():
+        _replace(store, now, holder, job, run_at)
     return replies
+
+
+def _replace(store: Store, now: int, holder: bytes, job: Insertion, run_at: int) -> None:
+    """Give the holder of the job's key, if it waits, the call and the due time of the job."""
+    record = store.load([holder]).get(holder)
+    if record is None or record.held_key != job.dedup_key or record.state not in WAITING:
+        return
+    enqueued, before = store.replace_call(holder, job), record.state
+    if job.dedup_max_delay is not None:
+        run_at = min(run_at, enqueued + job.dedup_max_delay)
+    records.reschedule(record, Reschedule(holder, run_at, None), now)
+    changes = _Changes(store, now)
+    changes.save(record, before)
+    changes.count()
+
+
+def _place(store: Store, now: int, job: Insertion, run_at: int) -> None:
+    """Set the turn of a new job, and the line that it joins."""
+    if job.fair is not None:
+        job.turn = store.next_turn(job.queue, job.fair[0])
+    job.limited_by = None
+    if job.limits and run_at <= now:
+        job.limited_by = store.limiter(now).line_of(job)
 
 
 async def claim(
@@ -146,9 +200,13 @@ async def claim(
                 deltas[queue, JobState.PENDING] -= len(jobs)
                 deltas[queue, JobState.RUNNING] += len(jobs)
                 claimed += jobs
+                turn = max([job.turn for job in jobs])
+                if turn:
+                    store.save_turn(queue, None, turn)
         replies.append(claimed)
     if deltas:
         store.count(deltas)
+    store.finish_limits()
     if store.quarantined:
         quarantined.extend(store.quarantined)
         store.quarantined.clear()
@@ -160,27 +218,31 @@ async def settle(
 ) -> list[JobState | None]:
     others = [op for op in ops if not op.plain]
     if not others:
-        queues = store.ack_plain(ops)
+        queues = store.ack_plain(ops, now)
         if queues is not None:
-            return _count_acks(store, ops, queues)
+            states = _count_acks(store, ops, queues)
+            store.finish_limits()
+            return states
     else:
         await store.prepare_finish([op.key for op in others])
         await store.prepare_insert(job for op in others for job in op.insert)
     found = store.load([op.key for op in ops])
-    changes = _Changes(store)
-    states: list[JobState | None] = []
+    changes = _Changes(store, now)
+    states = []
     for op in ops:
         record = found.get(op.key)
         if record is None or not records.settle(record, op, now):
             states.append(None)
             continue
         changes.save(record, JobState.RUNNING)
+        if op.charges:
+            store.limiter(now).charge(op.charges)
         states.append(record.state)
         if op.insert:
             skipped.update(_insert_some(store, now, op.insert))
         if op.kv:
             store.kv_write(op.kv.items())
-    changes.count()
+    changes.finish()
     return states
 
 
@@ -237,8 +299,8 @@ async def cancel(
     """Return the outcomes, and the waiting jobs that ended."""
     await store.prepare_finish(keys)
     found = store.load(keys)
-    tasks = _tasks_in(store, _WAITING, map(found.get, dict.fromkeys(keys)))
-    changes = _Changes(store)
+    tasks = _tasks_in(store, WAITING, map(found.get, dict.fromkeys(keys)))
+    changes = _Changes(store, now)
     outcomes = []
     ended: list[EndedJob] = []
     for key in keys:
@@ -255,7 +317,7 @@ async def cancel(
         outcomes.append(outcome)
     if CancelOutcome.REQUESTED in outcomes:
         store.topics.add(CANCEL)
-    changes.count()
+    changes.finish()
     return outcomes, ended
 
 
@@ -272,7 +334,7 @@ def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> tuple[li
     """Return for each job whether it was dead, and those that were."""
     found = list(found)
     tasks = _tasks_in(store, (JobState.DEAD,), found)
-    changes = _Changes(store)
+    changes = _Changes(store, now)
     replies: list[bool] = []
     ended: list[EndedJob] = []
     for record in found:
@@ -281,7 +343,7 @@ def _requeue(store: Store, now: int, found: Iterable[Record | None]) -> tuple[li
             changes.save(record, JobState.DEAD)
             ended += _ended([record], [JobState.DEAD], [tasks[record.key]], REQUEUED)
         replies.append(was_dead)
-    changes.count()
+    changes.finish()
     return replies, ended
 
 
@@ -293,7 +355,7 @@ def _tasks_in(store: Store, states: Collection[JobState], found: Iterable[Record
 
 async def reschedule(store: Store, now: int, wanted: Sequence[Reschedule]) -> list[bool]:
     found = store.load([change.key for change in wanted])
-    changes = _Changes(store)
+    changes = _Changes(store, now)
     replies = []
     for change in wanted:
         record = found.get(change.key)
@@ -302,7 +364,7 @@ async def reschedule(store: Store, now: int, wanted: Sequence[Reschedule]) -> li
         if record is not None and moved:
             changes.save(record, before)
         replies.append(moved)
-    changes.count()
+    changes.finish()
     return replies
 
 
@@ -319,10 +381,10 @@ async def purge_dead(store: Store, queue: str | None, limit: int) -> int:
 
 
 def _remove(store: Store, finished: Sequence[Record]) -> int:
-    changes = _Changes(store)
+    changes = _Changes(store, 0)
     for record in finished:
         changes.remove(record)
-    changes.count()
+    changes.finish()
     return len(finished)
 
 
@@ -339,12 +401,18 @@ async def promote(
     store: Store, now: int, limit: int, retention: RetentionByQueue
 ) -> tuple[int, list[EndedJob]]:
     expired = await store.expired(limit, now)
-    ended = _end_each(store, expired, lambda record: records.expire(record, retention.of(record.queue), now))
+    ended = _end_each(
+        store, now, expired, lambda record: records.expire(record, retention.of(record.queue), now)
+    )
     due = store.due(limit, now)
-    _change_each(store, due, lambda record: records.promote(record, now))
+    _change_each(store, now, due, lambda record: records.promote(record, now))
     corrupt = [record for record in due if record.state is JobState.DEAD]
     ended += _ended(corrupt, [JobState.SCHEDULED] * len(corrupt), store.tasks(corrupt))
-    return len(due), ended
+    woken = 0
+    if names := store.buckets_due(limit, now):
+        woken = store.limiter(now).wake_due(names)
+        store.finish_limits()
+    return len(due) + woken, ended
 
 
 async def next_due(store: Store, now: int) -> int | None:
@@ -370,7 +438,7 @@ def _end_claims(
     store: Store, now: int, claimed: Sequence[Record], retention: RetentionByQueue, reason: str
 ) -> list[EndedJob]:
     return _end_each(
-        store, claimed, lambda record: records.end_claim(record, retention.of(record.queue), now, reason)
+        store, now, claimed, lambda record: records.end_claim(record, retention.of(record.queue), now, reason)
     )
 
 
@@ -379,15 +447,18 @@ def quarantine(store: Store, now: int, corrupt: Collection[tuple[Record, str]]) 
     texts = {record.key: records.corrupt_text(detail) for record, detail in corrupt}
     store.quarantined += _end_each(
         store,
+        now,
         [record for record, _ in corrupt],
         lambda record: records.quarantine(record, texts[record.key], now),
     )
 
 
-def _end_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> list[EndedJob]:
+def _end_each(
+    store: Store, now: int, changed: Sequence[Record], change: Callable[[Record], None]
+) -> list[EndedJob]:
     """Change the jobs without their workers."""
     before, tasks = [record.state for record in changed], store.tasks(changed)
-    _change_each(store, changed, change)
+    _change_each(store, now, changed, change)
     return _ended(changed, before, tasks)
 
 
@@ -402,16 +473,17 @@ def _ended(
     return ended
 
 
-def _change_each(store: Store, changed: Sequence[Record], change: Callable[[Record], None]) -> None:
-    changes = _Changes(store)
+def _change_each(store: Store, now: int, changed: Sequence[Record], change: Callable[[Record], None]) -> None:
+    changes = _Changes(store, now)
     for record in changed:
         before = record.state
         change(record)
         changes.save(record, before)
-    changes.count()
+    changes.finish()
 
 
 async def sweep(store: Store, now: int, limit: int) -> tuple[int, int]:
+    store.remove_idle(limit, now)
     return _remove(store, await store.removable(limit, now)), store.free_ids(limit, now)
 
 
@@ -423,6 +495,20 @@ async def sweep_finished(
         record for record in examined if record.finished_us is not None and record.finished_us <= now - age
     ]
     return _remove(store, old), examined[-1].key if len(examined) == limit else None
+
+
+# Limits.
+
+
+async def set_limit(store: Store, now: int, name: str, value: bytes | None) -> int:
+    store.write_document(LIMITS, name, value, now)
+    woken = store.limiter(now).wake_limit(name)
+    store.finish_limits()
+    return woken
+
+
+async def limits(store: Store) -> list[LimitInfo]:
+    return limit_infos(store.limit_values(), await store.limit_use())
 
 
 # Documents.
@@ -444,4 +530,5 @@ async def compare_and_set(
         if announce:
             store.topics.add(documents_topic(write.kind))
     skipped.update(_insert_some(store, now, jobs))
+    store.finish_limits()
     return True

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from dayjob.broker import Broker
 from dayjob.errors import DayjobError
-from dayjob.inspect import bulk, dead, json_fields, search, tasks
+from dayjob.inspect import bulk, dead, json_fields, misfits, search, tasks
 from dayjob.inspect.overview import OverviewReader
 from dayjob.inspect.redaction import Redaction
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job, JobState
+from dayjob.model.limits import LimitInfo
 from dayjob.model.recurring import Schedule
 from dayjob.model.worker_info import WorkerInfo
 from dayjob.runtime.clock import SYSTEM
+
+if TYPE_CHECKING:
+    from dayjob.app import App
 
 RUNNING_READ = 1_000
 """How many running jobs are read with the workers."""
@@ -82,6 +86,16 @@ class Inspector(OverviewReader):
         """Return the number of matching jobs found within the budget, and whether these are all."""
         return await search.count(self.broker, self.redaction, filter, states, budget)
 
+    async def find_misfits(
+        self, app: App, report: misfits.MisfitReport, *, queues: Sequence[str] = (),
+        sample: int | None = None, on_progress: bulk.OnProgress | None = None,
+    ) -> None:  # fmt: skip
+        """Add the stored jobs, schedules and results that the app's code does not accept to the report.
+
+        ``sample``: examine that many jobs of each queue and state at most, spread over their ids.
+        """
+        await misfits.find_misfits(self.broker, app, report, queues, sample, on_progress)
+
     # Changes, of the jobs that a filter selects. ``on_progress`` gets the number so far.
 
     async def cancel(
@@ -131,6 +145,9 @@ class Inspector(OverviewReader):
     async def tasks(self, queue: str | None = None, *, budget: float = inf) -> tasks.TaskSample:
         """Return statistics of each task, from the latest finished jobs."""
         return await tasks.task_statistics(self.broker, queue, budget=budget)
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self.broker.limits()
 
     async def schedules(self) -> list[Schedule]:
         return await self.broker.schedules()

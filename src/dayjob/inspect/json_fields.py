@@ -8,12 +8,14 @@ from typing import Any
 from msgspec import Struct, json, to_builtins
 
 from dayjob.inspect.dead import DeadGroups
+from dayjob.inspect.misfits import MisfitReport
 from dayjob.inspect.overview import Overview, Point
 from dayjob.inspect.redaction import Redaction
 from dayjob.inspect.tasks import TaskSample
-from dayjob.model.durations import to_datetime
+from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.explanation import Explanation
 from dayjob.model.job import Job
+from dayjob.model.limits import LimitInfo
 from dayjob.model.recurring import Schedule
 from dayjob.model.worker_info import WorkerInfo
 
@@ -26,7 +28,7 @@ LISTED_PAYLOAD = 16 * 1024
 LISTED_CHARACTERS, LISTED_VALUE = 160, 60
 """How many characters a list shows of the arguments, and of one of them."""
 
-_LEFT_OUT = ("key", "claim", "dedup_until")
+_LEFT_OUT = ("key", "claim", "dedup_until", "turn")
 
 
 def iso(micros: int | None) -> str | None:
@@ -166,6 +168,21 @@ def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
     }
 
 
+def limit_fields(info: LimitInfo) -> dict[str, Any]:
+    """Return a limit: ``at_once`` is its bound on running units, ``running`` the units that run."""
+    settings = info.settings
+    return {
+        "name": info.name,
+        "at_once": settings.running,
+        "rate": settings.rate,
+        "per": settings.per / SECOND,
+        "burst": settings.burst,
+        "app": settings.app,
+        "running": info.running,
+        "limited": info.limited,
+    }
+
+
 def task_fields(sample: TaskSample) -> dict[str, Any]:
     """Return the statistics of each task: times are seconds, as ``p50`` and ``p95``."""
     names = ("task", "queues", "jobs", "runs", "failures", "dead")
@@ -200,6 +217,15 @@ def explanation_fields(why: Explanation) -> dict[str, Any]:
         "id": why.id,
         "state": None if why.state is None else why.state.value,
         "reasons": [_named(reason, "code", "text", "data") for reason in why.reasons],
+    }
+
+
+def misfit_fields(report: MisfitReport) -> dict[str, Any]:
+    """Return the misfits: ``found`` has their numbers by state, ``examples`` the first ids."""
+    names = ("task", "problem", "count", "found", "examples")
+    return {
+        "misfits": [{**_named(group, *names), "queues": sorted(group.queues)} for group in report.groups],
+        **_named(report, "count", "examined", "complete"),
     }
 
 

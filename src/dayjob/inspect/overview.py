@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import inf
 
 from msgspec import Struct, to_builtins
 
 from dayjob.broker import Broker
 from dayjob.broker.history import MINUTE, Sample, counters_of
+from dayjob.inspect.scaling import Load
 from dayjob.model.durations import SECOND
 from dayjob.model.job import QueueStats
 from dayjob.runtime.clock import SYSTEM
+
+_ALL = ""
+"""Stands for all queues. No queue has an empty name."""
 
 
 class QueueView(Struct, frozen=True):
@@ -25,13 +29,19 @@ class QueueView(Struct, frozen=True):
     done_per_second: float
     waiting_seconds: float | None
     """How long the oldest pending job has been due."""
-    served: bool = True
-    """Whether a live worker serves the queue."""
+    workers: int = 1
+    """The live workers that serve the queue."""
+    slots: int = 1
+    """Their slots."""
+
+    @property
+    def load(self) -> Load:
+        return combined([self], self.workers, self.slots)
 
     @property
     def stuck(self) -> bool:
         """Whether its pending jobs wait for a worker."""
-        return self.stats.pending > 0 and not self.served and not self.paused
+        return (self.stats.pending > 0 or self.stats.limited > 0) and not self.workers and not self.paused
 
 
 class Overview(Struct, frozen=True):
@@ -83,12 +93,15 @@ class OverviewReader:
         first_due = await self.broker.first_due(stats, budget - (SYSTEM.elapsed() - begun))
         self._first_due = (SYSTEM.elapsed(), first_due)
         waits = {name: max(now - due, 0) / SECOND for name, due in first_due.items()}
-        served = {queue for worker in workers for queue in worker.queues}
-        serves_all = any(not worker.queues for worker in workers)
+        serving, slots = Counter[str](), Counter[str]()
+        for worker in workers:
+            for queue in set(worker.queues) or {_ALL}:
+                serving[queue] += 1
+                slots[queue] += worker.slots
         queues = [
             QueueView(
                 name, name in paused, each, _rate(samples, name, each, now), waits.get(name),
-                serves_all or name in served,
+                serving[_ALL] + serving[name], slots[_ALL] + slots[name],
             )
             for name, each in stats.items()
         ]  # fmt: skip
@@ -99,6 +112,16 @@ class OverviewReader:
             running=sum(worker.running for worker in workers),
             schedules=len(await self.broker.schedules()), round_trip_seconds=round_trip,
         )  # fmt: skip
+
+    async def load(self, queues: Collection[str] = ()) -> Load:
+        """Return the load of these queues together, or of all."""
+        views = [view for view in (await self.overview()).queues if not queues or view.name in queues]
+        workers = [
+            worker
+            for worker in await self.broker.workers()
+            if not queues or any(worker.serves(queue) for queue in queues)
+        ]
+        return combined(views, len(workers), sum(worker.slots for worker in workers))
 
     async def chart(self, queue: str | None = None, minutes: int = 60, *, budget: float = inf) -> list[Point]:
         """Return the last minutes of one queue, or of all together."""
@@ -139,6 +162,20 @@ class OverviewReader:
             self._cached = (hours, elapsed, *await self.broker.history(hours))
         _, read_at, now, samples = self._cached
         return now + round((elapsed - read_at) * SECOND) if elapsed > read_at else now, samples
+
+
+def combined(queues: Sequence[QueueView], workers: int, slots: int) -> Load:
+    """Return the load of the queues together. The pending jobs of paused queues need no worker."""
+    claimable = [view for view in queues if not view.paused]
+    return Load(
+        pending=sum(view.stats.pending for view in claimable),
+        limited=sum(view.stats.limited for view in claimable),
+        running=sum(view.stats.running for view in queues),
+        waiting_seconds=max((view.waiting_seconds or 0.0 for view in claimable), default=0.0),
+        done_per_second=sum(view.done_per_second for view in queues),
+        workers=workers,
+        slots=slots,
+    )
 
 
 def sum_stats(stats: Iterable[QueueStats]) -> QueueStats:

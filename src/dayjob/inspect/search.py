@@ -29,7 +29,10 @@ EXAMINED_BYTES = 32 * 2**20
 FIRST_CHUNK, CHUNK = 100, 1000
 """Records per read. The first read is small, because its records may be large."""
 
-WAITING = (JobState.SCHEDULED, JobState.PENDING)
+SPOTS = 20
+"""From how many spots a sample is read."""
+
+WAITING = (JobState.SCHEDULED, JobState.PENDING, JobState.LIMITED)
 DEAD = (JobState.DEAD,)
 UNFINISHED = (*WAITING, JobState.RUNNING)
 """In the order in which a job passes through them, so that a walk does not miss it between two states."""
@@ -180,16 +183,40 @@ async def matching(
     """
     for state in filter.within(states):
         task = None if short_reads or state in _INDEXED else filter.task
-        cost = ReadBudget(2**62 if most is None else most, inf)
-        after: str | None = None
-        while (size := cost.next_chunk()) > 0:
-            some = await broker.jobs(filter.queue, state, task, after, size)
-            for job in some:
-                cost.count(job)
-            if not some:
-                break
+        async for some in _pages(broker, filter.queue, state, task, most=2**62 if most is None else most):
             yield [job for job in some if job.state is state and filter.matches(job, redaction)]
-            after = some[-1].id
+
+
+async def sample(broker: Broker, queue: str | None, state: JobState, most: int) -> AsyncIterator[list[Job]]:
+    """Yield up to ``most`` jobs in this state, in pages of bounded size, from spots spread over their ids."""
+    first = await broker.jobs(queue, state, limit=1)
+    last = await broker.jobs(queue, state, limit=1, newest_first=True)
+    if not first or not last:
+        return
+    start, end = (int.from_bytes(each[0].key) for each in (first, last))
+    after = ""
+    for number in range(SPOTS):
+        spot = max(start + (end - start) * number // SPOTS - 1, 0)
+        after = max(after, id_text(spot.to_bytes(16)))
+        size = -(-most // (SPOTS - number))
+        async for some in _pages(broker, queue, state, None, after, size):
+            yield some
+            after, most = some[-1].id, most - len(some)
+
+
+async def _pages(
+    broker: Broker, queue: str | None, state: JobState, task: str | None, after: str | None = None,
+    most: int = 2**62,
+) -> AsyncIterator[list[Job]]:  # fmt: skip
+    cost = ReadBudget(most, inf)
+    while (size := cost.next_chunk()) > 0:
+        some = await broker.jobs(queue, state, task, after, size)
+        for job in some:
+            cost.count(job)
+        if not some:
+            return
+        yield some
+        after = some[-1].id
 
 
 async def count(

@@ -11,12 +11,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dayjob.inspect import Inspector, Overview, QueueView
+from dayjob.inspect.scaling import TARGET
 from dayjob.metrics.meter import OTHER, label
 
 MAX_QUEUES = 200
 """How many queues have their own series. The others, those with the fewest jobs, are summed up."""
 
-STATES = ("pending", "scheduled", "running", "dead", "cancelled")
+STATES = ("pending", "limited", "scheduled", "running", "dead", "cancelled")
 
 
 class Exposition:
@@ -54,13 +55,19 @@ class _Store(Collector):
             labels=("queue",),
         )  # fmt: skip
         paused = GaugeMetricFamily("dayjob_queue_paused", "1 while the queue is paused.", labels=("queue",))
+        wanted = GaugeMetricFamily(
+            "dayjob_workers_wanted",
+            f"Workers that the queue needs to start each job within {TARGET:g} s.",
+            labels=("queue",),
+        )
         for name, views in _bounded(overview.queues):
             for state in STATES:
                 jobs.add_metric((name, state), sum(getattr(view.stats, state) for view in views))
             done.add_metric((name,), sum(view.stats.done for view in views))
             oldest.add_metric((name,), max(view.waiting_seconds or 0.0 for view in views))
             paused.add_metric((name,), any(view.paused for view in views))
-        yield from (jobs, done, oldest, paused)
+            wanted.add_metric((name,), sum(view.load.workers_wanted() for view in views))
+        yield from (jobs, done, oldest, paused, wanted)
         yield GaugeMetricFamily("dayjob_workers", "Live workers.", value=overview.workers)
         yield GaugeMetricFamily("dayjob_worker_slots", "Slots of the live workers.", value=overview.slots)
         yield GaugeMetricFamily(

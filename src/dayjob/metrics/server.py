@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -140,6 +141,14 @@ def _http_server(host: str) -> type[ThreadingHTTPServer]:
     class HttpServer(ThreadingHTTPServer):
         address_family = AF_INET6 if ":" in host else AF_INET
 
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Log the error. A client that disconnects, as a probe at its timeout does, is none."""
+            error = sys.exception()
+            if isinstance(error, ConnectionError):
+                _log.debug("%s: %s", client_address, error)
+            else:
+                _log.error("a request of %s failed", client_address, exc_info=error)
+
     return HttpServer
 
 
@@ -160,7 +169,11 @@ def _handler(server: MetricsServer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *args: object) -> None:
             _log.debug(format, *args)

@@ -11,7 +11,8 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial, reduce
+from difflib import get_close_matches
+from functools import lru_cache, partial, reduce
 from math import isfinite
 from operator import or_
 from pathlib import PurePath
@@ -62,6 +63,8 @@ _PLACE = re.compile(_AT)
 _INVALID = re.compile(rf"(Invalid (?:enum )?value) .*?{_AT}", re.DOTALL)
 """Matches the only errors of msgspec with a value."""
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`$")
+_MISSING_FIELD = re.compile(r"Object missing required field `([^`]*)`$")
+"""Without a path, so of the arguments themselves and not of a value within one."""
 _OWN_ERRORS = (
     msgspec.MsgspecError, NotImplementedError, TypeError, RecursionError, OverflowError, UnicodeError,
 )  # fmt: skip
@@ -86,8 +89,16 @@ def encode_arguments(task: str, arguments: dict[str, Any], values_in_errors: boo
         raise TypeError(f"{task}: {text}") from (error if values_in_errors else None)
 
 
-class UnknownParameter(BadPayload):
-    """The payload has an argument that the task does not know. A newer version of the code may."""
+class OtherVersion(BadPayload):
+    """The payload is a call of other parameters. A worker with another version of the code may have them."""
+
+
+class UnknownParameter(OtherVersion):
+    """The payload has an argument without a parameter: one that was added, renamed or removed."""
+
+
+class MissingArgument(OtherVersion):
+    """The payload has no argument for a required parameter: one that was added, renamed or removed."""
 
 
 class NoMember(ValueError):
@@ -234,6 +245,15 @@ class Arguments:
                 "pass a function that returns the key as dedup"
             ) from None
 
+    def bound(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by parameter name, including defaults."""
+        defaults = {
+            each.name: each.default
+            for each in self._parameters
+            if each.default is not inspect.Parameter.empty
+        }
+        return defaults | self._bind(args, kwargs)
+
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         if self._plain and len(args) <= self._positional:  # The common case. `Signature.bind` is slower.
             bound = dict(zip(self._names, args, strict=False))
@@ -257,6 +277,11 @@ class Arguments:
             unknown = _UNKNOWN_FIELD.match(str(error))
             if unknown is not None and unknown[1] not in self.names:
                 raise UnknownParameter(f"task {self._name!r} has no parameter {unknown[1]!r}") from None
+            missing = _MISSING_FIELD.match(str(error))
+            if missing is not None and missing[1] in self.required:
+                raise MissingArgument(
+                    f"task {self._name!r} requires {missing[1]!r}, which the call does not have"
+                ) from None
             raise BadPayload(
                 f"the payload doesn't fit the task {self._name!r}: "
                 f"{explained(error, self._values_in_errors)}; "
@@ -266,6 +291,18 @@ class Arguments:
     def _cause(self, error: Exception) -> Exception | None:
         """Return the cause to show below an error. A traceback would show its text, which has the value."""
         return error if self._values_in_errors else None
+
+    def misfit(self, payload: bytes) -> str | None:
+        """Return why the payload is not a call of the task, without any value. None if it is one."""
+        try:
+            self.decode(payload)
+        except OtherVersion:
+            given = msgspec.json.decode(payload or b"{}", type=dict[str, msgspec.Raw]).keys()
+            unknown, absent = sorted(given - self.names), self.names - given
+            return _other_names(tuple(unknown), tuple(sorted(absent)), frozenset(absent & self.required))
+        except BadPayload as error:
+            return _reason(error)
+        return None
 
     def by_name(self, payload: bytes) -> dict[str, Any]:
         """Return the arguments of the call in a payload by parameter name, including defaults."""
@@ -314,6 +351,26 @@ class Arguments:
         )
 
 
+@lru_cache(1000)
+def _other_names(unknown: tuple[str, ...], absent: tuple[str, ...], missing: frozenset[str]) -> str:
+    """Return how the names of a call differ, with the likely new names of renamed parameters."""
+    texts, left = [], list(absent)
+    for name in unknown:
+        similar = get_close_matches(name, left, 1) or (missing if len(unknown) == len(missing) == 1 else ())
+        texts.append(f"no parameter {shown(name)}")
+        for new in similar:
+            texts[-1] += f": renamed to {new!r}?"
+            left.remove(new)
+    texts += [f"no argument for {name!r}, which is required" for name in left if name in missing]
+    return "; ".join(texts)
+
+
+def _reason(error: BadPayload) -> str:
+    """Return the text of the error that a decoder raised, without values."""
+    cause = error.__context__
+    return explained(cause if isinstance(cause, Exception) else error)
+
+
 class ResultDecoder:
     """Rebuilds the result of a task."""
 
@@ -334,6 +391,14 @@ class ResultDecoder:
                 f"the result doesn't fit the return annotation of task {self._name!r}: "
                 f"{explained(error, self._values_in_errors)}"
             ) from (error if self._values_in_errors else None)
+
+    def misfit(self, data: bytes) -> str | None:
+        """Return why a stored result is not of the annotated type, without any value. None if it is."""
+        try:
+            self.decode(data)
+        except BadPayload as error:
+            return f"the result: {_reason(error)}"
+        return None
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import cast
+from typing import Literal, cast
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -12,11 +12,13 @@ from msgspec.structs import force_setattr
 from dayjob.errors import ConfigError
 from dayjob.model.durations import SECOND, Duration, to_micros
 from dayjob.model.job import MAX_PRIORITY, NORMAL
+from dayjob.model.limits import MAX_UNITS, Limit
 from dayjob.model.names import check_queue
 from dayjob.model.retry import DelayFunction, Retry, as_retry
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_ATTEMPTS = 2**31 - 1
+MAX_WEIGHT = 1000
 
 
 def check_priority(value: object, name: str, error: type[ValueError] = ValueError) -> None:
@@ -40,6 +42,11 @@ def _check_type(value: object, wanted: object, name: str) -> None:
     if not isinstance(value, wanted):  # type: ignore[arg-type]
         shown = getattr(wanted, "__name__", str(wanted))
         raise ConfigError(f"{name}={value!r} is a {type(value).__name__}: pass a {shown}")
+
+
+def _check_whole(value: object, name: str, most: int = MAX_UNITS) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{name}={value!r}: pass a whole number from 1 to {most:,}")
 
 
 class Retention(Struct, frozen=True):
@@ -70,6 +77,14 @@ class QueueConfig(Struct, frozen=True):
     priority: int = NORMAL
     retry: Retry | DelayFunction = Retry.exponential(base=1, cap=300)
     retention: Retention | None = None
+    limit: Limit | None = None
+    """A limit on the queue as a whole, over all workers."""
+    fair: Literal["tenant"] | None = None
+    """Let the tenants of jobs take turns within each priority."""
+    weights: Mapping[str, int] = {}
+    """The share of a tenant on a fair queue. 1 unless given."""
+    max_pending: int | None = None
+    """Refuse an enqueue with ``QueueFull`` if more jobs than this would be pending or limited."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "retry", as_retry(self.retry, "QueueConfig.retry"))
@@ -80,6 +95,18 @@ class QueueConfig(Struct, frozen=True):
         if _check_duration(self.lease, "QueueConfig.lease") == 0:
             raise ConfigError("QueueConfig.lease=0: a claim needs time to run; pass some seconds")
         _check_type(self.retention, Retention | None, "QueueConfig.retention")
+        _check_type(self.limit, Limit | None, "QueueConfig.limit")
+        if self.limit is not None and (self.limit.name or self.limit.key is not None):
+            raise ConfigError(
+                f"QueueConfig.limit={self.limit!r} is for the queue as a whole: leave out name and key"
+            )
+        if self.fair not in (None, "tenant"):
+            raise ConfigError(f"QueueConfig.fair={self.fair!r}: pass 'tenant', or leave it out")
+        _check_type(self.weights, Mapping, "QueueConfig.weights")
+        for tenant, weight in self.weights.items():
+            _check_whole(weight, f"QueueConfig.weights[{tenant!r}]", MAX_WEIGHT)
+        if self.max_pending is not None:
+            _check_whole(self.max_pending, "QueueConfig.max_pending")
 
     @property
     def policy(self) -> Retry:

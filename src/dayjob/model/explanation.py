@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.model.job import Job, JobState, explained
+from dayjob.model.limits import LimitInfo
 from dayjob.model.worker_info import WorkerInfo
 
 COUNTED_AHEAD = 10_000
@@ -45,6 +46,10 @@ class Situation(Struct, frozen=True):
     paused: bool
     ahead: int
     workers: Sequence[WorkerInfo]
+    limit: LimitInfo | None = None
+    """The limit that the job waits for, with the use of all its keys."""
+    due: int | None = None
+    """The time at which the first job of its line gets its tokens."""
 
 
 def explain(id: str, job: Job | None, situation: Situation) -> Explanation:
@@ -74,6 +79,8 @@ def _waiting(job: Job, situation: Situation) -> list[Reason]:
             )
         )
     reasons += _no_worker(job, situation)
+    if job.state is JobState.LIMITED:
+        reasons.insert(0, _limited(job, situation))
     if job.state is JobState.PENDING:
         if situation.ahead:
             many = situation.ahead >= COUNTED_AHEAD
@@ -105,6 +112,25 @@ def _scheduled(job: Job, situation: Situation) -> Reason:
     data |= {"retry": job.attempts, "retries": job.max_attempts - 1, "error": job.last_error}
     which = f"retry {job.attempts} of {job.max_attempts - 1}"
     return Reason("retry", f"It waits for {which}, due {when}, after: {_short(job.last_error)}", data)
+
+
+def _limited(job: Job, situation: Situation) -> Reason:
+    name, ahead = job.limited_by or "", situation.ahead
+    place = (
+        "first in its line" if not ahead else f"behind {ahead:,} job{'' if ahead == 1 else 's'} in its line"
+    )
+    text = f"Limit {name!r} has no room for it: it is {place}."
+    data: dict[str, Any] = {"limit": name, "ahead": ahead}
+    if situation.limit is not None:
+        settings = situation.limit.settings
+        data |= {"running": settings.running, "rate": settings.rate, "per": settings.per / SECOND}
+        if situation.due is not None:
+            at = situation.due + ahead * settings.cost(dict(job.limits).get(name, 1))
+            data["due_at"] = to_datetime(at).isoformat()
+            text += f" Its rate admits it {_distance(at - situation.now)}."
+        elif settings.running is not None:
+            text += f" It waits for the end of a run: {settings.running:,} may run at once."
+    return Reason("limited", text, data)
 
 
 def _suspect(job: Job) -> Reason:

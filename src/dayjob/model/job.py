@@ -7,7 +7,7 @@ UTC datetimes on access, so that a claim does not build ten of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dayjob.errors import InvalidState
-from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none
+from dayjob.model.durations import Duration, to_datetime, to_datetime_or_none, to_micros
+from dayjob.model.limits import QUEUE, Units, limit_name
 
 if TYPE_CHECKING:
     from dayjob.broker.held_claims import CancelToken
@@ -39,6 +40,8 @@ CRASHES = frozenset({LEASE_EXPIRED, WORKER_GONE})
 """The errors of runs that ended with their worker."""
 
 DedupUntil = Literal["claimed", "settled"]
+DedupScope = Literal["queue", "global"]
+Latest = Literal["latest"]
 
 
 _UUID = re.compile(r"(?:urn:uuid:|\{)?([0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12})\}?", re.I | re.A)
@@ -49,6 +52,8 @@ class JobState(StrEnum):
 
     SCHEDULED = "scheduled"
     PENDING = "pending"
+    LIMITED = "limited"
+    """Pending, and a limit has no room for it."""
     RUNNING = "running"
     DONE = "done"
     DEAD = "dead"
@@ -60,6 +65,7 @@ class JobState(StrEnum):
 
 
 FINISHED = frozenset({JobState.DONE, JobState.DEAD, JobState.CANCELLED})
+WAITING = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.LIMITED})
 
 
 class CancelOutcome(StrEnum):
@@ -126,6 +132,12 @@ class Job(Struct, weakref=True):
     worker: str | None = None
     result: bytes | None = None
     progress: tuple[float, str] | None = None
+    limits: Units = ()
+    """The buckets that it takes room from while it runs, each with its units."""
+    limited_by: str | None = None
+    """The bucket that it waits for, if it is limited."""
+    turn: int = 0
+    """Its place among the jobs of one priority on a fair queue. 0 on other queues."""
     claim: bytes = NO_CLAIM
     """The key of the claim that the job runs under: the fence. Without meaning unless it runs."""
     _tokens: TokenSource | None = None
@@ -195,10 +207,16 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int | None
     dedup_key: str | None
     dedup_until: DedupUntil
+    dedup: Latest | None
+    dedup_max_delay: Duration | None
+    dedup_for: Duration | None
+    dedup_scope: DedupScope
     headers: Mapping[str, str] | None
     tenant: str | None
     kv: Mapping[bytes, bytes] | None
     id: str | UUID | None
+    limits: Sequence[str]
+    units: Mapping[str, int] | None
 
 
 class NewJob(Struct, frozen=True, gc=False):
@@ -214,10 +232,22 @@ class NewJob(Struct, frozen=True, gc=False):
     max_attempts: int | None = None
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
+    dedup: Latest | None = None
+    """``"latest"``: a waiting holder of the key gets the payload and the run time of this job."""
+    dedup_max_delay: Duration | None = None
+    """With ``"latest"``: the run time of the holder never moves further than this from its enqueue."""
+    dedup_for: Duration | None = None
+    """The key is also held for this long from the enqueue, whatever becomes of the job."""
+    dedup_scope: DedupScope = "queue"
+    """``"global"``: one job holds the key over all queues."""
     headers: Mapping[str, str] | None = None
     tenant: str | None = None
     kv: Mapping[bytes, bytes] | None = None
     id: str | UUID | None = None
+    limits: Sequence[str] = ()
+    """The limits to take room from: ``name``, or ``name:key``. The limit of the queue is added."""
+    units: Mapping[str, int] | None = None
+    """How much it takes from each limit, by the name of the limit. 1 unless given."""
     reserve_id: bool = True
     """Whether the ``id`` is reserved. False: it is a new one, which no other job has."""
 
@@ -238,7 +268,23 @@ def new_job_like(job: Job) -> NewJob:
     return NewJob(
         job.queue, job.payload, job.task, priority=job.priority, max_attempts=job.max_attempts,
         headers=job.headers, tenant=job.tenant,
+        limits=[bucket for bucket, _ in job.limits if limit_name(bucket) != QUEUE],
+        units={limit_name(bucket): units for bucket, units in job.limits},
     )  # fmt: skip
+
+
+def check_dedup(dedup: object, max_delay: Duration | None, window: Duration | None, scope: object) -> None:
+    """Raise ``ValueError`` or ``TypeError`` for options of dedup that can't be applied."""
+    if dedup not in (None, "latest"):
+        raise ValueError(f"dedup={dedup!r}: pass 'latest', or None to drop the new job")
+    if scope not in ("queue", "global"):
+        raise ValueError(f"dedup_scope={scope!r}: pass 'queue' or 'global'")
+    if max_delay is not None:
+        to_micros(max_delay, "dedup_max_delay")
+        if dedup != "latest":
+            raise ValueError(f"dedup_max_delay={max_delay!r} has no effect without dedup='latest': pass both")
+    if window is not None and to_micros(window, "dedup_for") == 0:
+        raise ValueError("dedup_for=0: pass some seconds, or None for no window")
 
 
 class Enqueued(Struct, frozen=True, gc=False):
@@ -284,6 +330,7 @@ class QueueStats(Struct):
     done: int = 0
     dead: int = 0
     cancelled: int = 0
+    limited: int = 0
 
 
 def id_text(key: bytes) -> str:

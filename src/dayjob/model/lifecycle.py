@@ -18,6 +18,8 @@ class Transition(StrEnum):
     """A change of a job's state."""
 
     CLAIM = "claim"
+    LIMIT = "limit"
+    ROOM = "room"
     ACK = "ack"
     NACK = "nack"
     DEAD_LETTER = "dead_letter"
@@ -76,6 +78,8 @@ _S, _T, _W, _A = JobState, Transition, When, Attempts
 RULES: tuple[Rule, ...] = (
     Rule(_S.SCHEDULED, _T.DUE, _W.ALWAYS, _S.PENDING),
     Rule(_S.PENDING, _T.CLAIM, _W.ALWAYS, _S.RUNNING, _A.COUNT),
+    Rule(_S.PENDING, _T.LIMIT, _W.ALWAYS, _S.LIMITED),
+    Rule(_S.LIMITED, _T.ROOM, _W.ALWAYS, _S.PENDING),
     Rule(_S.RUNNING, _T.ACK, _W.ALWAYS, _S.DONE),
     Rule(_S.RUNNING, _T.NACK, _W.CANCEL_REQUESTED, _S.CANCELLED),
     Rule(_S.RUNNING, _T.NACK, _W.EXHAUSTED, _S.DEAD),
@@ -90,8 +94,10 @@ RULES: tuple[Rule, ...] = (
     Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.EXHAUSTED, _S.DEAD),
     Rule(_S.RUNNING, _T.LEASE_EXPIRED, _W.ALWAYS, _S.PENDING),
     Rule(_S.PENDING, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.LIMITED, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
     Rule(_S.SCHEDULED, _T.CANCEL, _W.ALWAYS, _S.CANCELLED),
     Rule(_S.PENDING, _T.EXPIRE, _W.ALWAYS, _S.CANCELLED),
+    Rule(_S.LIMITED, _T.EXPIRE, _W.ALWAYS, _S.CANCELLED),
     Rule(_S.SCHEDULED, _T.EXPIRE, _W.ALWAYS, _S.CANCELLED),
     Rule(_S.DEAD, _T.REQUEUE, _W.ALWAYS, _S.PENDING, _A.RESET),
 )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dayjob.errors import ConfigError
 from dayjob.model.cron import Every, Timing, check_cron, cron, find_zone
 from dayjob.model.durations import SECOND, Duration, to_datetime, to_datetime_or_none, to_micros
-from dayjob.model.job import DedupUntil, NewJob, by_name
+from dayjob.model.job import DedupScope, DedupUntil, Latest, NewJob, by_name
 from dayjob.model.names import KEY_BYTES, check_name
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class RecurringOptions(Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     headers: Mapping[str, str] | None = None
     tenant: str | None = None
+    limits: tuple[str, ...] = ()
+    units: Mapping[str, int] | None = None
 
 
 def job_options(given: RecurringOptions | NewJob) -> dict[str, Any]:
@@ -134,6 +136,10 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
     missed: Missed = "once"
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
+    dedup: Latest | None = None
+    dedup_max_delay: float | None = None
+    dedup_for: float | None = None
+    dedup_scope: DedupScope = "queue"
     paused: bool = False
     app: str | None = None
     """The app whose code declares it. It is removed when the code no longer declares it."""
@@ -250,7 +256,8 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
         return by_name(
             NewJob(
                 self.queue, self.payload, self.task, dedup_key=self.dedup_key, dedup_until=self.dedup_until,
-                **options,
+                dedup=self.dedup, dedup_max_delay=self.dedup_max_delay, dedup_for=self.dedup_for,
+                dedup_scope=self.dedup_scope, **options,
             )
         )  # fmt: skip
 
@@ -258,6 +265,7 @@ class Schedule(RecurringOptions, frozen=True, omit_defaults=True):
 def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Schedule:
     """Return the schedule of a recurring job, without a next due time."""
     options = {**job_options(template), "headers": dict(template.headers or {}) or None}
+    options["limits"] = tuple(template.limits)
     interval = 0 if recurring.every is None else to_micros(recurring.every, "every")
     return Schedule(
         id=recurring.id,
@@ -271,6 +279,14 @@ def to_schedule(recurring: Recurring, template: NewJob, app: str | None) -> Sche
         missed=recurring.missed,
         dedup_key=template.dedup_key,
         dedup_until=template.dedup_until,
+        dedup=template.dedup,
+        dedup_max_delay=_seconds(template.dedup_max_delay, "dedup_max_delay"),
+        dedup_for=_seconds(template.dedup_for, "dedup_for"),
+        dedup_scope=template.dedup_scope,
         app=app,
         **options,
     )
+
+
+def _seconds(duration: Duration | None, name: str) -> float | None:
+    return None if duration is None else to_micros(duration, name) / SECOND

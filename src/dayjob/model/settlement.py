@@ -29,6 +29,8 @@ class Settlement(Struct, frozen=True):
     """The last progress of the run, if it may not be stored yet."""
     max_attempts: int | None = None
     """The attempts that the job has from now on, with a nack. None: as they are."""
+    charges: Mapping[str, int] | None = None
+    """The units that the run has used, by the name of the limit. Rates count them instead of the job's."""
 
     @classmethod
     def ack(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from dayjob.app import App, refuse_event_loop
-from dayjob.context import Context
+from dayjob.app import App
+from dayjob.context import CALLING_THREAD, Context
 from dayjob.errors import JobFailed
 from dayjob.model.durations import SECOND
 from dayjob.model.lifecycle import Transition
@@ -22,7 +22,7 @@ from dayjob.runtime.ids import new_key
 from dayjob.testing.clock import ManualClock
 from dayjob.testing.transactions import HeldJobs
 from dayjob.worker import Worker
-from dayjob.worker.executor import ChildFailed
+from dayjob.worker.executor import ChildFailed, is_misfit
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.settler import Batch
 from dayjob.worker.thread_pool import Call, ThreadPool
@@ -71,7 +71,6 @@ async def adrain(
 
 def drain(app: App, *, queues: Sequence[str] = (), scheduled: bool = False, raises: bool = True) -> int:
     """``adrain`` for synchronous tests. Jobs run one by one, and plain functions in the calling thread."""
-    refuse_event_loop()
     calls: Calls = SimpleQueue()
 
     def serve(future: Future[int]) -> int:
@@ -84,12 +83,14 @@ def drain(app: App, *, queues: Sequence[str] = (), scheduled: bool = False, rais
             raise
         return future.result()
 
-    return app._bridge.run(lambda: _drain(app, queues, scheduled, raises, calls), wait=serve)
+    return app.call(lambda: _drain(app, queues, scheduled, raises, calls), wait=serve)
 
 
 async def _drain(app: App, queues: Sequence[str], scheduled: bool, raises: bool, calls: Calls | None) -> int:
     failures = Failures()
     token = _draining.set(True)
+    if calls is not None:
+        CALLING_THREAD.set(QueuedCalls(calls))
     middleware, app.middleware = app.middleware, (failures.observe, *app.middleware)
     runs = 0
     try:
@@ -159,7 +160,9 @@ class Failures:
     def settled(self, settlement: Settlement) -> None:
         job = settlement.job
         error = self._raised.pop(job.key, None)
-        if settlement.transition not in (Transition.NACK, Transition.DEAD_LETTER):
+        if settlement.transition not in (Transition.NACK, Transition.DEAD_LETTER) and not is_misfit(
+            settlement
+        ):
             self._failed.pop(job.key, None)
             return
         if error is None or isinstance(error, CancelledError | ChildFailed):
@@ -194,6 +197,25 @@ class DrainingWorker(Worker):
         for _, settlement in batch:
             self._failures.settled(settlement)
         super()._settled(batch, results)
+
+
+class QueuedCalls(Executor):
+    """Runs functions in the thread that drains the app."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                future.set_result(function(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._calls.put(call)
+        return future
 
 
 class CallingThread(ThreadPool):

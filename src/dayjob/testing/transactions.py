@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from dayjob.broker import Broker
 from dayjob.engines.base import Insertion
-from dayjob.engines.caller_connection import started
+from dayjob.engines.caller_connection import is_aiosqlite, started
+from dayjob.engines.store import run_now
 from dayjob.errors import InvalidState
 from dayjob.model.job import Enqueued, id_text
 from dayjob.runtime.ids import new_key
@@ -23,8 +24,8 @@ Unit = tuple[Insertion, ...]
 Rows = Sequence[Sequence[Any]]
 
 _ACCEPTED = (
-    "pass a connection of sqlite3, psycopg 3 or asyncpg, or a Session, AsyncSession, Connection or "
-    "AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
+    "pass a connection of sqlite3, aiosqlite, psycopg 3 or asyncpg, or a Session, AsyncSession, Connection "
+    "or AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
 )
 
 
@@ -47,9 +48,12 @@ class HeldJobs:
         """Hold the jobs. With a synchronous connection this never waits."""
         raw = await started(connection)
         watch = self._watches.get(id(raw))
-        if watch is None:
-            watch = self._watches[id(raw)] = _new_watch(connection, raw)
-        await watch.hold(tuple(jobs))
+        if is_aiosqlite(raw):  # Only its own thread may use the connection of sqlite3.
+            watch = self._watches[id(raw)] = watch or await raw._execute(SqliteWatch, raw._conn)
+            await raw._execute(run_now, watch.hold(tuple(jobs)))
+        else:
+            watch = self._watches[id(raw)] = watch or _new_watch(connection, raw)
+            await watch.hold(tuple(jobs))
         return [Enqueued(id_text(job.key), True) for job in jobs]
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from dayjob.app import App, known_apps, refuse_memory
 from dayjob.broker import Broker
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
-from dayjob.model.codec import UnknownParameter
+from dayjob.model.codec import OtherVersion
 from dayjob.model.handler_exceptions import DeadLetter
 from dayjob.model.lifecycle import Transition
 from dayjob.model.names import clean_error, printable
@@ -229,6 +229,12 @@ class Child:
             self._connection.send(Progressed(claim_of(context.job), fraction, clean_error(message)))
 
     def _perform(self, start: Start, context: Context) -> Ended:
+        ended = self._outcome(start, context)
+        if context.charges is not None:
+            ended.charges = dict(context.charges)
+        return ended
+
+    def _outcome(self, start: Start, context: Context) -> Ended:
         if start.log_levels != self._log_levels:
             self._log_levels = start.log_levels
             set_levels(start.log_levels)
@@ -239,8 +245,8 @@ class Child:
         try:
             result = self._run(task, context)
             return packed(succeeded(task, context, result, task.app.config.max_payload))
-        except UnknownParameter as error:
-            return packed(unknown(context.job, "UnknownParameter", str(error), start.on_unknown))
+        except OtherVersion as error:
+            return packed(unknown(context.job, type(error).__name__, str(error), start.on_unknown))
         except BadPayload as error:
             return packed(Settlement(context.job, Transition.DEAD_LETTER, error=f"BadPayload: {error}"))
         except BaseException as error:

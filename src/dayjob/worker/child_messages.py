@@ -104,6 +104,7 @@ class Ended(FromRun):
     result: bytes | None
     enqueue: list[FollowUp]
     kv: dict[bytes, bytes] | None
+    charges: dict[str, int] | None = None
 
 
 FromWorker = Start | Cancelled | ShuttingDown
@@ -186,6 +187,7 @@ def unpacked(ended: Ended, task: AnyTask, job: Job) -> Settlement:
         enqueue=ended.enqueue,
         kv=ended.kv,
         retention=task.config.retention,
+        charges=ended.charges,
     )
 
 

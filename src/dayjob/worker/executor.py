@@ -23,7 +23,7 @@ from dayjob.app import App
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
-from dayjob.model.codec import UnknownParameter, encode, explained
+from dayjob.model.codec import OtherVersion, encode, explained
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import ATTEMPTS_HEADER, Job
 from dayjob.model.lifecycle import Transition
@@ -102,7 +102,7 @@ OnUnknown = Literal["release", "dead"]
 UNKNOWN_TRIES = 100
 """How often in a row a job that this code does not know is released before it is dead: about 1.5 hours."""
 
-_TRIES = re.compile(r"Unknown(?:Task|Parameter): try (\d+) of ")
+_TRIES = re.compile(r"(UnknownTask|UnknownParameter|MissingArgument): try (\d+) of ")
 """The last error of such a job contains the number of tries. The next worker parses it."""
 
 
@@ -175,8 +175,8 @@ class Executor:
             settlement = error.settlement
             if settlement.transition is Transition.SNOOZE and settlement.error is not None:
                 self._unknown_tasks.warn(run.job, str(settlement.error))  # No other snooze has a reason.
-        except UnknownParameter as error:
-            settlement = self._unknown(run.job, "UnknownParameter", str(error))
+        except OtherVersion as error:
+            settlement = self._unknown(run.job, type(error).__name__, str(error))
         except BadPayload as error:
             reason = f"BadPayload: {error}"
             settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
@@ -193,6 +193,8 @@ class Executor:
         if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
             attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
             settlement = replace(settlement, max_attempts=attempts)
+        if context.charges is not None:
+            settlement = replace(settlement, charges=context.charges)
         return None if run.lost else settlement
 
     def _unknown(self, job: Job, kind: str, reason: str) -> Settlement:
@@ -267,11 +269,17 @@ def unknown(job: Job, kind: str, reason: str, on_unknown: OnUnknown) -> Settleme
     if on_unknown == "dead":
         return Settlement.dead_letter(job, f"{kind}: {reason} in this worker")
     earlier = _TRIES.match(job.last_error or "")
-    tries = int(earlier[1]) + 1 if earlier else 1
+    tries = int(earlier[2]) + 1 if earlier else 1
     error = f"{kind}: try {tries} of {UNKNOWN_TRIES}: {reason} in this worker"
     if tries >= UNKNOWN_TRIES:
         return Settlement.dead_letter(job, error)
     return Settlement.snooze(job, min(2.0 ** min(tries - 1, 6), 60.0), reason=error)
+
+
+def is_misfit(settlement: Settlement) -> bool:
+    """Return whether the worker has the task and puts the job back, because the call has other parameters."""
+    found = _TRIES.match(str(settlement.error or ""))
+    return found is not None and found[1] != "UnknownTask"
 
 
 def handler_call(task: Task[Any, Any, Any], context: Context) -> Callable[[], Any]:

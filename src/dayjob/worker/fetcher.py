@@ -7,7 +7,6 @@ import logging
 from collections.abc import Collection, Sequence
 
 from dayjob.broker import Broker
-from dayjob.engines.base import BATCH
 from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import Duration
 from dayjob.model.job import Job
@@ -15,6 +14,7 @@ from dayjob.model.lifecycle import Transition
 from dayjob.model.settlement import Settlement
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM, Clock
+from dayjob.worker.queue_order import QueueOrder
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -30,18 +30,20 @@ class Fetcher:
     """Claims from the worker's queues, or from all."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, queues: Sequence[str], lease: Duration | None, worker: str
+        self, broker: Broker, clock: Clock, order: QueueOrder, lease: Duration | None, worker: str
     ) -> None:
         self._broker = broker
         self._clock = clock
-        self._queues = tuple(queues)
+        self._order = order
+        self._queues = order.queues
+        self._last_queue = ""
         self._lease = lease
         self.worker = worker
         """The id to claim under. It changes when the worker is replaced."""
         self._claimed_as = worker
         self.backlog = False
         """Whether the last claim returned as many jobs as it asked for."""
-        self._window = BATCH
+        self._max_window = self._window = broker.capabilities.claim_batch
         """The most jobs to claim at once. It shrinks when claimed jobs can't begin, and grows again."""
         self._rest_until = 0.0
         self._claiming: asyncio.Timeout | None = None
@@ -95,15 +97,20 @@ class Fetcher:
         worker, lease = self.worker, self._lease
         self._claimed_as = worker
         if self._queues:
-            queues = self._queues
+            queues = self._order.next()
             if self.left_out:
                 queues = tuple(queue for queue in queues if queue not in self.left_out)
             return await self._broker.claim(queues, limit=limit, lease=lease, wait=wait, worker=worker)
-        return await self._broker.claim_any(limit=limit, lease=lease, wait=wait, worker=worker)
+        jobs = await self._broker.claim_any(
+            limit=limit, lease=lease, wait=wait, worker=worker, after=self._last_queue
+        )
+        if jobs:
+            self._last_queue = jobs[0].queue
+        return jobs
 
     def resize(self, claimed: int, can_begin: int) -> None:
         """Limit the next claims to as many jobs as could begin, or double that limit if all could."""
-        self._window = min(2 * self._window, BATCH) if can_begin == claimed else max(can_begin, 1)
+        self._window = min(2 * self._window, self._max_window) if can_begin == claimed else max(can_begin, 1)
 
     def rest(self) -> None:
         """Claim nothing for a moment, and less from then on: jobs are given back."""

@@ -136,10 +136,10 @@ def modules_of(task: AnyTask) -> Sequence[str]:
     """Return the modules to import: the function's own, or those that hold the task or its app."""
     own = task.function.__module__
     if _holds(own, task):
-        return (own,)
+        return (*task.app.setup_modules, own)
     holders = [name for name in list(sys.modules) if _holds(name, task)]
     holders += [name for name in list(sys.modules) if _holds(name, task.app)]
-    return tuple(dict.fromkeys([own, *holders]))
+    return tuple(dict.fromkeys([*task.app.setup_modules, own, *holders]))
 
 
 def _holds(module: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings of jobs whose task or parameter the worker does not have, once a minute for each task."""
+"""Warnings of jobs whose task or parameters the worker does not have, once a minute for each task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UnknownTasks:
 
     def _hint(self, job: Job) -> str:
         if job.task in self._app.tasks:
-            return "deploy the code that has it to this worker"
+            return "deploy the version of the code that enqueued it to this worker"
         if not job.task:
             return f"register one with @app.handler(queue={job.queue!r}), or serve other queues"
         similar = get_close_matches(job.task, self._app.tasks, 1)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
 from typing import Any, Self
 
@@ -41,6 +41,7 @@ from dayjob.worker.os_signals import on_stop_signals
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.process_pool import ProcessPool
 from dayjob.worker.progress import ProgressReports
+from dayjob.worker.queue_order import QueueOrder
 from dayjob.worker.registration import Registration
 from dayjob.worker.settler import Batch, Settler
 from dayjob.worker.shared_broker import shared_broker
@@ -77,7 +78,7 @@ class Worker:
     def __init__(
         self,
         app: App,
-        queues: Sequence[str] | None = None,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
         concurrency: int = 100,
         job_timeout: Duration | None = None,
         shutdown_timeout: Duration = 20,
@@ -90,11 +91,18 @@ class Worker:
         pool_processes: int | None = None,
         log_jobs: bool = False,
     ) -> None:
-        """``log_jobs`` logs a line at the level info for each run, also for those that succeed."""
+        """``queues`` by name with weights are served in turns, others in the order given.
+
+        ``log_jobs`` logs a line at the level info for each run, also for those that succeed.
+        """
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: pass a sequence of names, such as ({queues!r},)")
         for queue in queues or ():
             check_queue(queue)
+        self._weights = dict(queues) if isinstance(queues, Mapping) else None
+        for queue, weight in (self._weights or {}).items():
+            if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+                raise ConfigError(f"queues[{queue!r}]={weight!r}: pass a weight, 1 or more")
         cores = os.cpu_count() or 1
         threads = max(4 * cores, 10) if threads is None else threads
         pool_processes = cores if pool_processes is None else pool_processes
@@ -310,8 +318,11 @@ class Worker:
         await registration.join(broker)
         stack.push_async_callback(self._deregister)
         self.id = registration.id
+        await broker.declare_limits(self.app.name, self.app.limits())
         await broker.declare(self.app.name, self.app.recurring())
-        fetcher = self._fetcher = Fetcher(broker, self._clock, queues, self._lease, self.id)
+        fetcher = self._fetcher = Fetcher(
+            broker, self._clock, QueueOrder(queues, self._weights), self._lease, self.id
+        )
         heartbeat = self._heartbeat = Heartbeat(
             broker, self._heartbeat_broker, lambda: list(self._runs.values()),
             lambda: len(self._slots.tasks), self._slots.take_waiting, self._lease, registration,
@@ -453,9 +464,12 @@ class Worker:
             if fetcher.replaced:
                 await fetcher.give_back(jobs)
                 continue
-            suspect = next((job for job in jobs if job.last_error is not None and job.suspect), None)
-            if suspect is not None:
-                await self._run_apart(suspect, jobs, fetcher)
+            first = next(
+                (i for i, job in enumerate(jobs) if job.last_error is not None and job.suspect), None
+            )
+            if first is not None:
+                self._accept_all(jobs[:first])
+                await self._run_apart(jobs[first], jobs[first:], fetcher)
                 continue
             self._apart = False
             self._accept_all(jobs)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from dayjob import Broker, BrokerConfig, JobState, NewJob, Retention
+from dayjob import Broker, BrokerConfig, JobState, Limit, NewJob, Retention
 from dayjob.engines import ordered_collections
 
 
@@ -15,6 +15,10 @@ async def broker() -> Broker:
     """Jobs of two queues in every state, in mixed order."""
     keep = Retention(done=3600, dead=3600, cancelled=3600)
     broker = await Broker("memory://", config=BrokerConfig(duties=False, retention=keep)).open()
+    await broker.set_limit("one", Limit(running=1))
+    for queue in "ab":
+        await broker.enqueue_many([NewJob(queue, limits=[f"one:{queue}"]) for _ in range(3)])
+        assert len(await broker.claim(queue, limit=3)) == 1
     for turn in range(3):
         for queue in "ab":
             await broker.enqueue_many([NewJob(queue, delay=60 * (number % 2)) for number in range(4)])

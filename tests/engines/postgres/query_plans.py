@@ -23,14 +23,14 @@ FILL = f"""
 INSERT INTO dayjob.jobs (
     id, queue, state, task, payload, priority, max_attempts, attempts, epoch, enqueued_at, run_at, claimed_at,
     lease_expires_at, finished_at, expires_at, remove_at, cancel_requested, claim, dedup_key, held_key,
-    dedup_until, late
+    dedup_until, late, limited_by
 )
 SELECT
     lpad(to_hex(n), 32, '0')::uuid,
     CASE WHEN n % 1000 = 0 THEN 'rare' WHEN n % 10 = 0 THEN 'small' ELSE 'big' END,
     state, 'task ' || n % 9, 'payload', CASE WHEN n % 3 = 0 THEN 100 ELSE 1000 END, 3,
     (state NOT IN ('pending', 'scheduled'))::int, (state NOT IN ('pending', 'scheduled'))::int, n, n,
-    CASE WHEN state NOT IN ('pending', 'scheduled') THEN n END,
+    CASE WHEN state NOT IN ('pending', 'scheduled', 'limited') THEN n END,
     CASE WHEN state = 'running' THEN n + 30 END,
     CASE WHEN state IN ('done', 'dead', 'cancelled') THEN n END,
     CASE WHEN n % 7 = 0 THEN 5000000000000000 + n END,
@@ -39,10 +39,12 @@ SELECT
     CASE WHEN state = 'running' THEN lpad(to_hex(n / 100), 32, '0')::uuid END,
     CASE WHEN n % 4 = 0 THEN 'key ' || n END,
     CASE WHEN n % 4 = 0 AND state IN ('pending', 'scheduled') THEN 'key ' || n END,
-    'claimed', CASE WHEN n % 50 = 0 THEN n::text::xid8 END
+    'claimed', CASE WHEN n % 50 = 0 THEN n::text::xid8 END,
+    CASE WHEN state = 'limited' THEN 'bucket ' || n % 5 END
 FROM (
     SELECT n, CASE WHEN part < 40 THEN 'pending' WHEN part < 50 THEN 'scheduled' WHEN part < 52 THEN 'running'
-        WHEN part < 85 THEN 'done' WHEN part < 95 THEN 'dead' ELSE 'cancelled' END AS state
+        WHEN part < 85 THEN 'done' WHEN part < 93 THEN 'dead' WHEN part < 95 THEN 'limited'
+        ELSE 'cancelled' END AS state
     FROM generate_series(1, {JOBS}) AS n, LATERAL (SELECT n * 37 % 101 AS part) AS mixed
 ) AS mixed;
 """
@@ -99,7 +101,7 @@ def steps(plan: Node) -> set[Step]:
 
 
 _COLUMN = re.compile(
-    r"\b(?:queue|priority|id|state|held_key|late|run_at|lease_expires_at|expires_at|remove_at)\b"
+    r"\b(?:queue|priority|turn|id|state|limited_by|held_key|late|run_at|lease_expires_at|expires_at|remove_at)\b"
 )
 
 

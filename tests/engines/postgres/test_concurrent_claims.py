@@ -64,7 +64,7 @@ async def late(connections: list[Any], schema: str) -> AsyncIterator[Late]:
                 pass
         await meanwhile()
         await gate.fetch(lock.format("_un"), token)
-        return [id_text(row[0]) for row in await with_timeout(claiming)]
+        return [id_text(row[0]) for row in await with_timeout(claiming) if row[0] is not None]
 
     async with claimer.transaction():
         yield claim_late

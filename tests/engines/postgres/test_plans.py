@@ -30,12 +30,14 @@ from tests.engines.postgres.query_plans import (
 from tests.support.servers.postgres import server_url, with_options
 
 BY_ID: Step = ("jobs_pkey", "id")
+BY_ORDER: Step = ("jobs_pending", "queue priority turn id")
+BY_LINE: Step = ("jobs_lines", "limited_by queue priority turn id")
 BY_FINISHED: Step = ("jobs_finished", "state queue id")
 
 PLANS: dict[str, set[Step]] = {
     "ack": {BY_ID},
     "cancel": {BY_ID},
-    "claim": {("jobs_pending", "queue priority id")},
+    "claim": {BY_ORDER},
     "conflicts": {("jobs_holders", "queue held_key"), BY_ID},
     "end_claims": {("jobs_leases", "lease_expires_at"), BY_ID},
     "expire": {("jobs_expiries", "expires_at"), BY_ID},
@@ -49,18 +51,21 @@ PLANS: dict[str, set[Step]] = {
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
     "latest_dead_of_queue": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
-    "overlooked": {("jobs_pending", "queue priority id")},
-    "pending_keys": {("jobs_pending", "queue priority id")},
-    "pending_keys_newest_first": {("jobs_pending", "queue priority id")},
-    "position": {("jobs_pending", "queue priority id"), BY_ID},
-    "priorities": {("jobs_pending", "queue"), ("jobs_pending", "queue priority")},
+    "overlooked": {BY_ORDER},
+    "pending_keys": {BY_ORDER},
+    "pending_keys_newest_first": {BY_ORDER},
+    "position": {BY_ORDER, BY_LINE, BY_ID},
+    "priorities": {("jobs_pending", "queue"), ("jobs_pending", "queue priority turn")},
     "promote": {("jobs_due", "run_at"), BY_ID},
+    "lock_holders": {BY_ID},
+    "replace_calls": {BY_ID},
     "purge_dead": {BY_ID},
     "quarantine": {BY_ID},
     "record_progress": {BY_ID},
     "renew": {BY_ID},
     "requeue": {BY_ID},
     "reschedule": {BY_ID},
+    "set_turns": {BY_ID},
     "settle": {BY_ID},
     "sweep": {("jobs_removals", "remove_at"), BY_ID},
     "sweep_finished": {BY_ID},
@@ -69,22 +74,28 @@ PLANS: dict[str, set[Step]] = {
 WALKS: dict[str, set[Step]] = {
     "cancel_requests": {("jobs_flagged", "")},
     "claimed": {("jobs_leases", "")},
+    "limit_use": {("jobs_lines", "")},
+    "limited_keys": {("jobs_lines", "")},
     "running_keys": {("jobs_leases", "")},
     "scheduled_keys": {("jobs_due", "")},
 }
-"""These walk an index that holds little more than their result: the flagged, running or scheduled jobs."""
+"""These walk an index that holds little more than their result: jobs in one state, or flagged ones."""
 
 SMALL = {
-    "await_claim", "compare_and_set", "documents", "ended_transactions", "fold_counters", "free_ids",
-    "installation", "kv_get", "kv_write", "listeners", "notify", "pause", "paused", "pending_queues",
-    "prune_replies", "resume", "stats", "store_reply", "stored_reply", "transaction_id", "unreserve_ids",
+    "await_claim", "bucket_due", "compare_and_set", "count_waiting", "documents", "ended_transactions",
+    "fold_counters", "free_ids", "hold_keys", "installation", "kv_get", "kv_write", "listeners", "next_turns",
+    "notify", "pause", "paused", "pending_queues", "prune_replies", "remove_idle", "resume", "save_turns",
+    "stats", "store_reply", "stored_reply", "transaction_id", "unreserve_ids",
 }  # fmt: skip
 """Statements on the small tables: they never read the jobs."""
+
+FUNCTIONS = {"claim_limited", "finish_limits", "set_limit"}
+"""Calls of a function that reads the jobs. ``test_limits.py`` measures the blocks that they read."""
 
 COMPOSED = {"find"}
 """Completed by the caller; see the listings below."""
 
-EXPECTED = {**PLANS, **WALKS, **{name: set() for name in SMALL}}
+EXPECTED = {**PLANS, **WALKS, **{name: set() for name in SMALL | FUNCTIONS}}
 
 LISTINGS = {
     f"{name}_{way}": f"{conditions} AND id {'>' if way == 'up' else '<'} $2 "
@@ -118,6 +129,7 @@ RETENTION = "'{big}', '{0}', -1"
 PARAMETERS: dict[str, Callable[[int], str]] = {
     "ack": lambda n: f"{ID}, NULL, {some(n)}, {some(n)}, {n}, 1, {each(n, 'result')}",
     "await_claim": lambda _: ID,
+    "bucket_due": lambda _: "'api'",
     "cancel": lambda n: f"{ID}, NULL, 'channel', 'message', {some(n)}, {RETENTION}",
     "cancel_requests": lambda _: "",
     "claim": lambda n: (
@@ -125,14 +137,17 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         f"false, 1000, '{{big,small}}', '{{9,9}}', '{{{'f' * 32},{'f' * 32}}}'"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
+    "claim_limited": lambda n: f"NULL, '{{big}}', '{{1}}', {n}, 'w', {ID}, 1000, 1000",
     "compare_and_set": lambda n: ", ".join(
         [ID, "NULL", "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
     ),
-    "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, NULL",
+    "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, {some(n)}, NULL",
+    "count_waiting": lambda _: "NULL, '{big}', true",
     "documents": lambda _: "NULL, 'kind 1'",
     "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
     "ended_transactions": lambda _: "'{1}'",
     "expire": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error'",
+    "finish_limits": lambda n: f"NULL, '{{}}', {some(n)}, true",
     "finished_keys": lambda n: f"'dead', NULL, {FIRST}, NULL, {n}",
     "finished_keys_newest_first": lambda n: f"'dead', '{{big}}', {LAST}, NULL, {n}",
     "fold_counters": lambda n: str(n),
@@ -141,27 +156,34 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         [
             ID, "NULL", "'channel'", "NULL", str(n), some(n), each(n, "big"), each(n, "task"),
             each(n, "payload"), each(n, "1"), each(n, "3"), each(n, "claimed"), each(n, "true"),
-            each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"), each(n, "NULL"), each(n, "NULL"),
-            each(n, "key"),
+            each(n, "0"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"), each(n, "NULL"),
+            each(n, "NULL"), each(n, "key"), each(n, "NULL"), each(n, "NULL"),
         ]
     ),
     "insert_skipping": lambda n: PARAMETERS["insert"](n),
     "insert_reserving": lambda n: PARAMETERS["insert"](n),
     "free_ids": lambda n: f"NULL, {n}",
+    "hold_keys": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '60')}",
     "installation": lambda _: "",
     "kv_get": lambda n: each(n, "k"),
     "kv_write": lambda n: f"{ID}, {each(n, 'k')}, {each(n, 'v')}",
     "late": lambda n: f"'{{big,small}}', '{{NULL,1:5:3}}', {n}",
     "latest_dead": lambda n: f"5, {LAST}, {n}",
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
-    "next_due": lambda _: "NULL",
-    "overlooked": lambda n: f"'{{big,small}}', '{{1000,100}}', {some(2)}, {n}",
+    "limit_use": lambda _: "",
+    "limited_keys": lambda n: f"NULL, {ID}, false, {n}",
     "listeners": lambda _: "",
+    "lock_holders": lambda n: f"{some(n)}, {each(n, 'key')}",
+    "next_due": lambda _: "NULL",
+    "next_turns": lambda n: f"{each(n, 'big')}, {each(n, 'tenant')}",
+    "overlooked": lambda n: f"'{{big,small}}', '{{1000,100}}', {some(2)}, {n}",
     "notify": lambda _: "'channel', '{message}'",
     "pause": lambda _: f"{ID}, 'big'",
     "paused": lambda _: "",
-    "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {FIRST}, NULL, {n}",
-    "pending_keys_newest_first": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {LAST}, NULL, {n}",
+    "pending_keys": lambda n: f"{each(n, 'big')}, {each(n, '1000')}, {each(n, '0')}, {FIRST}, NULL, {n}",
+    "pending_keys_newest_first": lambda n: (
+        f"{each(n, 'big')}, {each(n, '1000')}, {each(n, '0')}, {LAST}, NULL, {n}"
+    ),
     "pending_queues": lambda _: "",
     "position": lambda n: f"{ID}, {n}",
     "priorities": lambda n: f"NULL, {n}",
@@ -170,16 +192,24 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "purge_dead": lambda n: f"{ID}, {some(n)}",
     "quarantine": lambda n: f"NULL, {ID}, {some(n)}, {each(n, 'error')}",
     "record_progress": lambda n: f"{ID}, {some(n)}, {some(n)}, {each(n, 'null')}",
+    "remove_idle": lambda n: f"NULL, {n}",
     "renew": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '30')}",
+    "replace_calls": lambda n: ", ".join(
+        ["NULL", some(n), *(each(n, value) for value in ("task", "payload", "{}", "t", "1", "1", "1"))]
+    ),
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
     "resume": lambda _: f"{ID}, 'big', 'channel', 'message'",
     "running_keys": lambda n: f"NULL, NULL, true, {n}",
+    "save_turns": lambda n: f"{each(n, 'big')}, {each(n, 'tenant')}, {each(n, '1')}",
     "scheduled_keys": lambda n: f"'big', {ID}, false, {n}",
+    "set_limit": lambda _: f"{ID}, NULL, 'api', NULL",
+    "set_turns": lambda n: f"{some(n)}, {each(n, '1')}",
     "settle": lambda n: ", ".join(
         [
             ID, "NULL", some(n), some(n), each(n, "ack"), each(n, "NULL"), each(n, "0"), each(n, "result"),
             each(n, "NULL"), each(n, "0"), each(n, "-1"), each(n, "0"), each(n, "NULL"), each(n, "1"),
+            each(n, "NULL"),
         ]
     ),
     "stats": lambda _: "",

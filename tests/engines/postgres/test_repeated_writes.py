@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -27,6 +29,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from tests.support.arrange import KEEP_ALL, claim_one, dead, record, running
 from tests.support.observe import check_counters, every_job
+from tests.support.waiting import until, with_timeout
 
 HOUR = 3600 * SECOND
 KEPT = RetentionTimes(done=HOUR, dead=HOUR, cancelled=HOUR)
@@ -118,6 +121,36 @@ async def test_a_claim_of_several_requests(broker: Broker, engine: Engine) -> No
             (job.id, job.claim, job.worker) for job in before
         ]
     assert (await broker.stats("q")).running == 4
+
+
+async def test_a_repeated_claim_waits_for_its_first_try_that_is_under_way(
+    broker: Broker, engine: Engine, console: psycopg.Connection[Any], schema: str
+) -> None:
+    first, second = await broker.enqueue_many([NewJob("q")] * 2)
+    token = Token(new_key(), new_key(), 0, 1, repeated=True)
+    key = id_text(token.key)
+
+    async def is_waiting() -> bool:
+        return console.execute(_WAITING).fetchone() == (True,)
+
+    with console.transaction():
+        console.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s::uuid::text, 0))", [key])
+        repeated = asyncio.create_task(engine.claim([ClaimRequest((("q", HOUR),), 1, "a")], token=token))
+        await until(is_waiting)
+        console.execute(
+            f"""UPDATE "{schema}".jobs SET state = 'running', attempts = 1, claim = %s, claimed_at = run_at,
+            lease_expires_at = run_at + 3600000000, worker = 'a' WHERE id = %s""",
+            [key, first.id],
+        )
+        console.execute(f"""INSERT INTO "{schema}".counters (queue, pending, running) VALUES ('q', -1, 1)""")
+    [[job]] = await with_timeout(repeated)
+    assert job.id == first.id
+    assert (await record(broker, second.id)).state is JobState.PENDING
+
+
+_WAITING = """SELECT EXISTS (
+    SELECT FROM pg_locks AS held JOIN pg_locks AS wanted USING (locktype, classid, objid)
+    WHERE held.pid = pg_backend_pid() AND locktype = 'advisory' AND NOT wanted.granted)"""
 
 
 async def test_a_claim_that_took_nothing_is_a_first_try_when_it_is_repeated(

@@ -16,7 +16,7 @@ from tests.support.servers.postgres import with_options
 from tests.support.servers.private_postgres import private_server
 
 JOBS = 1000
-ENQUEUE, CLAIM, ACK, KEPT_ACK = 400, 525, 70, 510
+ENQUEUE, CLAIM, ACK, KEPT_ACK = 415, 525, 70, 510
 
 Reply = TypeVar("Reply")
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dayjob import Broker, JobState
-from tests.engines.redis.conftest import QUIET
+from dayjob import Broker, EngineUnavailable, JobState
+from tests.engines.redis.conftest import QUIET, SHORT
 from tests.engines.redis.waiting_claims import (
     acknowledged,
     cancel,
@@ -282,3 +282,20 @@ async def test_a_sweep_removes_clients_that_have_long_been_silent(server: Server
         connection.zadd("{dayjob}:handoff_clients", {b"x" * 16: 1})
         await broker.sweep()
         assert not connection.exists("{dayjob}:handoff_clients")
+
+
+async def test_a_broker_claims_again_after_the_reply_to_a_waiting_claim_stayed_lost(
+    server: Server, proxy: Proxy
+) -> None:
+    """The stored reply registers a waiting claim whose caller has given up. The next claim removes it."""
+    async with Broker(proxy.url("dayjob", SHORT), config=QUIET) as broker:
+        assert await broker.claim("q") == []  # It is subscribed.
+        proxy.losing = 10**6
+        with pytest.raises(EngineUnavailable):
+            await broker.claim("q", wait=BOUND)
+        proxy.losing = 0
+        assert await with_timeout(broker.claim("q")) == []
+        assert await with_timeout(broker.claim("q")) == []
+        assert sizes(server, "waiting_claims") == [0]
+        enqueued = await broker.enqueue("q")
+        assert [job.id for job in await broker.claim("q")] == [enqueued.id]

@@ -85,7 +85,7 @@ async def stored(broker: Broker) -> dict[str, Any]:
 
 async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"4"
+        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"5"
 
 
 async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -> None:
@@ -96,7 +96,7 @@ async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -
     brokers = [Broker(server.url, config=QUIET) for _ in range(8)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"4"
+        assert connection.get(KEYS.layout) == b"5"
     assert await everything(brokers[0]) == before
     written = [broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers]
     assert (await asyncio.gather(*written)).count(True) == 1
@@ -121,7 +121,7 @@ async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server
     brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"4"
+        assert connection.get(KEYS.layout) == b"5"
         assert connection.hlen(KEYS.payloads) == (number if size else 0)
     assert await stored(brokers[0]) == before
     with pytest.raises(LeaseLost):
@@ -129,6 +129,22 @@ async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server
     assert [len(job.payload) for job in await brokers[1].claim("q")] == [size]
     for broker in brokers:
         await broker.close()
+
+
+async def test_the_fourth_layout_only_gets_another_version(server: Server) -> None:
+    """Its jobs are stored as ours without limits and turns, so none of them is read."""
+    async with Broker(server.url, config=QUIET) as broker:
+        await broker.enqueue_many([NewJob("q", bytes(size), priority=9) for size in (0, 5000)])
+        await broker.claim("q")
+        before = await everything(broker)
+    with client(server.url) as connection:
+        connection.set(KEYS.layout, 4)
+        connection.config_resetstat()
+        async with Broker(server.url, config=QUIET) as broker:
+            assert connection.get(KEYS.layout) == b"5"
+            assert "cmdstat_zrangebylex" not in connection.info("commandstats")
+            assert await everything(broker) == before
+            assert len(await broker.claim("q", limit=9)) == 1
 
 
 async def test_a_claim_of_the_third_layout_ends_with_its_lease(server: Server) -> None:
@@ -178,7 +194,7 @@ async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None
         assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
         await broker.close()
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"4"
+        assert connection.get(KEYS.layout) == b"5"
         assert not connection.exists(*(KEYS.named(old) for old in RENAMED))
 
 
@@ -235,21 +251,21 @@ async def test_a_full_server_is_migrated(server: Server, broker: Broker) -> None
     with client(server.url) as connection:
         connection.config_set("maxmemory", 1)
         async with Broker(server.url, config=QUIET) as newer:
-            assert connection.get(KEYS.layout) == b"4"
+            assert connection.get(KEYS.layout) == b"5"
             assert [job.id for job in await newer.latest_dead()] == [id]
 
 
 async def test_a_layout_that_newer_code_migrated_first_is_not_lowered(server: Server, broker: Broker) -> None:
     """Newer code migrates between our read of the version and our migration."""
     with client(server.url) as connection:
-        connection.set(KEYS.layout, 5)
-        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"5"
-        assert connection.get(KEYS.layout) == b"5"
+        connection.set(KEYS.layout, 6)
+        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"6"
+        assert connection.get(KEYS.layout) == b"6"
 
 
 async def test_code_that_supports_only_the_first_layout_refuses_ours(
     server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migration, "LAYOUT", 1)
-    with pytest.raises(ConfigError, match="have layout 4 and this dayjob supports up to 1: upgrade dayjob"):
+    with pytest.raises(ConfigError, match="have layout 5 and this dayjob supports up to 1: upgrade dayjob"):
         await Broker(server.url, config=QUIET).open()

@@ -56,7 +56,7 @@ async def test_a_database_of_the_first_layout_is_migrated(url: str, path: Path) 
         assert (await reader.stats("q")).pending == 1, "a reader needs no migration"
         assert await values_of(reader._engine) == {}
     async with Broker(url, config=QUIET) as broker:
-        assert await stored_layout(url) == 3
+        assert await stored_layout(url) == keys.VERSION
         assert await broker._engine.compare_and_set([WRITE])
     async with Broker(url, config=QUIET) as broker:
         assert await values_of(broker._engine) == {"a": b"1"}
@@ -74,7 +74,7 @@ async def test_a_claim_of_the_second_layout_ends_at_the_first_reap(url: str, pat
     version = {b"\x00dayjob": pack({"layout": 2})}
     write_database(path, first_layout() | version | {b"\x01c" + bytes(7) + b"\x01": claim})
     async with Broker(url, config=QUIET) as broker:
-        assert await stored_layout(url) == 3
+        assert await stored_layout(url) == keys.VERSION
         assert await broker.stats("q") == QueueStats(running=1)
         assert await broker.reap() == 1
         (job,) = await broker.claim("q")
@@ -87,9 +87,10 @@ async def test_a_dayjob_of_the_first_layout_refuses_this_one(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await broker.close()
+    newer = keys.VERSION
     monkeypatch.setattr(keys, "VERSION", 1)
     for refused in (url, f"{url}?readonly=1", f"{url}?takeover=1"):
-        with pytest.raises(ConfigError, match="layout 3 is from a newer dayjob"):
+        with pytest.raises(ConfigError, match=f"layout {newer} is from a newer dayjob"):
             await Broker(refused, config=QUIET).open()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http.client import HTTPConnection
 
 import pytest
 from msgspec.structs import replace
@@ -21,8 +22,9 @@ from dayjob.runtime.clock import SYSTEM
 from tests.engines.slatedb.conftest import QUIET
 from tests.engines.slatedb.damage import open_thread
 from tests.engines.slatedb.roles import claim_and_stay, hold, read_all, try_to_open
-from tests.engines.slatedb.s3 import Proxy
+from tests.engines.slatedb.s3 import BUCKET, Proxy, Server
 from tests.support.arrange import KEEP_ALL, quiet
+from tests.support.bound import BOUND
 from tests.support.observe import check_counters, everything
 from tests.support.processes import Spawn, until
 
@@ -293,6 +295,41 @@ async def test_the_layout_of_an_owner_in_the_log_is_checked(
         owner = await check_owner(settings_of(url))
         assert owner is not None
         assert owner.closed, "it is read from the tables"
+
+
+async def test_a_log_that_its_owner_shortens_during_the_look_is_looked_at_again(
+    url: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has written the first objects to tables and removed them, after the start was read."""
+    settings = settings_of(url)
+    async with Broker(url, config=QUIET) as broker:
+        for _ in range(3):
+            await broker.enqueue("q")
+        last = await settings._log_start()
+        assert last is not None
+    start = await settings._log_start()
+    assert start is not None
+    assert start > last, "closing writes all to tables"
+    prefix = f"{url.partition('?')[0].rpartition('/')[2]}/wal/"
+    for number in range(1, start):
+        remove_object(server, f"{prefix}{number:020}.sst")
+    right, starts = SlateSettings._log_start, [0]
+
+    async def log_start(self: SlateSettings) -> int | None:
+        return starts.pop() if starts else await right(self)
+
+    monkeypatch.setattr(SlateSettings, "_log_start", log_start)
+    owner = await check_owner(settings)
+    assert owner is not None
+    assert owner.closed
+    assert not starts, "the first look was at a log that is gone"
+
+
+def remove_object(server: Server, name: str) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+    connection.request("DELETE", f"/{BUCKET}/{name}", headers={"Authorization": "AWS testing:testing"})
+    assert connection.getresponse().status == 204
+    connection.close()
 
 
 def settings_of(url: str) -> SlateSettings:

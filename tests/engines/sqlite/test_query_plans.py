@@ -40,16 +40,24 @@ PLANS: dict[str, list[Step]] = {
     "save_lease": [BY_ID],
     "save_progress": [BY_ID],
     "exists": [BY_ID],
-    "holder": [("SEARCH", "dayjob_holders", {"queue_id", "held_key"})],
+    "holder": [("SEARCH", "dayjob_holders", {"expr", "held_key"})],
+    "enqueued_at": [BY_ID],
+    "replace_call": [BY_ID],
+    "has_lines": [("SEARCH", "dayjob_lines", {"limited_by"})],
+    "line": [("SEARCH", "dayjob_lines", {"limited_by", "queue_id", "priority", "turn", "id"})],
+    "line_queues": [
+        ("SEARCH", "dayjob_lines", {"limited_by"}),
+        ("SEARCH", "dayjob_lines", {"limited_by", "queue_id"}),
+    ],
     "due": [("SEARCH", "dayjob_due", {"run_at"})],
     "expired": [("SEARCH", "dayjob_expiries", {"expires_at"})],
     "lapsed": [("SEARCH", "dayjob_leases", {"lease_expires_at"})],
     "removable": [("SEARCH", "dayjob_removals", {"remove_at"})],
     "finished_keys": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
     "finished_keys_newest_first": [("SEARCH", "dayjob_finished", {"state", "queue_id", "id"})],
-    "pending_keys": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})],
-    "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})],
-    "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority"})],
+    "pending_keys": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
+    "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
+    "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn"})],
     "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
     # These scan a small index: that of the running jobs, or of those with a cancel request.
     "cancel_requests": [("SCAN", "dayjob_flagged", set())],
@@ -60,9 +68,10 @@ PLANS: dict[str, list[Step]] = {
 }
 
 SMALL = {
-    "add_owner", "add_queue", "count", "document", "documents", "is_paused", "kv_delete", "kv_get", "kv_put",
-    "pause", "paused", "queue", "queue_name", "remove_document", "reserve_id", "stats",
-    "write_document",
+    "add_owner", "add_queue", "bucket", "count", "count_limited", "document", "documents", "due_buckets",
+    "is_paused", "kv_delete", "kv_get", "kv_put", "limit_values", "next_turn", "pause", "paused", "queue",
+    "queue_name", "remove_bucket", "remove_document", "remove_idle_buckets", "remove_past_turns",
+    "reserve_id", "save_bucket", "save_queue_turn", "save_turn", "stats", "waiting", "write_document",
 }  # fmt: skip
 """Statements on the small tables only."""
 
@@ -70,10 +79,14 @@ RESERVATIONS: dict[str, list[Step]] = {
     "reserved_ids": [BY_ID],
     "ended_reservations": [("SEARCH", "dayjob_reservations", {"reserved_until"})],
     "free_ids": [BY_ID],
+    "window": [BY_ID],
 }
 """Statements on the reservations of ids."""
 
-INSERTS = {"insert"}
+INSERTS = {"insert", "insert_placed"}
+SORTED = {"limit_use", "lines_of"}
+"""Statements that read the limited jobs only, and group or sort the names of their buckets."""
+
 JOINED = {"position"}
 """Statements that read the jobs twice, by different indexes."""
 
@@ -145,7 +158,7 @@ _STEP = re.compile(
 
 def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -> list[Step]:
     """Return the steps of the query plan on the table. The plan does not depend on the parameters."""
-    parameters = [0] * (1 if "?1" in sql else sql.count("?"))
+    parameters = [0] * sql.count("?")
     details = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
     assert not any("TEMP B-TREE" in detail for detail in details), details
     steps = [found for detail in details if (found := _STEP.match(detail)) and found["table"] == table]
@@ -162,7 +175,7 @@ def plan(connection: sqlite3.Connection, sql: str, table: str = "dayjob_jobs") -
 def test_every_statement_has_its_plan() -> None:
     folder = files("dayjob.engines.sqlite") / "sql"
     found = {entry.name.removesuffix(".sql") for entry in folder.iterdir()}
-    assert found == {*PLANS, *SMALL, *RESERVATIONS, *INSERTS, *JOINED, *COMPOSED}
+    assert found == {*PLANS, *SMALL, *RESERVATIONS, *INSERTS, *SORTED, *JOINED, *COMPOSED}
 
 
 def test_no_statement_has_numbered_placeholders() -> None:
@@ -199,9 +212,10 @@ def test_reservations_are_found_by_the_intended_index(connection: sqlite3.Connec
 
 
 def test_the_position_of_a_job_seeks_to_the_head_of_its_queue(connection: sqlite3.Connection) -> None:
-    assert plan(connection, statement("position"), "job") == [BY_ID]
+    assert plan(connection, statement("position"), "job") == [BY_ID] * 2
     assert plan(connection, statement("position"), "first") == [
-        ("SEARCH", "dayjob_pending", {"queue_id", "priority", "id"})
+        ("SEARCH", "dayjob_pending", {"queue_id", "priority"}),
+        ("SEARCH", "dayjob_lines", {"limited_by", "queue_id", "priority"}),
     ]
 
 

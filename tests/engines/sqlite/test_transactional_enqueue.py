@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import aiosqlite
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, ConfigError, EngineUnavailable, InvalidState, JobState
@@ -163,9 +164,22 @@ async def test_an_autocommit_connection_without_a_transaction_is_refused(broker:
     assert await broker.queues() == []
 
 
+async def test_a_connection_of_aiosqlite_is_used_in_its_own_thread(broker: Broker, path: Path) -> None:
+    async with aiosqlite.connect(path) as connection:
+        lost = await broker.enqueue("q", connection=connection)
+        await connection.rollback()
+        kept = await broker.enqueue("q", connection=connection)
+        assert await broker.get(kept.id) is None
+        await connection.commit()
+        assert [job.id for job in await broker.claim("q", limit=2)] == [kept.id]
+        assert await broker.get(lost.id) is None
+        with pytest.raises(TypeError, match="is asynchronous: use aenqueue"):
+            broker.enqueue_tx([], connection)
+
+
 @pytest.mark.parametrize("connection", ["text", 5, object()])
 async def test_an_object_that_is_not_a_connection_is_refused(broker: Broker, connection: object) -> None:
-    with pytest.raises(TypeError, match=r"connection=.* can't be used: pass a sqlite3\.Connection"):
+    with pytest.raises(TypeError, match=r"connection=.* can't be used: pass a connection of sqlite3"):
         await broker.enqueue("q", connection=connection)
 
 

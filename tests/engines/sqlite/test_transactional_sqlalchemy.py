@@ -146,5 +146,5 @@ async def test_another_file_is_refused(broker: Broker, kind: str, tmp_path: Path
 
 
 async def test_an_engine_is_refused_as_a_connection(broker: Broker, engine: Engine) -> None:
-    with pytest.raises(TypeError, match=r"can't be used: pass a sqlite3\.Connection .* SQLAlchemy"):
+    with pytest.raises(TypeError, match=r"can't be used: pass a connection of sqlite3 .* SQLAlchemy"):
         await broker.enqueue("q", connection=engine)

@@ -5,27 +5,17 @@ from __future__ import annotations
 import asyncio
 
 from dayjob import App, Context, Worker
-from dayjob.runtime.clock import SystemClock
 from tests.faults.postgres.load import CONFIG
 from tests.support.processes import send_to_test, wait_for_test
+from tests.support.shifted_clock import shift_clock
 
 LEASE = 4.0
 """Seconds; a worker renews when half of it is over."""
 
 
-def shift_clock(seconds: float) -> None:
-    """Shift the host's clock for this process."""
-    right = SystemClock.now
-
-    def wrong(self: SystemClock) -> int:
-        return right(self) + round(seconds * 1_000_000)
-
-    SystemClock.now = wrong  # type: ignore[method-assign]
-
-
 async def work_in_another_time(url: str, seconds: float) -> None:
     """Enqueue and run jobs, then run duties. Send the ids and the results to the test."""
-    shift_clock(seconds)
+    shift_clock(lambda: round(seconds * 1_000_000))
     app = App(url, config=CONFIG)
     finish = asyncio.Event()
 

@@ -89,6 +89,15 @@ class Cluster:
         self._password = seed.password
         self._copy(seed.data, self.data)
 
+    def create_standby(self, primary: Cluster) -> None:
+        """Create the data directory of a standby, from the running server of the primary."""
+        self._password = primary._password
+        self._make_empty(self.data)
+        self._run(
+            self._programs / "pg_basebackup", "--dbname", primary.url, "--pgdata", self.data,
+            "--write-recovery-conf", "--checkpoint", "fast", "--no-sync",
+        )  # fmt: skip
+
     def _copy(self, source: Path, target: Path) -> None:
         self._make_empty(target)
         self._run("cp", "-R", f"{source}/.", target)

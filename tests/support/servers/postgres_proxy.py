@@ -128,9 +128,7 @@ class Proxy:
     """Forwards everything until a fault is set."""
 
     def __init__(self, server_url: str) -> None:
-        parts = urlsplit(server_url)
-        assert parts.hostname is not None
-        self._target = (parts.hostname, parts.port or 5432)
+        self.lead_to(server_url)
         self._port = free_port()
         self._server: asyncio.Server | None = None
         self._links: set[Link] = set()
@@ -144,6 +142,12 @@ class Proxy:
         parts = urlsplit(url)
         address = f"{parts.hostname}:{parts.port or 5432}"
         return url.replace(f"@{address}", f"@127.0.0.1:{self._port}", 1)
+
+    def lead_to(self, server_url: str) -> None:
+        """Forward new connections to this server."""
+        parts = urlsplit(server_url)
+        assert parts.hostname is not None
+        self._target = (parts.hostname, parts.port or 5432)
 
     @property
     def connections(self) -> int:

@@ -74,6 +74,10 @@ class PrivateServer:
         await self.stop(how)
         await self.start(**settings)
 
+    async def promote(self) -> None:
+        """End the recovery of a standby: it accepts writes when this returns."""
+        await self.fetch("SELECT pg_promote()")
+
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         """Run a statement as the superuser, on a new connection."""
         console = await AsyncConnection.connect(self.url, autocommit=True, application_name="console")
@@ -102,6 +106,29 @@ def _create(cluster: Cluster, version: str) -> None:
         cluster.create()
     else:
         cluster.create_from(found)
+
+
+REPLICATED = {"wal_level": "replica", "max_wal_senders": "8"}
+"""The settings of a server that has standbys."""
+
+
+@asynccontextmanager
+async def standby_of(primary: PrivateServer) -> AsyncIterator[PrivateServer]:
+    """Run a standby that follows the primary, during the block. Both have the settings ``REPLICATED``."""
+    folder = _fresh_folder()
+    lifeline = hold_lifeline(folder)
+    try:
+        cluster = Cluster(folder)
+        await asyncio.to_thread(cluster.create_standby, primary._cluster)
+        server = PrivateServer(cluster)
+        await server.start(**REPLICATED)
+        try:
+            yield server
+        finally:
+            await server.stop(Stop.IMMEDIATE)
+    finally:
+        os.close(lifeline)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ class Proxy:
     """Forwards everything, except for the faults that a test sets."""
 
     def __init__(self, socket: Path) -> None:
-        self._socket = socket
+        self.socket = socket
+        """The socket of the server, for new connections."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.port = 0
@@ -27,6 +28,8 @@ class Proxy:
         """Replies to send to the next script calls, which then don't reach the server."""
         self.bytes_per_second: float | None = None
         """The rate at which requests and replies are forwarded; None is unlimited."""
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     def url(self, prefix: str, options: str = "") -> str:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
@@ -46,6 +49,14 @@ class Proxy:
         assert self._server is not None
         self._server.close()
         await self.cut()
+
+    def stall(self) -> None:
+        """Forward nothing, without breaking connections."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """Forward the stalled messages and all later ones."""
+        self._flowing.set()
 
     async def cut(self) -> None:
         """Close every connection."""
@@ -67,7 +78,7 @@ class Proxy:
             writer.close()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_reader, to_writer = await asyncio.open_unix_connection(self._socket)
+        to_reader, to_writer = await asyncio.open_unix_connection(self.socket)
         script_called = asyncio.Event()
         forwarding = asyncio.create_task(self._forward_replies(to_reader, writer, script_called))
         try:
@@ -77,6 +88,7 @@ class Proxy:
                         writer.write(self.replies.pop(0))
                         continue
                     script_called.set()
+                await self._flowing.wait()
                 to_writer.write(request)
                 await to_writer.drain()
                 await self._throttle(request)
@@ -95,6 +107,7 @@ class Proxy:
                     self.lost += 1
                     break
                 script_called.clear()
+                await self._flowing.wait()
                 writer.write(reply)
                 await writer.drain()
                 await self._throttle(reply)

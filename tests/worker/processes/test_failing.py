@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -63,6 +64,16 @@ async def test_a_payload_that_doesnt_fit_is_dead_at_once(app: App) -> None:
     job = await after(app, enqueued.id)
     assert job.state is JobState.DEAD
     assert str(job.last_error).startswith("BadPayload: the payload doesn't fit")
+
+
+async def test_a_call_of_other_parameters_is_put_back(app: App) -> None:
+    broker = await app.opened()
+    for payload, error in ((b"{}", "MissingArgument"), (b'{"size": 1, "colour": 2}', "UnknownParameter")):
+        enqueued = await broker.enqueue_job(NewJob("default", payload, task=tasks.big.name))
+        job = await after(app, enqueued.id)
+        assert job.state in (JobState.SCHEDULED, JobState.PENDING)  # On a slow machine it is due again.
+        assert job.attempts == 0
+        assert re.match(rf"{error}: try \d+ of 100", str(job.last_error))
 
 
 async def test_a_task_inside_a_function_is_dead_with_the_remedy(app: App) -> None:

@@ -19,6 +19,7 @@ EXAMPLES = """\b
 Examples:
   dayjob worker shop.jobs:app              all queues of the app's tasks
   dayjob worker jobs -q email,default      two queues; "app" in jobs.py
+  dayjob worker jobs -q high:5,low:1       two queues in turns, by weight
   dayjob worker ./jobs.py:app --burst      run the ready jobs, then exit
   dayjob worker shop.jobs:app --reload     restart when the code changes
   dayjob worker shop.jobs:app --processes 4 --max-rss 500
@@ -59,7 +60,8 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
 @click.argument("app")
 @click.option(
     "-q", "--queues", metavar="NAMES", multiple=True, callback=_split,
-    help="Queues to serve, separated by commas; the first has precedence. '*' means all queues. "
+    help="Queues to serve, separated by commas; the first has precedence. With a weight each, as in "
+    "high:5,low:1, they take turns. '*' means all queues, in turns. "
     "Default: the queues of the app's tasks and handlers.",
 )  # fmt: skip
 @click.option(
@@ -99,8 +101,8 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
 )
 @click.option(
     "--unknown-task", type=click.Choice(["release", "dead"]), default="release", show_default=True,
-    help="What to do with a job whose task this app does not have: release it for other workers, or "
-    "dead-letter it.",
+    help="What to do with a job whose task or parameters this app does not have: release it for other "
+    "workers, or dead-letter it.",
 )  # fmt: skip
 @click.option(
     "--max-jobs", type=_AT_LEAST_ONE, metavar="N",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
 from dayjob.cli.logging_setup import Format
 from dayjob.worker.executor import OnUnknown
+
+_WEIGHT = re.compile(r"(.+):([0-9]{1,6})")
 
 
 class Address(Struct, frozen=True):
@@ -50,6 +54,14 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     log_format: Format
     log_jobs: bool | None
     """None: on a terminal only."""
+
+    @property
+    def weighted_queues(self) -> tuple[str, ...] | dict[str, int] | None:
+        """The queues, by name with their weights if all of them have one: ``critical:5``."""
+        weights = [_WEIGHT.fullmatch(queue) for queue in self.queues or ()]
+        if not weights or None in weights:
+            return self.queues
+        return {found[1]: int(found[2]) for found in weights if found is not None}
 
     @property
     def supervised(self) -> bool:

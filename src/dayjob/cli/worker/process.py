@@ -101,7 +101,7 @@ def make_worker(app: App, options: WorkerOptions) -> Worker:
         take_over(app)
     try:
         return Worker(
-            app, options.queues, options.concurrency, options.job_timeout, options.shutdown_timeout,
+            app, options.weighted_queues, options.concurrency, options.job_timeout, options.shutdown_timeout,
             options.lease, options.name, unknown_task=options.unknown_task, max_jobs=options.max_jobs,
             threads=options.threads, pool_processes=options.pool_processes,
             log_jobs=sys.stderr.isatty() if options.log_jobs is None else options.log_jobs,

@@ -10,11 +10,12 @@ from threading import Lock
 
 from dayjob.engines import record as records
 from dayjob.engines.active_jobs import ActiveStore, Entry
-from dayjob.engines.base import Insertion, JobQuery
+from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery
 from dayjob.engines.local import Subscribers
 from dayjob.engines.ordered_collections import LazyHeap
 from dayjob.engines.record import Facts, Record
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
+from dayjob.runtime.signals import queue_topic
 
 
 class MemoryStore(ActiveStore):
@@ -39,7 +40,7 @@ class MemoryStore(ActiveStore):
 
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         active = self.active
-        other = active.conflict(job.key, job.queue, job.dedup_key)
+        other = active.conflict(job, now)
         if other is None:
             record = records.new_record(job, run_at, expires_at, now)
             self._facts[job.key] = records.new_facts(job, now)
@@ -55,6 +56,14 @@ class MemoryStore(ActiveStore):
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
         for key in keys:
             self.active.reserve(key, until)
+
+    def hold_key(self, job: Insertion, until: int) -> None:
+        self.active.reserve(job.window, until, job.key)
+
+    def replace_call(self, key: bytes, job: Insertion) -> int:
+        enqueued = self._facts[key].enqueued_us
+        self._facts[key] = records.new_facts(job, enqueued)
+        return enqueued
 
     def free_ids(self, limit: int, now: int) -> int:
         return len(self.active.take_ended(limit, now))
@@ -94,7 +103,14 @@ class MemoryStore(ActiveStore):
     ) -> list[Job]:
         active, facts = self.active, self._facts
         jobs: list[Job] = []
+        blocked = 0
         for record in active.take_pending(queue, now):
+            if record.limits and not self.limiter(now).admit(record):
+                blocked += 1
+                if blocked == MOST_BLOCKED:
+                    self.topics.add(queue_topic(queue))
+                    break
+                continue
             records.claim(record, now, lease, worker, key)
             active.release(record)
             active.enter(record)

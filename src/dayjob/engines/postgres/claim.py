@@ -13,15 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dayjob.engines.base import BATCH, BATCH_BYTES, ClaimRequest, Token, Transient
+from dayjob.engines.base import BATCH, BATCH_BYTES, MOST_BLOCKED, ClaimRequest, Token, Transient
 from dayjob.engines.postgres import rows
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
+from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
 from dayjob.engines.record import corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
-from dayjob.runtime.signals import Signals, queue_topic
+from dayjob.runtime.signals import queue_topic
 
 _log = logging.getLogger("dayjob.engines.postgres")
 
@@ -48,11 +49,13 @@ class Claimer:
     """Serves the claims of one engine."""
 
     def __init__(
-        self, database: Database, hints: ScanHints, signals: Signals, quarantined: deque[EndedJob]
+        self, database: Database, hints: ScanHints, notifier: Notifier, quarantined: deque[EndedJob]
     ) -> None:
         self._database = database
         self._hints = hints
-        self._signals = signals
+        self._notifier = notifier
+        self._limited: set[str] = set()
+        """The queues that ``claim_limited`` claims from."""
         self._quarantined = quarantined
         self._hinted = asyncio.Lock()
         """Held from a look for late jobs until its claim has ended: no other look comes in between."""
@@ -131,23 +134,43 @@ class Claimer:
 
         async def take() -> Rows:
             ranges, after_priorities, after_ids, until_priorities, until_ids = self._hints.ranges(queues)
-            return await self._database.fetch(
+            found = await self._database.fetch(
                 "claim", self._database.now(), queues, leases, after_priorities, after_ids, limit,
                 request.worker, key, thorough, size, ranges, until_priorities, until_ids,
             )  # fmt: skip
+            self._limited.update(found[0][-2])
+            return found if found[0][rows.KEY] is not None else []
 
+        if not self._limited.isdisjoint(queues):
+            return await self._take_limited(request, limit, size, key)
         if hinted := self._hints.among(queues):
             async with self._hinted:
                 snapshots = [hints.snapshot for hints in hinted.values()]
                 self._hints.looked(await self._database.fetch("late", list(hinted), snapshots, MAX_LATE))
                 found = await take()
-                self._hints.claimed(queues, found)
+                if self._limited.isdisjoint(queues):
+                    self._hints.claimed(queues, found)
         else:
             found = await take()
+        if not self._limited.isdisjoint(queues):
+            return await self._take_limited(request, limit, size, key)
         self._hints.detect_waste(queues, found)
         if self._hints and self._searching is None:
             self._searching = asyncio.get_running_loop().create_task(self._search())
         return found
+
+    async def _take_limited(self, request: ClaimRequest, limit: int, size: int, key: bytes) -> Rows:
+        found = await self._database.fetch(
+            "claim_limited", self._database.now(), [queue for queue, _ in request.queues],
+            [lease for _, lease in request.queues], limit, request.worker, key, size, MOST_BLOCKED,
+        )  # fmt: skip
+        self._publish([row[-1] for row in found if row[rows.KEY] is None])
+        return [row for row in found if row[rows.KEY] is not None]
+
+    def _publish(self, texts: Sequence[str]) -> None:
+        _, topics = rows.split_topics(texts)
+        if topics:
+            self._notifier.publish(list(topics))
 
     async def _search(self) -> None:
         """Search the parts that claims leave out, while there are any."""
@@ -170,7 +193,7 @@ class Claimer:
                     self._hints.drop_all()  # A vacuum has removed the dead entries.
                 elif found[0][0] is not None:
                     self._hints.overlooked([row[:-1] for row in found])
-                    self._signals.publish({queue_topic(row[0]) for row in found})
+                    self._notifier.publish_here({queue_topic(row[0]) for row in found})
         finally:
             self._searching = None
 
@@ -199,7 +222,8 @@ class Claimer:
                 errors.append(text)
                 ended.append(rows.quarantined_job(row, text))
         if corrupt:
-            await self._database.fetch("quarantine", self._database.now(), key, corrupt, errors)
+            [[topics]] = await self._database.fetch("quarantine", self._database.now(), key, corrupt, errors)
+            self._publish(topics)
             self._quarantined.extend(ended)
         return jobs
 

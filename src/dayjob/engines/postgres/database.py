@@ -19,7 +19,7 @@ from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.postgres.errors import public_error, token_is_stored
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
-from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable
+from dayjob.errors import Closed, ConfigError, DayjobError, EngineUnavailable, QueueFull
 from dayjob.model.durations import SECOND
 from dayjob.runtime import ids
 from dayjob.runtime.backoff import Backoff
@@ -178,7 +178,8 @@ class Pool:
                     reply = await work(connection)
             sound = True
             return reply
-        except DayjobError:
+        except DayjobError as error:
+            sound = isinstance(error, QueueFull)
             raise
         except Exception as error:
             sound = isinstance(error, _ROLLED_BACK)

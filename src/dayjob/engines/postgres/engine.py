@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dayjob.engines.base import (
+    LIMITS,
     Capabilities,
     ClaimRequest,
     Diagnostic,
@@ -22,6 +23,7 @@ from dayjob.engines.base import (
     Token,
     Transient,
 )
+from dayjob.engines.limits import limit_infos
 from dayjob.engines.postgres import diagnosis, listing, rows
 from dayjob.engines.postgres.caller_transaction import caller_fetch
 from dayjob.engines.postgres.claim import Claimer
@@ -31,7 +33,7 @@ from dayjob.engines.postgres.notifier import Notifier, has_due_time
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import LAST_TIME, Statements
-from dayjob.engines.postgres.writes import Transaction, Writes, insert_all
+from dayjob.engines.postgres.writes import Transaction, Writes, insert_new
 from dayjob.errors import Closed, ConfigError
 from dayjob.model.job import (
     LEASE_EXPIRED,
@@ -45,6 +47,7 @@ from dayjob.model.job import (
     id_key,
 )
 from dayjob.model.lifecycle import CANCELLED, EXPIRED, REQUEUED
+from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, queue_topic
 
@@ -57,7 +60,10 @@ class PostgresEngine(Writes):
     """Jobs in a schema of a PostgreSQL database; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=True, stores_replies=True
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=True,
+        stores_replies=True,
     )
 
     def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:
@@ -91,7 +97,7 @@ class PostgresEngine(Writes):
             raise
         self._opened = Database(pool, statements, self._clock)
         self._notifier = Notifier(self._settings, self.signals, self._opened, self._hints)
-        self._claimer = Claimer(self._opened, self._hints, self.signals, self.ended)
+        self._claimer = Claimer(self._opened, self._hints, self._notifier, self.ended)
 
     async def close(self) -> None:
         database, self._opened = self._opened, None
@@ -129,11 +135,19 @@ class PostgresEngine(Writes):
         if any(map(has_due_time, jobs)):
             topics.add(DUE)
         message = self._notifier.message_in_transaction([*topics])
-        transaction = Transaction(fetch, statements, self._now(), self._notifier.channel, message)
-        enqueued = await insert_all(transaction, jobs)
+        transaction = Transaction(
+            fetch, statements, self._now(), self._notifier.channel, message, of_caller=True
+        )
+        enqueued, others = await insert_new(transaction, jobs)
+        woken = rows.split_topics(others)[1] - topics
+        if woken and (more := self._notifier.message_in_transaction([*woken])) is not None:
+            await transaction.run("notify", self._notifier.channel, [more])
+            woken = set()
         if message is None:
+            woken |= topics
+        if woken:
             [(id,)] = await transaction.run("transaction_id")
-            self._notifier.after_commit(id, [*topics])
+            self._notifier.after_commit(id, [*woken])
         return enqueued
 
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
@@ -183,7 +197,7 @@ class PostgresEngine(Writes):
             "cancel", token, self._now(), notifier.channel, notifier.message([CANCEL]),
             list(dict.fromkeys(keys)), *rows.retention_columns(self.retention, JobState.CANCELLED),
         )  # fmt: skip
-        before = {job.key: job for job in rows.ended_jobs(reply, CANCELLED)}
+        before = {job.key: job for job in rows.ended_jobs(self._without_topics(reply), CANCELLED)}
         outcomes: list[CancelOutcome] = []
         ended: list[EndedJob] = []
         for key in keys:
@@ -232,7 +246,7 @@ class PostgresEngine(Writes):
 
     def _returned(self, keys: Sequence[bytes], reply: Sequence[str]) -> list[bool]:
         """Return for each job whether it returned to its queue, from a reply of "id queue"."""
-        queues = {id_key(text[:36]): text[37:] for text in reply}
+        queues = {id_key(text[:36]): text[37:] for text in self._without_topics(reply)}
         self._notifier.jobs_returned(set(queues.values()))
         return [queues.pop(key, None) is not None for key in keys]
 
@@ -274,8 +288,8 @@ class PostgresEngine(Writes):
 
     async def stats(self) -> dict[str, QueueStats]:
         found = await self._database.fetch("stats")
-        self._database.fold_if_many(sum(row[7] for row in found) - len(found))
-        return {row[0]: QueueStats(*row[1:7]) for row in found}
+        self._database.fold_if_many(sum(row[8] for row in found) - len(found))
+        return {row[0]: QueueStats(*row[1:8]) for row in found}
 
     async def pending_queues(self) -> list[str]:
         return [row[0] for row in await self._database.fetch("pending_queues")]
@@ -311,15 +325,14 @@ class PostgresEngine(Writes):
         """Expire jobs, then make due jobs pending: two commits."""
         database, notifier = self._database, self._notifier
         columns = rows.retention_columns(self.retention, JobState.CANCELLED)
-        expired = rows.ended_jobs(
-            await database.execute("expire", token, self._now(), limit, *columns, EXPIRED), EXPIRED
-        )
+        reply = await database.execute("expire", token, self._now(), limit, *columns, EXPIRED)
+        expired = rows.ended_jobs(self._without_topics(reply), EXPIRED)
         notifier.jobs_finished([job.key for job in expired])
         try:
-            due, *queues = await database.execute("promote", token, self._now(), limit, part=1)
+            due, *topics = await database.execute("promote", token, self._now(), limit, part=1)
         except Transient as error:
             raise after_commit(error) from error.__cause__
-        notifier.jobs_returned(queues)
+        self._without_topics(topics)
         return int(due), expired
 
     async def next_due(self) -> int | None:
@@ -344,7 +357,8 @@ class PostgresEngine(Writes):
     ) -> list[EndedJob]:
         columns = rows.retention_columns(self.retention, JobState.DEAD)
         given = (self._now(), limit, *columns, error, workers, expired_by)
-        ended = rows.ended_jobs(await self._database.execute("end_claims", token, *given), error)
+        reply = await self._database.execute("end_claims", token, *given)
+        ended = rows.ended_jobs(self._without_topics(reply), error)
         self._notifier.jobs_finished([job.key for job in ended if job.state is JobState.DEAD])
         self._notifier.jobs_returned({job.queue for job in ended if job.state is JobState.PENDING})
         return ended
@@ -356,6 +370,7 @@ class PostgresEngine(Writes):
         await self._database.fold_and_prune()
         time = self._now() if over_by is None else over_by
         [[ids]] = await self._database.fetch("free_ids", time, limit)
+        await self._database.fetch("remove_idle", time, limit)
         removed, last = await self._database.execute("sweep", token, time, limit, self._swept_until)
         self._swept_until = int(last) if int(removed) == limit else _FIRST_TIME
         return int(removed), ids
@@ -369,6 +384,29 @@ class PostgresEngine(Writes):
             "sweep_finished", token, self._now(), keys, state.value, age, cursor
         )
         return int(reply[0]), bytes.fromhex(reply[1]) or None
+
+    # Limits.
+
+    async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
+        woken, *topics = await self._database.execute("set_limit", token, self._now(), name, value)
+        self._without_topics(topics)
+        return int(woken)
+
+    async def limits(self) -> list[LimitInfo]:
+        _, stored = await self.documents(LIMITS)
+        use = {row[0]: (row[1], row[2]) for row in await self._database.fetch("limit_use")}
+        return limit_infos({each.name: each.value for each in stored}, use)
+
+    async def bucket_due(self, name: str) -> int | None:
+        found = await self._database.fetch("bucket_due", name)
+        return found[0][0] if found else None
+
+    def _without_topics(self, reply: Sequence[str]) -> list[str]:
+        """Publish the topics in a reply. Return the rest of it."""
+        rest, topics = rows.split_topics(reply)
+        if topics:
+            self._notifier.publish(list(topics))
+        return rest
 
     # Documents.
 

@@ -16,7 +16,10 @@ _RANGES = 1000
 """Up to this many pairs of queue and priority, pending jobs are merged from ranges of their index."""
 
 _FEW = 50_000
-"""Up to this many scheduled or running jobs, a listing reads and sorts all of them."""
+"""Up to this many scheduled, limited or running jobs, a listing reads and sorts all of them."""
+
+_COUNTS = {JobState.SCHEDULED: 2, JobState.RUNNING: 3, JobState.LIMITED: 7}
+"""The columns of ``stats.sql``."""
 
 
 async def find_rows(database: Database, query: JobQuery) -> list[Any]:
@@ -56,11 +59,11 @@ async def find_keys(database: Database, query: JobQuery) -> list[bytes] | None:
                 return None
             sql, start = _directed(statements["pending_keys"], query.newest_first)
             found = await connection.fetch(
-                sql, [row[0] for row in ranges], [row[1] for row in ranges],
+                sql, *([row[column] for row in ranges] for column in range(3)),
                 start if after is None else after, after, limit,
             )  # fmt: skip
             return [row[0] for row in found]
-        column = 2 if state is JobState.SCHEDULED else 3
+        column = _COUNTS[state]
         counts = await connection.fetch(statements["stats"])
         if sum(row[column] for row in counts) > _FEW:
             return None

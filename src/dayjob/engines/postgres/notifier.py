@@ -227,6 +227,10 @@ class Notifier:
             return
         self.publish(topics)
 
+    def publish_here(self, topics: Iterable[Topic]) -> None:
+        """Publish the topics in this process only."""
+        self._signals.publish(topics)
+
     def publish(self, topics: Sequence[Topic]) -> None:
         """Publish the topics here, and notify other processes."""
         self._signals.publish(topics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from dayjob.engines.record import corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, EndedJob, Failure, Job, JobState, id_key
 from dayjob.model.lifecycle import Transition
+from dayjob.model.limits import Units
+from dayjob.runtime.signals import DUE, Topic, queue_topic
 
 Row = Sequence[Any]
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
@@ -20,9 +22,13 @@ Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 FOREVER = -1
 """Retention without end; 0 is not at all."""
 
+_TOPIC = "0 "
+"""The first characters of a text in a reply that stands for a topic. Settlements are numbered from 1 on."""
+
 _STATES = {state.value: state for state in JobState}
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_progress = msgspec.json.Decoder(tuple[float, str]).decode
+_decode_limits = msgspec.json.Decoder(Units).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_ended = msgspec.json.Decoder(tuple[str, str, str, JobState, JobState, int]).decode
 
@@ -43,6 +49,7 @@ _INSERT = {
     "max_attempts": ("integer", "max_attempts"),
     "dedup_until": ("text", "dedup_until"),
     "reserve_id": ("boolean", None),
+    "turn": ("bigint", "turn"),
     "headers": ("text", "headers::jsonb"),
     "tenant": ("text", "tenant"),
     "run_at": ("bigint", "due"),
@@ -50,13 +57,15 @@ _INSERT = {
     "expires_at": ("bigint", "expiry"),
     "expires_in": ("bigint", None),
     "dedup_key": ("text", "dedup_key"),
+    "dedup_scope": ("text", "dedup_scope"),
+    "limits": ("text", "limits::jsonb"),
 }
 """The arrays that ``insert.sql`` gets, with an item for each job. Each array has the name of a field.
 
 The type is one that every driver can send. The second text is the SQL value of the column of that name.
 """
 
-_REQUIRED = tuple(_INSERT)[:7]
+_REQUIRED = tuple(_INSERT)[:8]
 """The fields that are never None. If all jobs have the same value, the array has it once."""
 
 _ARRAYS = {name: f"${number}::{type}[]" for number, (name, (type, _)) in enumerate(_INSERT.items(), 7)}
@@ -75,6 +84,8 @@ INSERT_LISTS = {
 _GETTERS: dict[str, Callable[[Insertion], Any]] = {
     **{name: attrgetter(name) for name in _INSERT},
     "headers": lambda job: json_text(job.headers) if job.headers else None,
+    "limits": lambda job: json_text(job.limits) if job.limits else None,
+    "dedup_scope": lambda job: "" if job.dedup_global else None,
 }
 
 
@@ -90,6 +101,14 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[Any]:
         same = (first is None or name in _REQUIRED) and column.count(first) == len(column)
         columns.append(column[:1] if same else column)
     return columns
+
+
+def call_columns(calls: Mapping[str, Insertion]) -> list[list[Any]]:
+    """Return the parameters of ``replace_calls.sql`` from the second on. The calls are by the holder's id."""
+    jobs = list(calls.values())
+    fields = ("task", "payload", "headers", "tenant", "run_at", "delay", "dedup_max_delay")
+    getters = [_GETTERS.get(name) or attrgetter(name) for name in fields]
+    return [list(calls), *([getter(job) for job in jobs] for getter in getters)]
 
 
 def _ids_text(keys: Sequence[bytes]) -> str:
@@ -110,7 +129,7 @@ def are_acks(ops: Sequence[SettleOp]) -> bool:
     retention = ops[0].retention.done
     return all(
         op.transition is Transition.ACK and op.retention.done == retention
-        and not op.insert and not op.kv and (op.progress is None or retention == 0)
+        and not (op.insert or op.kv or op.charges) and (op.progress is None or retention == 0)
         for op in ops
     )  # fmt: skip
 
@@ -139,6 +158,7 @@ def settle_columns(settlements: Sequence[SettleOp], first: int = 1) -> list[list
         [_retention(op.retention.cancelled) for op in ops],
         [op.max_attempts for op in ops],
         [number for number, _ in numbered],
+        [json_text(op.charges) if op.charges else None for op in ops],
     ]
 
 
@@ -161,12 +181,13 @@ def retention_columns(retention: RetentionByQueue, state: JobState) -> tuple[lis
 
 CLAIM_COLUMNS = (
     "id, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued_at, "
-    "run_at, claimed_at, lease_expires_at, expires_at, last_error, cancel_requested"
+    "run_at, claimed_at, lease_expires_at, expires_at, last_error, cancel_requested, turn, limits"
 )
 JOB_COLUMNS = (
-    "state, finished_at, errors, dedup_key, dedup_until, worker, claim, result, progress, " + CLAIM_COLUMNS
+    "state, finished_at, errors, dedup_key, dedup_until, worker, claim, result, progress, limited_by, "
+    + CLAIM_COLUMNS
 )
-KEY, QUEUE, TASK, PAYLOAD, HEADERS, PRIORITY, ATTEMPTS = 0, 1, 2, 3, 4, 6, 7
+KEY, QUEUE, TASK, PAYLOAD, HEADERS, PRIORITY, ATTEMPTS, LIMITS = 0, 1, 2, 3, 4, 6, 7, 18
 """Positions in ``CLAIM_COLUMNS``."""
 
 
@@ -176,23 +197,24 @@ def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     The required fields are positional: keywords for them would cost each claim a microsecond.
     """
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
-     claimed, lease, expires, last_error, cancel_requested, *_) = row  # fmt: skip
+     claimed, lease, expires, last_error, cancel_requested, turn, limits, *_) = row  # fmt: skip
     return Job(
         key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
         JobState.RUNNING, attempts, max_attempts, epoch, enqueued, run,
         claimed_us=claimed, lease_us=lease, expires_us=expires, last_error=last_error,
         cancel_requested=cancel_requested, worker=worker, claim=claim,
+        limits=() if limits is None else _limits(limits), turn=turn,
     )  # fmt: skip
 
 
 def full_job(row: Row) -> Job:
     """Decode the columns of a job. Headers that are corrupt are left out and reported in ``last_error``."""
-    state, finished, errors, dedup_key, dedup_until, worker, claim, result, progress, *rest = row
+    state, finished, errors, dedup_key, dedup_until, worker, claim, result, progress, limited_by, *rest = row
     claim = claim or NO_CLAIM
     try:
         job = claimed_job(rest, worker, claim)
     except Corrupt as error:
-        rest[HEADERS] = None
+        rest[HEADERS] = rest[LIMITS] = None
         job = claimed_job(rest, worker, claim)
         job.last_error = job.last_error or corrupt_text(str(error))
     job.state = _STATES.get(state, JobState.DEAD)
@@ -202,7 +224,21 @@ def full_job(row: Row) -> Job:
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
     job.result = result
     job.progress = _progress(progress)
+    job.limited_by = limited_by
     return job
+
+
+def split_topics(reply: Sequence[str]) -> tuple[list[str], set[Topic]]:
+    """Return a reply without the texts of ``leave_limits``, and the topics that these stand for."""
+    rest: list[str] = []
+    topics: set[Topic] = set()
+    for text in reply:
+        if not text.startswith(_TOPIC):
+            rest.append(text)
+        else:
+            _, state, queue = text.split(" ", 2)
+            topics.add(queue_topic(queue) if state == JobState.PENDING.value else DUE)
+    return rest, topics
 
 
 def ended_jobs(reply: Sequence[str], error: str) -> list[EndedJob]:
@@ -224,6 +260,13 @@ def _headers(text: str) -> dict[str, str]:
         return _decode_headers(text)
     except UNDECODABLE as error:
         raise Corrupt(f"the headers can't be decoded ({error})") from None
+
+
+def _limits(text: str) -> Units:
+    try:
+        return _decode_limits(text)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"the limits can't be decoded ({error})") from None
 
 
 def _errors(texts: list[str | None]) -> tuple[Failure, ...]:

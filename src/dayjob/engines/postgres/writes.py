@@ -24,16 +24,18 @@ from msgspec import Struct
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.placement import Placement, is_debounced, is_placed
 from dayjob.engines.postgres.rows import (
     ack_columns,
     are_acks,
     in_lock_order,
     insertion_columns,
     settle_columns,
+    split_topics,
 )
 from dayjob.engines.postgres.statements import Statements
 from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text
-from dayjob.runtime.signals import DUE, Signals, documents_topic
+from dayjob.runtime.signals import DUE, Signals, Topic, documents_topic
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement with its parameters on a connection of any driver, and returns its rows."""
@@ -61,6 +63,15 @@ class Transaction(Struct, frozen=True):
     now: int | None
     channel: str
     message: str | None
+    of_caller: bool = False
+    _placements: list[Placement] = []
+
+    @property
+    def placement(self) -> Placement:
+        """The limits and turns of its jobs."""
+        if not self._placements:
+            self._placements.append(Placement(self.run, self.now, of_caller=self.of_caller))
+        return self._placements[0]
 
     async def run(self, name: str, *parameters: Any) -> Sequence[Sequence[Any]]:
         return await self.fetch(self.statements[name], *parameters)
@@ -105,20 +116,26 @@ class Writes(ABC):
                     reply = await database.write_statement(name, *given, wait_for_locks=False)
             enqueued = _plain_replies(jobs, reply)
         else:
-            several = len(jobs) > 1 or bool(jobs[0].kv) or jobs[0].reserve_id
+            one = jobs[0]
+            several = len(jobs) > 1 or bool(one.kv) or one.reserve_id or is_placed(one) or is_debounced(one)
             key = token_key(token)
 
             async def store(connection: Connection) -> list[str]:
                 transaction = self._begun(connection, message)
                 if not several:
-                    return _to_texts((await _store(transaction, [(0, jobs[0])], key)).values())
+                    return _to_texts((await _store(transaction, [(0, jobs[0])], key, set())).values())
                 async with connection.transaction():
-                    reply = _to_texts(await insert_all(transaction, jobs))
+                    enqueued, topics = await insert_new(transaction, jobs)
+                    reply = [*_to_texts(enqueued), *topics]
                     await transaction.run("store_reply", key, reply)
                 return reply
 
             with notifier.with_commit(jobs) as message:
                 reply = await database.write(token, key, store, keyed=True)
+            if reply is not None:
+                reply, topics = split_topics(reply)
+                if topics:
+                    notifier.publish(list(topics))
             enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
             if several:
                 return enqueued
@@ -149,12 +166,17 @@ class Writes(ABC):
             stored = await self._settle_with_effects(sent, token)
             reply = None if stored is None else [text for text in stored if text[0] != _SKIPPED]
             self.skipped.update(id_key(text[1:]) for text in stored or () if text[0] == _SKIPPED)
+        topics: set[Topic] = set()
+        if reply is not None:
+            reply, topics = split_topics(reply)
         settled = {(op.key, op.claim): _DONE for op in sent} if reply is None else _settled(reply, sent)
         notifier.jobs_finished([key for (key, _), (state, _) in settled.items() if state in FINISHED])
         if any(state not in FINISHED for state, _ in settled.values()):
             notifier.jobs_returned({queue for state, queue in settled.values() if state is JobState.PENDING})
             if any(state is JobState.SCHEDULED for state, _ in settled.values()):
                 notifier.publish([DUE])
+        if topics:
+            notifier.publish(list(topics))
         for op in ops:
             if op.insert:
                 notifier.jobs_inserted(op.insert)
@@ -169,15 +191,19 @@ class Writes(ABC):
             first = 1
             async with connection.transaction():
                 transaction = self._begun(connection, message)
+                await transaction.placement.lock_turns([job for op in ops for job in op.insert])
                 for step in _in_steps(ops):
                     found = await transaction.run(
                         "settle", None, transaction.now, *settle_columns(step, first)
                     )
                     first += len(step)
                     reply += found[0][0]
+                    if found[0][1] is not None:
+                        transaction.placement.departed.append(found[0][1])
                     settled = _settled(found[0][0], ops)
                     applied = [op for op in step if (op.key, op.claim) in settled]
                     reply += [_SKIPPED + id for id in await _write_effects(transaction, applied)]
+                reply += await transaction.placement.finish()
                 await transaction.run("store_reply", key, reply)
             return reply
 
@@ -216,7 +242,9 @@ class Writes(ABC):
                         )
                     if jobs:
                         transaction = self._begun(connection, message)
+                        await transaction.placement.lock_turns(jobs)
                         enqueued = zip(jobs, await insert_all(transaction, jobs), strict=True)
+                        reply += await transaction.placement.finish()
                         reply += [id_text(job.key) for job, each in enqueued if not each.created]
                         await transaction.run("store_reply", key, reply)
             except _Unexpected:
@@ -232,6 +260,9 @@ class Writes(ABC):
                 "compare_and_set", token, now, channel, announcement, *_document_columns(writes)
             )
         assert reply is not None
+        reply, woken = split_topics(reply)
+        if woken:
+            notifier.publish(list(woken))
         self.skipped.update(map(id_key, reply[1:]))
         written = reply[0] == _WRITTEN[0]
         if written:
@@ -241,8 +272,8 @@ class Writes(ABC):
 
 
 def is_plain(jobs: Sequence[Insertion]) -> bool:
-    """Whether one statement stores them: none has a dedup key or kv writes."""
-    return all(job.dedup_key is None and not job.kv for job in jobs)
+    """Whether one statement stores them: none has a dedup key, kv writes, limits or a turn."""
+    return all(job.dedup_key is None and not job.kv and not is_placed(job) for job in jobs)
 
 
 def _statement(jobs: Iterable[Insertion], otherwise: str = "insert_skipping") -> str:
@@ -270,18 +301,42 @@ def _from_texts(reply: Sequence[str]) -> list[Enqueued]:
     return [Enqueued(text[:36], text[37:] == "1") for text in reply]
 
 
+async def insert_new(transaction: Transaction, jobs: Sequence[Insertion]) -> tuple[list[Enqueued], list[str]]:
+    """Store the jobs of an enqueue in an open transaction, with their limits and turns, or raise.
+
+    Return also the topics of other jobs, for the reply.
+    """
+    await transaction.placement.check_room(jobs)
+    await transaction.placement.lock_turns(jobs)
+    enqueued = await insert_all(transaction, jobs)
+    return enqueued, await transaction.placement.finish()
+
+
 async def insert_all(transaction: Transaction, jobs: Sequence[Insertion]) -> list[Enqueued]:
-    """Store any jobs, with their kv writes, in an open transaction."""
+    """Store any jobs, with their kv writes, in an open transaction. Their placement is not finished."""
+    placed = any(map(is_placed, jobs))
+    if placed:
+        transaction.placement.set_turns(jobs)
     replies: dict[int, Enqueued] = {}
+    locked: set[str] = set()
     for numbers in _in_order(jobs):
-        replies |= await _store(transaction, [(number, jobs[number]) for number in numbers], None)
+        replies |= await _store(transaction, [(number, jobs[number]) for number in numbers], None, locked)
     in_order = [replies[number] for number in range(len(jobs))]
+    if placed:
+        await transaction.placement.stored(jobs, in_order)
     values: dict[bytes, bytes] = {}
     for job, reply in zip(jobs, in_order, strict=True):
         if reply.created and job.kv:
             values |= job.kv
     if values:
         await transaction.run("kv_write", None, list(values), list(values.values()))
+    calls = {
+        reply.id: job
+        for job, reply in zip(jobs, in_order, strict=True)
+        if job.dedup_latest and not reply.created and reply.id in locked
+    }
+    if calls:
+        await transaction.placement.replace(calls)
     return in_order
 
 
@@ -291,45 +346,83 @@ def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
         return [[number] for number in range(len(jobs))]  # An id occurs twice: one by one, the first wins.
     plain = [number for number, job in enumerate(jobs) if job.dedup_key is None]
     keyed = [number for number, job in enumerate(jobs) if job.dedup_key is not None]
-    keyed.sort(key=lambda number: (jobs[number].queue, jobs[number].dedup_key or ""))
+    keyed.sort(key=lambda number: (jobs[number].dedup_scope, jobs[number].dedup_key or ""))
     return [numbers for numbers in (plain, keyed) if numbers]
 
 
 async def _store(
-    transaction: Transaction, jobs: Sequence[tuple[int, Insertion]], token: bytes | None
+    transaction: Transaction, jobs: Sequence[tuple[int, Insertion]], token: bytes | None, locked: set[str]
 ) -> dict[int, Enqueued]:
-    """Store the jobs or find the jobs in conflict, again if a conflict was gone before it was found."""
+    """Store the jobs or find the jobs in conflict, again if a conflict was gone before it was found.
+
+    Add the holders to ``locked`` that wait for one of the jobs to replace their calls.
+    """
     replies: dict[int, Enqueued] = {}
     left = list(jobs)
     for _ in range(_TRIES):
-        given = [job for _, job in left]
-        rows = await transaction.run(
-            _statement(given), token, transaction.now, transaction.channel, transaction.message,
-            *insertion_columns(given),
-        )  # fmt: skip
-        enqueued, unused = _plain_replies(given, rows[0][0]), rows[0][2:]
-        if any(unused):
-            await transaction.run("unreserve_ids", *unused)
-        replies |= {number: each for (number, _), each in zip(left, enqueued, strict=True) if each.created}
+        free = await _hold_keys(transaction, left)
+        given = [job for _, job in free]
+        if given:
+            rows = await transaction.run(
+                _statement(given), token, transaction.now, transaction.channel, transaction.message,
+                *insertion_columns(given),
+            )  # fmt: skip
+            enqueued, unused = _plain_replies(given, rows[0][0]), [id for ids in rows[0][2:] for id in ids]
+            pairs = list(zip(free, enqueued, strict=True))
+            unused += [id_text(job.window) for (_, job), each in pairs if job.dedup_for and not each.created]
+            if unused:
+                await transaction.run("unreserve_ids", unused)
+            replies |= {number: each for (number, _), each in pairs if each.created}
         left = [(number, job) for number, job in left if number not in replies]
         if not left:
             return replies
         conflicts = await transaction.run(
             "conflicts",
             [id_text(job.key) for _, job in left],
-            [job.queue for _, job in left],
+            [job.dedup_scope for _, job in left],
             [job.dedup_key for _, job in left],
+            [None if job.dedup_key is None else id_text(job.window) for _, job in left],
             transaction.now,
         )
-        for (number, _), (id, exists, holder) in zip(left, conflicts, strict=True):
-            if exists or holder is not None:
-                replies[number] = Enqueued(id if exists else holder, False)
+        latest: dict[str, str] = {}
+        for (number, job), (id, exists, holder, window_job) in zip(left, conflicts, strict=True):
+            other = id if exists else holder or window_job
+            if other is not None:
+                replies[number] = Enqueued(other, False)
+            if job.dedup_latest and not exists and holder is not None:
+                latest[holder] = job.dedup_key or ""
+        if latest:
+            ids = sorted(latest)  # The lock order.
+            found = await transaction.run("lock_holders", ids, [latest[id] for id in ids])
+            locked |= {id for id, waits in found if waits}
+            released = latest.keys() - {id for id, _ in found}
+            for number, job in left:
+                if number in replies and job.dedup_latest and replies[number].id in released:
+                    del replies[number]
         left = [(number, job) for number, job in left if number not in replies]
         if not left:
             return replies
     raise RuntimeError(
         f"the dedup key {left[0][1].dedup_key!r} is taken and released too fast to find its holder"
     )
+
+
+async def _hold_keys(
+    transaction: Transaction, jobs: Sequence[tuple[int, Insertion]]
+) -> list[tuple[int, Insertion]]:
+    """Open the windows of the jobs. Return the jobs without those whose windows are open already."""
+    opening = [job for _, job in jobs if job.dedup_for is not None]
+    if not opening:
+        return list(jobs)
+    opened = await transaction.run(
+        "hold_keys",
+        transaction.now,
+        [id_text(job.window) for job in opening],
+        [id_text(job.key) for job in opening],
+        [job.dedup_for for job in opening],
+    )
+    ids = {row[0] for row in opened}
+    return [(number, job) for number, job in jobs if job.dedup_for is None or id_text(job.key) in ids]
 
 
 def _settled(reply: Sequence[str], sent: Sequence[SettleOp]) -> Settled:

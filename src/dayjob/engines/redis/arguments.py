@@ -16,7 +16,7 @@ TRANSITION_CODES = {
     Transition.ACK: 1, Transition.NACK: 2, Transition.DEAD_LETTER: 3, Transition.RELEASE: 4,
     Transition.SNOOZE: 5, Transition.MARK_CANCELLED: 6,
 }  # fmt: skip
-_ERROR, _RESULT, _PROGRESS, _JOBS, _MAX_ATTEMPTS = 1, 2, 4, 8, 16
+_ERROR, _RESULT, _PROGRESS, _JOBS, _MAX_ATTEMPTS, _CHARGES = 1, 2, 4, 8, 16, 32
 _EXPECTED, _VALUE = 1, 2
 
 
@@ -24,11 +24,19 @@ def ids(keys: Iterable[bytes]) -> bytes:
     return b"".join(keys)
 
 
-def jobs(insertions: Sequence[Insertion]) -> Arguments:
-    """See ``lua/shared/5_insert.lua``."""
+def jobs(insertions: Sequence[Insertion], *, bounded: bool = False) -> Arguments:
+    """See ``lua/shared/6_insert.lua``. ``bounded``: a full queue refuses them."""
     arguments: Arguments = [ids([job.key for job in insertions])]
     for job in insertions:
-        arguments += (job.queue, record.numbers(job), job.dedup_key or b"", *record.facts(job))
+        most = job.max_pending if bounded else None
+        numbers = record.numbers(job, most is not None)
+        arguments += (job.queue, numbers, record.dedup(job), *record.facts(job))
+        if job.limits or job.fair:
+            arguments.append(record.flow(job))
+        if most is not None:
+            arguments.append(most)
+        if record.is_debounced(job):
+            arguments.append(record.debounce(job))
         if job.kv:
             for pair in job.kv.items():
                 arguments += pair
@@ -36,7 +44,7 @@ def jobs(insertions: Sequence[Insertion]) -> Arguments:
 
 
 def requests(claims: Sequence[ClaimRequest], client: bytes | None = None) -> Arguments:
-    """See ``lua/shared/6_claim.lua``. Without a client no request becomes a waiting claim."""
+    """See ``lua/shared/7_claim.lua``. Without a client no request becomes a waiting claim."""
     arguments: Arguments = [len(claims)]
     for claim in claims:
         waiting = b"" if client is None or claim.waiting is None else client + claim.waiting.name
@@ -64,6 +72,9 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
         if op.max_attempts is not None:
             flags |= _MAX_ATTEMPTS
             given.append(op.max_attempts)
+        if op.charges:
+            flags |= _CHARGES
+            given.append(record.units(op.charges))
         if op.insert:
             flags |= _JOBS
             given += jobs(op.insert)
@@ -81,7 +92,7 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
 
 
 def retention(retention: RetentionByQueue) -> Arguments:
-    """See ``take_retention`` in ``lua/shared/4_rules.lua``."""
+    """See ``take_retention`` in ``lua/shared/5_rules.lua``."""
     arguments: Arguments = [record.retention(retention.default), len(retention.queues)]
     for queue, times in retention.queues.items():
         arguments += (queue, record.retention(times))

@@ -11,6 +11,7 @@ from struct import Struct as Layout
 from typing import Any
 
 from dayjob.engines.base import (
+    BATCH,
     Capabilities,
     ClaimRequest,
     Diagnostic,
@@ -36,9 +37,10 @@ from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.engines.redis.waiting_claims import Registered, WaitingClaims
-from dayjob.errors import Closed, ConfigError, DayjobError
+from dayjob.errors import Closed, ConfigError, DayjobError, QueueFull
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
+from dayjob.model.limits import LimitInfo
 from dayjob.runtime.clock import Clock
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -54,6 +56,10 @@ _EXAMINED = 250
 _HANDOFFS_CHECKED = 1_000_000
 """Microseconds until unacknowledged hand-offs are looked for again, while claims wait for hand-offs."""
 
+_CLAIM_BATCH = 256
+"""The server executes one script at a time. A claim of this many jobs delays the settlements behind it by
+some milliseconds, and its reply is read while the jobs of the claim before it run."""
+
 _CLAIM = Layout("16s16s")
 _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUESTED)
 
@@ -61,7 +67,9 @@ _OUTCOMES = (CancelOutcome.NOT_FOUND, CancelOutcome.REMOVED, CancelOutcome.REQUE
 class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
-    capabilities = Capabilities(persistent=True, multi_process=True, stores_replies=True)
+    capabilities = Capabilities(
+        persistent=True, multi_process=True, stores_replies=True, claim_batch=_CLAIM_BATCH
+    )
 
     def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
         self.signals = Signals()
@@ -136,7 +144,7 @@ class RedisEngine:
     # Insert.
 
     async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
-        return _enqueued(jobs, await self._run(token, "insert", *arguments.jobs(jobs)))
+        return _enqueued(jobs, await self._run(token, "insert", *arguments.jobs(jobs, bounded=True)))
 
     async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         raise ConfigError(
@@ -161,7 +169,7 @@ class RedisEngine:
         self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
     ) -> tuple[list[Enqueued], list[list[Job]]]:
         enqueued, replies = await self._run(
-            token, "insert_and_claim", *arguments.jobs(jobs), *arguments.requests(requests)
+            token, "insert_and_claim", *arguments.jobs(jobs, bounded=True), *arguments.requests(requests)
         )
         return _enqueued(jobs, enqueued), await self._claimed(requests, replies)
 
@@ -246,7 +254,7 @@ class RedisEngine:
         if len(reply) > len(ops):
             applied = zip(ops, reply, strict=False)
             self._skip([job for op, code in applied if code for job in op.insert], reply[len(ops) :])
-        return [STATES.get(code) for code in reply[: len(ops)]]
+        return [STATES[code] if code else None for code in reply[: len(ops)]]
 
     def _skip(self, jobs: Sequence[Insertion], reply: bytes) -> None:
         """Add the jobs that were not stored to ``skipped``."""
@@ -383,6 +391,7 @@ class RedisEngine:
             ("ZRANGE", self._keys.due, *first),
             ("ZRANGE", self._keys.expiries, *first),
             ("ZRANGE", self._keys.handoffs, *first),
+            ("ZRANGE", self._keys.bucket_dues, *first),
         )
         now = self._now()
         at = int(seconds) * 1_000_000 + int(micros) if now is None else now
@@ -424,6 +433,24 @@ class RedisEngine:
         cursor = keys[-1] if len(keys) == limit else None
         return await self._drop(token, state, keys, age, cursor)
 
+    # Limits.
+
+    async def set_limit(self, name: str, value: bytes | None, token: Token | None = None) -> int:
+        given: Arguments = [name, 0] if value is None else [name, 1, value]
+        token = token or _new_token()
+        step, cursor, woken = 0, b"", 0
+        while step == 0 or (cursor and woken < BATCH):
+            # A repetition continues after the last step whose reply is stored.
+            step, cursor, woken = await self._run(token, "set_limit", *given, cursor, woken, step=step)
+            step += 1
+        return woken
+
+    async def limits(self) -> list[LimitInfo]:
+        return await queries.limits(self._client)
+
+    async def bucket_due(self, name: str) -> int | None:
+        return await queries.bucket_due(self._client, name)
+
     # Documents.
 
     async def documents(self, kind: str) -> tuple[int, list[Document]]:
@@ -458,7 +485,11 @@ def _new_token() -> Token:
     return Token(key=key, client=key, slot=0, number=1)
 
 
-def _enqueued(jobs: Sequence[Insertion], reply: bytes) -> list[Enqueued]:
+def _enqueued(jobs: Sequence[Insertion], reply: bytes | list[Any]) -> list[Enqueued]:
+    """Return the reply for each job. Raise ``QueueFull`` if a queue had no room for them."""
+    if isinstance(reply, list):
+        queue, *numbers = reply
+        raise QueueFull(queue.decode(), *numbers)
     enqueued: list[Enqueued] = []
     at = 0
     for job in jobs:

@@ -12,14 +12,18 @@ key                  type    content                                         rem
 ``payloads``         hash    id → payload above 1 KiB                        with the job
 ``results``          hash    id → result, of jobs that have one              with the job
 ``ids``              zset 0  id queue, of every job: listings in id order    with the job
-``pending``          zset 0  queue NUL priority id (4 bytes big endian, 16)  when the job is no longer pending
+``pending``          zset 0  queue NUL place; the place is priority id (4    when the job is no longer pending
+                             bytes big endian, 16), or with a turn priority
+                             FF… turn id (4, 16, 8, 16)
 ``due``              zset    id by due time, of scheduled jobs               when it is no longer scheduled
 ``expiries``         zset    id by expiry, of waiting jobs that never ran    when it runs or ends
 ``leases``           zset    id by end of lease, of running jobs             when the claim ends
 ``removals``         zset    id by time of removal, of kept jobs             with the job, or by a requeue
 ``finished``         zset 0  state queue NUL id, of kept finished jobs       with the job, or by a requeue
 ``cancel_requests``  set     ids of running jobs with a cancel request       when the claim ends
-``dedup``            hash    queue NUL key → id of the holder                when the holder releases the key
+``dedup``            hash    queue NUL key → id of the holder; NUL key if    when the holder releases the key;
+                             the key is global; NUL NUL and one of these →   windows by ``sweep``
+                             end and job of its window (8 bytes, 16)
 ``kv``               hash    the user's own values                           by the user
 ``counts``           hash    state queue → number of jobs                    never: a field per queue, state
 ``queues``           set     every queue ever used                           never
@@ -30,11 +34,23 @@ key                  type    content                                         rem
 ``waiting_claims``   zset 0  queue NUL time client name lease worker         by a hand-off, by the client's
                              (8, 16, 16, 8 bytes)                            next claim, or after its end
 ``reserved_ids``     zset    id by the end of its reservation, of ids that   by ``sweep``
-                             callers gave
+                             callers gave; 16 NULs and a field of ``dedup``
+                             by the end of its window
 ``handoffs``         zset    id claim by the deadline of the acknowledgment  by the acknowledgment, or after
                                                                              the deadline
 ``handoff_clients``  zset    client by the time of its first hand-off        by its acknowledgment or next
                              without an acknowledgment                       claim, or after ten minutes
+``lines``            zset 0  bucket NUL queue NUL place, of limited jobs     when the job is no longer limited
+``buckets``          hash    bucket → running units, arrival time of its     when idle; of a rate by ``sweep``
+                             rate, due time or 0 (8 bytes each)
+``bucket_dues``      zset    bucket by the time at which its lines are       when its lines wait for no time
+                             woken
+``idle_buckets``     zset    bucket by its arrival time, of buckets of       by its next claim, or ``sweep``
+                             rates without running jobs and due time
+``turns``            hash    queue → turn of a fair queue; queue NUL tenant  of tenants: when the turn of the
+                             → next free turn                                queue has passed it
+``tenants``          zset 0  queue NUL turn tenant (8 bytes), of tenants in  with the tenant's turn
+                             ``turns``; the turn may be an earlier one
 ``layout``           string  the version of this layout                      never
 ``reply:…``          string  number, step and reply of the last write of     by the next write, or ten minutes
                              one client and slot                             after the client's ``timeout``
@@ -45,7 +61,8 @@ documents) and ``ends`` (ids of jobs that finished). A client receives the claim
 its own channel ``handoffs:client`` (``waiting_claims.py``). Every client of the server may read and send
 messages, so they have names and ids only, and no effect but a read.
 
-Redis removes an empty key by itself, so an empty namespace consists of ``layout``, ``counts`` and ``queues``.
+Redis removes an empty key by itself, so an empty namespace consists of ``layout``, ``counts`` and ``queues``,
+and of ``turns`` and ``tenants`` if it has fair queues.
 
 A dead job has two entries in ``dead_index``, each with the time of its failure (8 bytes, big endian): one
 under its queue, and one under the empty name for all queues. ``find_dead`` removes entries that a damaged
@@ -56,18 +73,19 @@ Only a claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
 large payloads, and results, to keys of their own, added the claim to the records, and added
-``reserved_ids``.
+``reserved_ids``. Layout 5 added limits and turns; a job without them is stored as before.
 """
 
 from __future__ import annotations
 
-LAYOUT = 4
+LAYOUT = 5
 """The version that this code reads and writes."""
 
 FIXED = (
     "jobs", "ids", "pending", "due", "expiries", "leases", "removals", "finished", "cancel_requests", "dedup",
     "kv", "counts", "queues", "paused", "documents", "dead_index", "waiting_claims", "handoffs",
-    "payloads", "results", "handoff_clients", "reserved_ids",
+    "payloads", "results", "handoff_clients", "reserved_ids", "lines", "buckets", "bucket_dues",
+    "idle_buckets", "turns", "tenants",
 )  # fmt: skip
 """The keys that every script gets, in this order; ``lua/shared/1_keys.lua`` names them."""
 
@@ -77,8 +95,8 @@ RENAMED = {
 }  # fmt: skip
 """The keys that had another name before layout 3."""
 
-PERMANENT = frozenset({"counts", "queues", "layout"})
-"""The keys that remain without jobs, values, paused queues and documents."""
+PERMANENT = frozenset({"counts", "queues", "layout", "turns", "tenants"})
+"""The keys that may remain without jobs, values, paused queues and documents."""
 
 
 class Keys:
@@ -91,7 +109,8 @@ class Keys:
             self.jobs, self.ids, self.pending, self.due, self.expiries, self.leases, self.removals,
             self.finished, self.cancel_requests, self.dedup, self.kv, self.counts, self.queues, self.paused,
             self.documents, self.dead_index, self.waiting_claims, self.handoffs, self.payloads, self.results,
-            self.handoff_clients, self.reserved_ids,
+            self.handoff_clients, self.reserved_ids, self.lines, self.buckets, self.bucket_dues,
+            self.idle_buckets, self.turns, self.tenants,
         ) = self.fixed  # fmt: skip
         self.layout = self.named("layout")
         self.changes = self.named("changes")

@@ -16,7 +16,7 @@ OLDEST = (6, 2)
 OPENING_TIMEOUT = 5.0
 """Seconds for which opening is repeated at most, so that a wrong address fails soon."""
 
-_DEAD_INDEX_LAYOUT = 2
+_DEAD_INDEX_LAYOUT, _SPLIT_LAYOUT = 2, 4
 _PAGE = 250
 """Dead jobs of layout 1 that one call indexes."""
 
@@ -41,7 +41,8 @@ async def prepare(client: Client) -> None:
             ("SETNX", settings.keys.layout, LAYOUT), ("GET", settings.keys.layout), timeout=timeout
         )
     if layout.isdigit() and int(layout) < LAYOUT:
-        await _in_pages(client, "split_records")
+        if int(layout) < _SPLIT_LAYOUT:
+            await _in_pages(client, "split_records")
         if int(layout) < _DEAD_INDEX_LAYOUT:
             await _in_pages(client, "build_dead_index", _PAGE)
         layout = await _migrate(client, timeout)

@@ -7,17 +7,19 @@ is sorted here. Other listings walk all ids. Records are read after their ids an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import groupby, islice
 from struct import error as LayoutError
 
-from dayjob.engines.base import Document, JobQuery
+from dayjob.engines.base import LIMITS, Document, JobQuery
 from dayjob.engines.redis import record
 from dayjob.engines.redis.client import Client, Command
 from dayjob.engines.redis.record import STATE_CODES, TIME
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
+from dayjob.model.limits import LimitInfo, decode_settings, limit_name
 
 SPARSE = 50_000
 """The most jobs in a state for which a listing sorts the state's own set; above, it walks all ids."""
@@ -33,6 +35,9 @@ _TRIES = 3
 
 _BEYOND = b"\xff" * 25
 """Above every time and id."""
+
+_AFTER_IDS = record.LAST_ID + b"\0"
+"""Above every id, and below the turns of fair queues."""
 
 _COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__)
 
@@ -115,16 +120,56 @@ async def get(client: Client, keys: Sequence[bytes], *, tries: int = _TRIES) -> 
 
 
 async def position(client: Client, key: bytes, limit: int) -> int:
-    """Count the jobs that precede a pending one. The server counts a range without walking it."""
+    """Count the jobs that precede a pending one, or a limited one in its line.
+
+    The server counts a range without walking it.
+    """
     (job,) = await get(client, [key])
-    if job is None or job.state is not JobState.PENDING:
+    if job is None or job.state not in (JobState.PENDING, JobState.LIMITED):
         return 0
-    head = job.queue.encode() + b"\0"
-    end = head + job.priority.to_bytes(4) + key
-    count: int = (await client.execute(("ZLEXCOUNT", client.settings.keys.pending, b"[" + head, b"(" + end)))[
-        0
-    ]
+    names = client.settings.keys
+    index, head = names.pending, job.queue.encode() + b"\0"
+    if job.limited_by is not None:
+        index, head = names.lines, job.limited_by.encode() + b"\0" + head
+    count: int = (await client.execute(("ZLEXCOUNT", index, b"[" + head, b"(" + head + record.place(job))))[0]
     return min(count, limit)
+
+
+async def limits(client: Client) -> list[LimitInfo]:
+    """Return the stored limits with their use. A limit has the buckets that have no limit of their own."""
+    names = client.settings.keys
+    _, stored = await documents(client, LIMITS)
+    own = {document.name for document in stored}
+    # The lines of the bucket itself, and those of its keys: ';' follows ':'.
+    ranges = [
+        (b"[" + document.name.encode() + first, b"(" + document.name.encode() + end)
+        for document in stored
+        for first, end in ((b"\0", b"\1"), (b":", b";"))
+    ]
+    flat, *counts = await client.execute(
+        ("HGETALL", names.buckets), *[("ZLEXCOUNT", names.lines, *pair) for pair in ranges]
+    )
+    running: Counter[str] = Counter()
+    for name, value in zip(flat[::2], flat[1::2], strict=True):
+        bucket = text(name)
+        running[bucket if bucket in own else limit_name(bucket)] += int.from_bytes(value[:8])
+    limited: Counter[str] = Counter()
+    for document, exact, keyed in zip(stored, counts[::2], counts[1::2], strict=True):
+        name = document.name
+        limited[name] += exact
+        if ":" in name:
+            limited[limit_name(name)] -= exact
+        else:
+            limited[name] += keyed
+    return [
+        LimitInfo(each.name, decode_settings(each.value), running[each.name], limited[each.name])
+        for each in stored
+    ]
+
+
+async def bucket_due(client: Client, name: str) -> int | None:
+    (due,) = await client.execute(("ZSCORE", client.settings.keys.bucket_dues, name))
+    return None if due is None else int(float(due))
 
 
 async def find(client: Client, query: JobQuery) -> list[Job]:
@@ -213,6 +258,7 @@ async def _sparse_keys(client: Client, query: JobQuery) -> list[bytes]:
     names = client.settings.keys
     by_state = {
         JobState.PENDING: names.pending, JobState.SCHEDULED: names.due, JobState.RUNNING: names.leases,
+        JobState.LIMITED: names.lines,
     }  # fmt: skip
     assert query.state is not None
     (members,) = await client.execute(("ZRANGE", by_state[query.state], 0, -1))
@@ -271,7 +317,7 @@ async def _pending_prefixes(client: Client, queue: str | None) -> list[bytes] | 
         )
         found = [first[0][:-16] for first in firsts if first]
         prefixes += found
-        starts = [prefix + _BEYOND for prefix in found]
+        starts = [prefix + _AFTER_IDS for prefix in found]
     return prefixes
 
 
@@ -287,7 +333,8 @@ async def _merged(
     for start in range(0, len(prefixes), RUNS):
         commands = [
             _range(
-                key, prefix, prefix + _BEYOND, None if after is None else prefix + after, limit, newest_first
+                key, prefix, prefix + _AFTER_IDS, None if after is None else prefix + after, limit,
+                newest_first,
             ) for prefix in prefixes[start : start + RUNS]
         ]  # fmt: skip
         runs += [[entry[-16:] for entry in entries] for entries in await client.execute(*commands)]

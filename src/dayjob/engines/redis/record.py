@@ -1,8 +1,8 @@
 """Encoding and decoding of records; ``lua/shared/2_records.lua`` has the same layout.
 
-A record is a fixed head, six strings whose sizes are in the head, and the facts, which never change and
-which no script reads. A small payload is one of the facts. A larger one is stored apart, as is the result;
-the head has its size. ``NONE`` stands for a missing time.
+A record is a fixed head, six strings whose sizes are in the head, the flow part of a job with limits or a
+turn, and the facts, which never change and which no script reads. A small payload is one of the facts. A
+larger one is stored apart, as is the result; the head has its size. ``NONE`` stands for a missing time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dayjob.engines.base import Insertion, RetentionTimes
 from dayjob.engines.record import corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import EndedJob, Failure, Job, JobState
+from dayjob.model.limits import Units
 
 NONE = -(2**63)
 
@@ -27,11 +28,14 @@ SMALL = 1024
 
 STATE_CODES = {
     JobState.SCHEDULED: 1, JobState.PENDING: 2, JobState.RUNNING: 3, JobState.DONE: 4, JobState.DEAD: 5,
-    JobState.CANCELLED: 6,
+    JobState.CANCELLED: 6, JobState.LIMITED: 0,
 }  # fmt: skip
 """The stored codes. Scripts compare them: waiting states are below ``RUNNING``, final ones above."""
 
 STATES = {code: state for state, code in STATE_CODES.items()}
+
+LAST_ID = b"\xff" * 16
+"""Precedes the turn of a job, so that the job follows those without a turn."""
 
 TIME = Layout(">q")
 RETENTION = Layout(">qqq")
@@ -41,8 +45,12 @@ _HEAD = Layout(">BBBIIIQ16sqqqqqqqHHHIIII")
 _SIZE = Layout(">I")
 _FAILURE = Layout(">IqH")
 _FRACTION = Layout(">d")
+_FLOW = Layout(">HQB")
+_FLOW_ARGUMENT = Layout(">IH")
+_DEBOUNCE = Layout(">Bqq")
+_UNITS = Layout(">iH")
 
-_CANCEL, _SETTLED, _ERROR, _RESULT = 1, 4, 8, 16
+_CANCEL, _SETTLED, _ERROR, _RESULT, _HAS_FLOW = 1, 4, 8, 16, 32
 
 REPORTED = 7
 """The values of a job in the reply of a verb that ends jobs without their workers."""
@@ -77,9 +85,44 @@ def facts(job: Insertion) -> tuple[bytes, bytes]:
     return _encode(Facts(job.task, job.tenant, job.headers or None, payload)), b""
 
 
-def numbers(job: Insertion) -> bytes:
-    """Return the numbers of a new job for ``lua/shared/5_insert.lua``."""
+def dedup(job: Insertion) -> str:
+    """Return the dedup key as it is stored: a global one begins with NUL."""
+    key = job.dedup_key or ""
+    return "\0" + key if key and job.dedup_global else key
+
+
+def is_debounced(job: Insertion) -> bool:
+    return job.dedup_latest or job.dedup_for is not None
+
+
+def debounce(job: Insertion) -> bytes:
+    """Return the debounce of a new job for ``lua/shared/6_insert.lua``."""
+    most = NONE if job.dedup_max_delay is None else job.dedup_max_delay
+    return _DEBOUNCE.pack(job.dedup_latest, most, job.dedup_for or 0)
+
+
+def flow(job: Insertion) -> bytes:
+    """Return the flow control of a new job for ``lua/shared/6_insert.lua``."""
+    tenant, step = job.fair or ("", 0)
+    name = tenant.encode()
+    return _FLOW_ARGUMENT.pack(step, len(name)) + name + units(job.limits)
+
+
+def units(limits: Units) -> bytes:
+    """Return the limits of a job, or the charges of a settlement."""
+    named = [(bucket.encode(), amount) for bucket, amount in limits]
+    return b"".join([_UNITS.pack(amount, len(bucket)) + bucket for bucket, amount in named])
+
+
+def numbers(job: Insertion, bounded: bool) -> bytes:
+    """Return the numbers of a new job for ``lua/shared/6_insert.lua``."""
     flags = 4 if job.dedup_until == "settled" else 0
+    if job.limits or job.fair:
+        flags |= 16
+    if bounded:
+        flags |= 32
+    if is_debounced(job):
+        flags |= 64
     if job.reserve_id:
         flags |= 8
     if job.run_at is None:
@@ -98,7 +141,7 @@ def numbers(job: Insertion) -> bytes:
 
 @lru_cache(maxsize=1000)
 def retention(retention: RetentionTimes) -> bytes:
-    """Return the packed times for ``retention_of`` in ``lua/shared/4_rules.lua``."""
+    """Return the packed times for ``retention_of`` in ``lua/shared/5_rules.lua``."""
     return RETENTION.pack(
         *(NONE if time is None else time for time in (retention.done, retention.dead, retention.cancelled))
     )
@@ -121,6 +164,12 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     worker_at = end + dedup_size
     error_at = worker_at + worker_size
     facts_at = error_at + error_size + errors_size + progress_size
+    limits: Units = ()
+    turn = line = 0
+    if flags & _HAS_FLOW:
+        size, turn, line = _FLOW.unpack_from(record, facts_at)
+        facts_at += _FLOW.size + size
+        limits = _limits(record[facts_at - size : facts_at])
     if facts is None:
         try:
             facts = _decode_facts(record[facts_at:])
@@ -132,8 +181,10 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
         key=key, queue=queue, task=facts.task, payload=payload or facts.payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
         max_attempts=max_attempts, epoch=epoch, enqueued_us=enqueued, run_us=run, claimed_us=claimed,
-        lease_us=lease, claim=claim,
+        lease_us=lease, claim=claim, limits=limits, turn=turn,
     )  # fmt: skip
+    if 0 < line <= len(limits):
+        job.limited_by = limits[line - 1][0]
     if worker_size:
         job.worker = record[worker_at:error_at].decode("utf-8", "replace")
     if expires != NONE:
@@ -143,6 +194,23 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     if flags & _CANCEL:
         job.cancel_requested = True
     return job
+
+
+@lru_cache(maxsize=1000)
+def _limits(blob: bytes) -> Units:
+    """Return the limits of a record. Many jobs have the same."""
+    found: list[tuple[str, int]] = []
+    start = 0
+    while start + _UNITS.size <= len(blob):
+        amount, size = _UNITS.unpack_from(blob, start)
+        start += _UNITS.size + size
+        found.append((blob[start - size : start].decode("utf-8", "replace"), amount))
+    return tuple(found)
+
+
+def place(job: Job) -> bytes:
+    """Return the end of the job's entry in ``pending``, or in ``lines``."""
+    return job.priority.to_bytes(4) + (LAST_ID + job.turn.to_bytes(8) if job.turn else b"") + job.key
 
 
 def is_claimed_by(claim: bytes, record: bytes | None) -> bool:
@@ -165,7 +233,8 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
          ) = _HEAD.unpack_from(record)  # fmt: skip
     except LayoutError:
         raise Unreadable from None
-    if format != _FORMAT or state not in STATES or _HEAD.size + sum(sizes) > len(record):
+    least = _HEAD.size + sum(sizes) + (_FLOW.size if flags & _HAS_FLOW else 0)
+    if format != _FORMAT or state not in STATES or least > len(record):
         raise Unreadable
     parts: list[bytes] = []
     start = _HEAD.size
@@ -183,7 +252,7 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     job.lease_us = _time(lease)
     job.finished_us = _time(finished)
     job.errors = _failures(errors)
-    job.dedup_key = dedup.decode("utf-8", "replace") if dedup else None
+    job.dedup_key = dedup.removeprefix(b"\0").decode("utf-8", "replace") if dedup else None
     job.dedup_until = "settled" if flags & _SETTLED else "claimed"
     job.result = result if flags & _RESULT else None
     job.progress = _progress(progress)
@@ -191,7 +260,7 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
 
 
 def ended_jobs(reply: Sequence[Any], reason: str | None = None) -> list[EndedJob]:
-    """Return the jobs that ``report`` in ``lua/shared/4_rules.lua`` appended to a reply.
+    """Return the jobs that ``report`` in ``lua/shared/5_rules.lua`` appended to a reply.
 
     Without a reason, it is the one in the reply.
     """

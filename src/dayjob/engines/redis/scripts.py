@@ -17,7 +17,7 @@ from importlib.resources import files
 
 from msgspec import Struct
 
-from dayjob.engines.base import BATCH_BYTES, ID_RESERVATION
+from dayjob.engines.base import BATCH, BATCH_BYTES, ID_RESERVATION, LIMITS, MOST_BLOCKED
 from dayjob.engines.redis.arguments import TRANSITION_CODES
 from dayjob.engines.redis.record import REPORTED, STATE_CODES
 from dayjob.model.job import ERRORS_KEPT, LEASE_EXPIRED, WORKER_GONE, JobState
@@ -99,7 +99,10 @@ def _constants() -> str:
     }
     values |= {transition.name: code for transition, code in TRANSITION_CODES.items()}
     values |= {"ERRORS_KEPT": ERRORS_KEPT, "BATCH_BYTES": BATCH_BYTES, "ID_RESERVATION": ID_RESERVATION}
-    values |= {"REPORTED": REPORTED}
-    texts = {"EXPIRED_TEXT": EXPIRED, "LEASE_EXPIRED_TEXT": LEASE_EXPIRED, "WORKER_GONE_TEXT": WORKER_GONE}
+    values |= {"REPORTED": REPORTED, "BATCH": BATCH, "MOST_BLOCKED": MOST_BLOCKED}
+    texts = {
+        "EXPIRED_TEXT": EXPIRED, "LEASE_EXPIRED_TEXT": LEASE_EXPIRED, "WORKER_GONE_TEXT": WORKER_GONE,
+        "LIMITS_KIND": LIMITS,
+    }  # fmt: skip
     values |= {name: f"'{text}'" for name, text in texts.items()}
     return f"local {', '.join(values)} = {', '.join(map(str, values.values()))}\n"

@@ -37,10 +37,12 @@ class WaitingClaims:
         self.client = new_key()
         self._acknowledge = acknowledge
         self._registered: dict[bytes, Registered] = {}
+        self._abandoned: list[bytes] = []
+        """The members of claims whose callers gave up before the reply came."""
 
     def before_claim(self, requests: Sequence[ClaimRequest]) -> list[bytes]:
         """Return the members to remove on the server: of these requests, and of closed waiting claims."""
-        removed: list[bytes] = []
+        removed, self._abandoned = self._abandoned, []
         for request in requests:
             waiting = request.waiting
             if waiting is not None:
@@ -58,7 +60,9 @@ class WaitingClaims:
         if not isinstance(reply, bytes):
             return reply
         waiting = request.waiting
-        assert waiting is not None
+        if waiting is None:
+            self._abandoned.append(reply)
+            return []
         self._registered.setdefault(waiting.name, Registered(waiting, request)).member = reply
         return []
 
@@ -73,4 +77,5 @@ class WaitingClaims:
     def close(self) -> list[bytes]:
         """Return the members to remove on the server."""
         registered, self._registered = self._registered, {}
-        return [each.member for each in registered.values() if each.member is not None]
+        members = [each.member for each in registered.values() if each.member is not None]
+        return members + self._abandoned

@@ -15,13 +15,17 @@ scan orders by comes first.
 | ``q`` | queue's name | counters, and whether it is paused | one for each queue ever used |
 | ``k`` | the user's key | the user's value | the kv space |
 | ``i`` | time, id | nothing | the end of the reservation of an id; opening scans these |
+| ``i`` | time, hash of scope and key | the id of its job | the end of the window of a dedup key |
 | ``n`` | kind, NUL, name | the document and its write time | the broker's records; opening scans these |
+| ``b`` | bucket | arrival and due time of its rate | a limit's key with a rate, until it is idle |
+| ``t`` | queue, NUL, tenant or nothing | its turn | a fair queue, and each of its tenants |
 | ``o`` | – | the owner and its last heartbeat | the process that may write |
 
 ``LAYOUT_KEY`` never changes. Its value is the version of the layout. Version 2 added the documents, the
 index of dead jobs (``d``), and the finish time in ``r``. Version 3 added the keys of claims, and the
-reservations (``i``). Opening version 1 indexes the dead jobs. Opening an older version writes the new one in
-the commit that makes the process the owner.
+reservations (``i``). Version 4 added limits and turns (``b``, ``t``), which opening scans. Opening version 1
+indexes the dead jobs. Opening an older version writes the new one in the commit that makes the process the
+owner.
 
 A dead job has two ``d`` rows: one among the dead jobs of its queue, one among all dead jobs.
 
@@ -36,6 +40,7 @@ The engine's speed depends on the number of writes (tens of microseconds each):
 | --- | --- |
 | enqueue | 1; 1 more if the caller gave the id, and 1 when its reservation ends |
 | claim | 1 for all jobs of the call |
+| no room, wake-up | 1 |
 | ack, not kept | 1; 1 more if the job was retried or renewed before; 1 when a claim's last job is settled |
 | ack, kept | 2; 1 more if the retention ends |
 | dead-letter | 4; 1 more if the retention ends |
@@ -50,7 +55,7 @@ from __future__ import annotations
 
 from dayjob.model.job import JobState
 
-VERSION = 3
+VERSION = 4
 LAYOUT_KEY = b"\x00dayjob"
 
 _PREFIX = b"\x01"
@@ -66,6 +71,8 @@ KV = _PREFIX + b"k"
 RESERVATION = _PREFIX + b"i"
 DOCUMENT = _PREFIX + b"n"
 OWNER = _PREFIX + b"o"
+BUCKET = _PREFIX + b"b"
+TURN = _PREFIX + b"t"
 
 FINISHED_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
 _STATE_BYTES = {JobState.DONE: b"d", JobState.DEAD: b"x", JobState.CANCELLED: b"c"}
@@ -148,6 +155,24 @@ def document(kind: str, name: str) -> bytes:
 def document_parts(stored: bytes) -> tuple[str, str]:
     kind, _, name = stored[len(DOCUMENT) :].partition(b"\0")
     return kind.decode(), name.decode()
+
+
+def bucket(name: str) -> bytes:
+    return BUCKET + name.encode()
+
+
+def bucket_name(stored: bytes) -> str:
+    return stored[len(BUCKET) :].decode()
+
+
+def turn(queue: str, tenant: str | None) -> bytes:
+    """A tenant's name may be empty, so that it begins with a byte of its own."""
+    return TURN + queue.encode() + (b"\0" if tenant is None else b"\0=" + tenant.encode())
+
+
+def turn_parts(stored: bytes) -> tuple[str, str | None]:
+    queue, _, tenant = stored[len(TURN) :].partition(b"\0")
+    return queue.decode(), tenant[1:].decode() if tenant else None
 
 
 def id_of(stored: bytes) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
-from dayjob.engines.active_jobs import Entry
 from dayjob.engines.base import Document
+from dayjob.engines.limits import BucketState, Place
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
@@ -188,10 +189,11 @@ async def load(write_batch: WriteBatch, session: int) -> SlateStore:
     async for kind, document in stored_documents(write_batch.source, keys.DOCUMENT):
         store.load_document(kind, document)
     async for rows in write_batch.source.scan(keys.RESERVATION):
-        for stored, _ in rows:
+        for stored, value in rows:
             until, key = keys.moment_of(stored)
-            store.active.reserve(key, until)
+            store.active.reserve(key, until, value or None)
     _fill_heaps(store)
+    await _load_limits(store)
     store.newest = max(store.newest, store.archive.newest)
     store.orphans = [
         (key, store.active.jobs[key].claim)
@@ -301,13 +303,34 @@ async def _load_claims(store: SlateStore) -> None:
                 store.write_batch.delete(stored)
 
 
+async def _load_limits(store: SlateStore) -> None:
+    """Read the rates and the turns, and count the units of running jobs."""
+    source, buckets = store.write_batch.source, dict[str, BucketState]()
+    async for rows in source.scan(keys.BUCKET):
+        for stored, value in rows:
+            name = keys.bucket_name(stored)
+            store.stored_buckets.add(name)
+            with suppress(Corrupt):  # It has no arrival time then.
+                found = values.decode(values.Bucket, value)
+                buckets[name] = BucketState(0, found.tat, found.due)
+    async for rows in source.scan(keys.TURN):
+        for stored, value in rows:
+            with suppress(Corrupt):
+                store.turns[keys.turn_parts(stored)] = values.decode(values.Turn, value).turn
+    for record in store.active.jobs.values():
+        if record.limits and record.state is JobState.RUNNING:
+            for name, units in record.limits:
+                buckets.setdefault(name, BucketState()).running += units
+    store.load_buckets(buckets)
+
+
 def _fill_heaps(store: SlateStore) -> None:
     active = store.active
-    pending: dict[str, list[Entry]] = {}
+    pending: dict[str, list[Place]] = {}
     for record in active.jobs.values():
         active.hold(record)
         if record.state is JobState.PENDING and (record.expires_us is None or record.attempts):
-            pending.setdefault(record.queue, []).append((record.priority, record.key))
+            pending.setdefault(record.queue, []).append(record.order)
         else:
             active.enter(record)
     for queue, entries in pending.items():
@@ -325,11 +348,13 @@ def _recount(store: SlateStore) -> None:
             stats.pending += 1
         elif record.state is JobState.SCHEDULED:
             stats.scheduled += 1
+        elif record.state is JobState.LIMITED:
+            stats.limited += 1
         else:
             stats.running += 1
     for name, stats in counted.items():
         found = store.write_batch.stats.get(name)
-        now = (stats.pending, stats.scheduled, stats.running)
-        if found is None or (found.pending, found.scheduled, found.running) != now:
+        now = (stats.pending, stats.scheduled, stats.running, stats.limited)
+        if found is None or (found.pending, found.scheduled, found.running, found.limited) != now:
             found = store.write_batch.touch(name)
-            found.pending, found.scheduled, found.running = now
+            found.pending, found.scheduled, found.running, found.limited = now

@@ -149,13 +149,25 @@ class SlateSettings(Struct, frozen=True):
         if reader is None:
             return []
         await reader.shutdown()
+        start = await self._log_start()
+        while start is not None:
+            try:
+                return await self._last_rows_after(start)
+            except ConfigError:  # A live owner may have removed the objects that it has written to tables.
+                before, start = start, await self._log_start()
+                if start == before:
+                    raise
+        return []
+
+    async def _log_start(self) -> int | None:
+        """Return the number of the last log object whose rows are all in tables."""
         manifest = await self.opening(self._admin().read_manifest(None))
-        if manifest is None:
-            return []
+        return None if manifest is None else manifest.replay_after_wal_id
+
+    async def _last_rows_after(self, start: int) -> list[uniffi.RowEntry]:
         options = uniffi.SlateDbWalReaderOptions(max_fetch_tasks=1)
         log = uniffi.SlateDbWalReader.with_options(self.path, self.resolve(), options)
-        last = await self.opening(log.last_wal_file_id(manifest.replay_after_wal_id))
-        for number in range(last, manifest.replay_after_wal_id, -1):
+        for number in range(await self.opening(log.last_wal_file_id(start)), start, -1):
             found = await self.opening(_rows(log, number))
             if found:  # A writer that opens the database adds an empty one.
                 return found

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.active_jobs import ActiveStore
-from dayjob.engines.base import Insertion, JobQuery, RetentionTimes, SettleOp
+from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, RetentionTimes, SettleOp
+from dayjob.engines.limits import BucketState
 from dayjob.engines.record import Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
@@ -29,7 +30,7 @@ from dayjob.errors import EngineUnavailable
 from dayjob.model.job import FINISHED, Job, JobState
 from dayjob.model.lifecycle import Transition
 from dayjob.runtime.clock import SYSTEM
-from dayjob.runtime.signals import Topic
+from dayjob.runtime.signals import Topic, queue_topic
 
 _LISTED = 500
 """The number of payloads that a listing reads at once."""
@@ -53,6 +54,8 @@ class SlateStore(ActiveStore):
         """The largest id that was ever stored. A larger one is certainly new."""
         self.orphans: list[tuple[bytes, bytes]] = []
         """The claims of earlier processes. Only one process can write, so those are gone."""
+        self.stored_buckets: set[str] = set()
+        """The buckets with a row."""
         self._session = session
         self._later: list[Callable[[], Awaitable[object]]] = []
         self._begin()
@@ -62,8 +65,10 @@ class SlateStore(ActiveStore):
     def _begin(self) -> None:
         """Drop the rows that the last verb read."""
         self._clean = True
+        self._limiter = None
         self._archived: set[bytes] = set()
         self._finished: dict[bytes, Finished] = {}
+        self._replaced: dict[bytes, bytes | None] = {}
 
     async def prepare(self) -> None:
         """Start the next verb, after the work that was left to do before it."""
@@ -87,12 +92,19 @@ class SlateStore(ActiveStore):
 
     async def prepare_insert(self, jobs: Iterable[Insertion]) -> None:
         active, newest = self.active.jobs, self.archive.newest
+        jobs = list(jobs)
         wanted = [job.key for job in jobs if job.key <= newest and job.key not in active]
         self._archived = set(await self.archive.find(wanted)) if wanted else set()
+        held = {
+            holder for job in jobs if job.dedup_latest and (holder := self.active.holder(job)) is not None
+        }
+        if held:
+            found = await self.write_batch.get_all([keys.job(key) for key in held])
+            self._replaced = dict(zip(held, found, strict=True))
 
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         key, active = job.key, self.active
-        other = active.conflict(key, job.queue, job.dedup_key)
+        other = active.conflict(job, now)
         if other != key and self.archive.has(key, self._archived):
             other = key
         if other is not None:
@@ -122,10 +134,29 @@ class SlateStore(ActiveStore):
 
     def reserve_ids(self, reserving: Sequence[bytes], until: int) -> None:
         for key in reserving:
-            before = self.active.reserve(key, until)
-            if before is not None:
-                self.write_batch.delete(keys.reservation(before, key))
-            self.write_batch.put(keys.reservation(until, key), b"")
+            self._reserve(key, until)
+
+    def hold_key(self, job: Insertion, until: int) -> None:
+        self._reserve(job.window, until, job.key)
+
+    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> None:
+        before = self.active.reserve(key, until, job)
+        if before is not None:
+            self.write_batch.delete(keys.reservation(before, key))
+        self.write_batch.put(keys.reservation(until, key), job or b"")
+
+    def replace_call(self, key: bytes, job: Insertion) -> int:
+        row = keys.job(key)
+        try:
+            head = values.job_head(self.write_batch.staged.get(row) or self._replaced.get(key) or b"")
+        except Corrupt:
+            head = values.substitute_head(self.active.jobs[key])
+        value = values.job_value(head, values.new_body(job))
+        self.write_batch.put(row, value)
+        self.payloads.drop(key)
+        self.payloads.keep(key, value)
+        self._clean = False
+        return head.enqueued_us
 
     def free_ids(self, limit: int, now: int) -> int:
         ended = self.active.take_ended(limit, now)
@@ -144,6 +175,26 @@ class SlateStore(ActiveStore):
             entries = [entry for entry in stored.entries if entry[0] != key]
             claim.stored = replace(stored, entries=entries)
             self.write_batch.put(keys.claim(number), values.encode(claim.stored))
+
+    # Limits and turns.
+
+    def save_bucket(self, name: str, state: BucketState | None) -> None:
+        super().save_bucket(name, state)
+        if state is not None and (state.tat or state.due is not None):
+            self.write_batch.put(keys.bucket(name), values.encode(values.Bucket(state.tat, state.due)))
+            self.stored_buckets.add(name)
+        elif name in self.stored_buckets:
+            self.write_batch.delete(keys.bucket(name))
+            self.stored_buckets.discard(name)
+        self._clean = False
+
+    def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
+        super().save_turn(queue, tenant, turn)
+        self.write_batch.put(keys.turn(queue, tenant), values.encode(values.Turn(self.turns[queue, tenant])))
+
+    def remove_turn(self, queue: str, tenant: str | None) -> None:
+        super().remove_turn(queue, tenant)
+        self.write_batch.delete(keys.turn(queue, tenant))
 
     # Jobs by id.
 
@@ -230,8 +281,13 @@ class SlateStore(ActiveStore):
     ) -> list[Job]:
         """A read that fails ends the claim with the jobs so far, if this verb has changed anything."""
         jobs: list[Job] = []
+        blocked = 0
         while len(jobs) < limit and room > 0:
-            taken = list(islice(self.active.take_pending(queue, now), min(limit - len(jobs), _CHUNK)))
+            if blocked >= MOST_BLOCKED:
+                self.topics.add(queue_topic(queue))
+                break
+            wanted = min(limit - len(jobs), _CHUNK) if not blocked else _CHUNK
+            taken = list(islice(self.active.take_pending(queue, now), wanted))
             try:
                 await self._need_payloads(taken)
             except EngineUnavailable:
@@ -249,6 +305,13 @@ class SlateStore(ActiveStore):
                     facts = values.facts(self.payloads[record.key])
                 except Corrupt as error:
                     corrupt.append((record, str(error)))
+                    continue
+                if len(jobs) == limit:
+                    self.active.enter(record)
+                    continue
+                if record.limits and not self.limiter(now).admit(record):
+                    blocked += 1
+                    self._clean = False
                     continue
                 records.claim(record, now, lease, worker, key)
                 self.active.release(record)

@@ -16,6 +16,7 @@ from dayjob.engines.base import Insertion
 from dayjob.engines.record import Facts, Record, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, DedupUntil, Failure, Job, JobState, QueueStats
+from dayjob.model.limits import Units
 from dayjob.runtime.process import Process
 
 VERSION = 1
@@ -26,6 +27,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _CODES = {
     JobState.SCHEDULED: 0, JobState.PENDING: 1, JobState.RUNNING: 2, JobState.DONE: 3, JobState.DEAD: 4,
     JobState.CANCELLED: 5,
+    JobState.LIMITED: 6,
 }  # fmt: skip
 _STATES = {code: state for state, code in _CODES.items()}
 
@@ -46,6 +48,10 @@ class Head(Struct, array_like=True, frozen=True, gc=False):
     expires_us: int | None = None
     dedup_key: str | None = None
     dedup_until: DedupUntil = "claimed"
+    limits: Units = ()
+    limited_by: str | None = None
+    turn: int = 0
+    dedup_global: bool = False
 
 
 class Body(Struct, array_like=True, frozen=True, gc=False):
@@ -81,6 +87,7 @@ class Changed(Struct, array_like=True, frozen=True, gc=False):
     claim: bytes = NO_CLAIM
     max_attempts: int | None = None
     """None: as in the head."""
+    limited_by: str | None = None
 
 
 class Claimed(Struct, array_like=True, frozen=True, gc=False):
@@ -95,7 +102,7 @@ class Claimed(Struct, array_like=True, frozen=True, gc=False):
 
 class Queue(Struct, array_like=True, frozen=True, gc=False):
     paused: bool
-    stats: tuple[int, int, int, int, int, int]
+    stats: tuple[int, ...]
 
 
 class Owner(Struct, array_like=True, frozen=True):
@@ -125,11 +132,23 @@ class StoredDocument(Struct, array_like=True, frozen=True, gc=False):
     value: bytes
 
 
+class Bucket(Struct, array_like=True, frozen=True, gc=False):
+    """The rate of a bucket. The units of running jobs are counted again by opening."""
+
+    tat: int
+    due: int | None = None
+
+
+class Turn(Struct, array_like=True, frozen=True, gc=False):
+    turn: int
+
+
 UNREADABLE_HEAD = Head(queue=UNREADABLE, priority=0, max_attempts=1, enqueued_us=0, run_us=0, scheduled=False)
 
 _NAMES: dict[type[Struct], str] = {
     Head: "head", Body: "body", Changed: "state", Claimed: "claim", Queue: "queue's counters", Owner: "owner",
-    Removal: "removal", StoredDocument: "document",
+    Removal: "removal", StoredDocument: "document", Bucket: "bucket",
+    Turn: "turn",
 }  # fmt: skip
 """The parts, as errors name them."""
 
@@ -182,10 +201,14 @@ def new_job(job: Insertion, now: int, run_at: int, expires_at: int | None) -> by
     head = Head(
         queue=job.queue, priority=job.priority, max_attempts=job.max_attempts, enqueued_us=now,
         run_us=run_at, scheduled=run_at > now, expires_us=expires_at, dedup_key=job.dedup_key,
-        dedup_until=job.dedup_until,
+        dedup_until=job.dedup_until, limits=job.limits, limited_by=job.limited_by, turn=job.turn,
+        dedup_global=job.dedup_global,
     )  # fmt: skip
-    body = Body(payload=job.payload, task=job.task, headers=job.headers, tenant=job.tenant)
-    return _join(_encode(head), _encode(body))
+    return _join(_encode(head), new_body(job))
+
+
+def new_body(job: Insertion) -> bytes:
+    return _encode(Body(payload=job.payload, task=job.task, headers=job.headers, tenant=job.tenant))
 
 
 def job_value(head: Head, body: bytes) -> bytes:
@@ -235,10 +258,13 @@ def _facts(head: Head, body: Body) -> Facts:
 
 def new_record(key: bytes, head: Head) -> Record:
     """Return the record of the job as it was enqueued."""
+    state = JobState.SCHEDULED if head.scheduled else JobState.PENDING
+    if head.limited_by is not None:
+        state = JobState.LIMITED
     return Record(
-        key, head.queue, JobState.SCHEDULED if head.scheduled else JobState.PENDING, head.priority, 0,
-        head.max_attempts, 0, head.run_us, expires_us=head.expires_us, held_key=head.dedup_key,
-        dedup_until=head.dedup_until,
+        key, head.queue, state, head.priority, 0, head.max_attempts, 0, head.run_us,
+        expires_us=head.expires_us, held_key=head.dedup_key, dedup_until=head.dedup_until, limits=head.limits,
+        limited_by=head.limited_by, turn=head.turn, dedup_global=head.dedup_global,
     )  # fmt: skip
 
 
@@ -247,7 +273,8 @@ def substitute_head(record: Record) -> Head:
     return Head(
         queue=record.queue, priority=record.priority, max_attempts=record.max_attempts,
         enqueued_us=record.run_us, run_us=record.run_us, scheduled=False, expires_us=record.expires_us,
-        dedup_key=record.held_key, dedup_until=record.dedup_until,
+        dedup_key=record.held_key, dedup_until=record.dedup_until, limits=record.limits, turn=record.turn,
+        dedup_global=record.dedup_global,
     )  # fmt: skip
 
 
@@ -267,7 +294,7 @@ def _changed(record: Record, session: int) -> bytes:
             remove_us=record.remove_us, last_error=record.last_error, errors=record.errors,
             held_key=record.held_key, cancel_requested=record.cancel_requested, worker=record.worker,
             result=record.result, progress=record.progress, claim=record.claim,
-            max_attempts=record.max_attempts,
+            max_attempts=record.max_attempts, limited_by=record.limited_by,
         )
     )  # fmt: skip
 

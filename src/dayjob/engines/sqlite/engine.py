@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dayjob.engines import verbs
 from dayjob.engines.base import Capabilities, ClaimRequest, Diagnostic, Insertion, Token, claim_key
-from dayjob.engines.caller_connection import started
+from dayjob.engines.caller_connection import is_aiosqlite, started
 from dayjob.engines.local import Claims, LocalEngine, Verb
 from dayjob.engines.sqlite.database import FileId, Locked, SqliteSettings
 from dayjob.engines.sqlite.diagnosis import diagnose
@@ -34,7 +34,10 @@ class SqliteEngine(LocalEngine[SqliteStore]):
     """Jobs in a SQLite file."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, transactional_enqueue=True, knows_orphans=True
+        persistent=True,
+        multi_process=True,
+        transactional_enqueue=True,
+        knows_orphans=True,
     )
 
     def __init__(self, settings: SqliteSettings, clock: Clock) -> None:
@@ -101,12 +104,18 @@ class SqliteEngine(LocalEngine[SqliteStore]):
         return await self._reader.run(verb)
 
     async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
-        passed, connection = connection, await started(connection)
-        if not isinstance(connection, sqlite3.Connection):
-            raise TypeError(
-                f"connection={passed!r} can't be used: pass a sqlite3.Connection to this queue's file, or a "
-                "Session or Connection of SQLAlchemy, or the connection of Django, on one"
-            )
+        raw = await started(connection)
+        if is_aiosqlite(raw):  # Only its own thread may use the connection of sqlite3.
+            answers: list[Enqueued] = await raw._execute(self._insert_tx, raw._conn, jobs)
+            return answers
+        if isinstance(raw, sqlite3.Connection):
+            return self._insert_tx(raw, jobs)
+        raise TypeError(
+            f"connection={connection!r} can't be used: pass a connection of sqlite3 or aiosqlite to this "
+            "queue's file, or one of SQLAlchemy or Django on one, or a session of SQLAlchemy"
+        )
+
+    def _insert_tx(self, connection: sqlite3.Connection, jobs: Sequence[Insertion]) -> list[Enqueued]:
         self._check_same_file(connection)
         if not connection.in_transaction and connection.isolation_level is None:
             raise InvalidState(f"{connection!r} has no open transaction: execute BEGIN on it first")
@@ -115,7 +124,10 @@ class SqliteEngine(LocalEngine[SqliteStore]):
                 connection.execute("BEGIN IMMEDIATE")
             if not self._prepared:
                 self.settings.migrate(connection)
-            return run_now(verbs.insert(SqliteStore(connection, self._owner), self._clock.now(), jobs))
+            store = SqliteStore(connection, self._owner)
+            replies = run_now(verbs.insert(store, self._clock.now(), jobs))
+            store.flush()
+            return replies
         except sqlite3.Error as error:
             raise self.settings.outage(error) from error
 

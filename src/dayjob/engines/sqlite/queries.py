@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 
 from dayjob.engines.base import JobQuery
+from dayjob.engines.limits import BucketState
+from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import statement
 from dayjob.engines.store import Deltas, Store
 from dayjob.model.job import FINISHED, Job, JobState, QueueStats
 
-_COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__)
+_COUNTED = tuple(JobState(name) for name in QueueStats.__struct_fields__ if name != JobState.LIMITED)
 
 _INDEX_OF = {
     JobState.PENDING: "dayjob_pending",
@@ -29,6 +32,9 @@ _MERGED = 50_000
 
 _BY_ID = "INDEXED BY sqlite_autoindex_dayjob_jobs_1"
 """The primary key. ``NOT INDEXED`` has no effect on a table without rowids: the planner would choose."""
+
+_LINE = 100
+"""The number of jobs of a line that are read at once."""
 
 _FIRST, _LAST = b"", b"\xff" * 17
 _LATEST = (2**63 - 1, _LAST)
@@ -60,6 +66,7 @@ class Queries(Store):
         """Drop cached ids, topics and reports after a rollback, which may have undone a new queue."""
         self.topics.clear()
         self.quarantined.clear()
+        self._limiter = None
         self._ids.clear()
         self._names.clear()
 
@@ -93,6 +100,8 @@ class Queries(Store):
             changes = [deltas.get((queue, state), 0) for state in _COUNTED]
             if any(changes):
                 self._execute("count", *changes, self._make_queue_id(queue))
+            if limited := deltas.get((queue, JobState.LIMITED), 0):
+                self._execute("count_limited", limited, self._make_queue_id(queue))
 
     async def stats(self) -> dict[str, QueueStats]:
         return {
@@ -109,6 +118,76 @@ class Queries(Store):
 
     async def paused(self) -> set[str]:
         return {rows.text_of(row[0]) or "" for row in self._execute("paused")}
+
+    # Limits and turns.
+
+    def limit_values(self) -> Mapping[str, bytes]:
+        return dict(self._execute("limit_values").fetchall())
+
+    def bucket(self, name: str) -> BucketState | None:
+        row = self._one("bucket", name)
+        return None if row is None else BucketState(*row)
+
+    def save_bucket(self, name: str, state: BucketState | None) -> None:
+        if state is None:
+            self._execute("remove_bucket", name)
+        else:
+            self._execute("save_bucket", name, state.running, state.tat, state.due)
+
+    def buckets_due(self, limit: int, now: int) -> Sequence[str]:
+        return [row[0] for row in self._execute("due_buckets", now, limit).fetchall()]
+
+    def remove_idle(self, limit: int, now: int) -> None:
+        self._execute("remove_idle_buckets", now, limit)
+        self._execute("remove_past_turns", limit)
+
+    def has_lines(self) -> bool:
+        self.flush()
+        return self._one("has_lines") is not None
+
+    def line_queues(self, bucket: str) -> Sequence[str]:
+        self.flush()
+        return [self._queue_name(row[0]) for row in self._execute("line_queues", bucket, bucket).fetchall()]
+
+    def line(self, bucket: str, queue: str) -> Iterator[Record]:
+        """The first job is read alone: mostly it is the only one wanted."""
+        self.flush()
+        queue_id, place, width = self._queue_id(queue), (-1, -1, b""), 1
+        while queue_id is not None:
+            found = self._execute("line", bucket, queue_id, *place, width).fetchall()
+            for row in found:
+                record = rows.record(row, queue)
+                place = record.order
+                yield record
+            if len(found) < width:
+                return
+            width = _LINE
+
+    def lines_of(self, limit: str) -> Sequence[str]:
+        return [row[0] for row in self._execute("lines_of", limit, limit, limit, limit).fetchall()]
+
+    async def limit_use(self) -> Mapping[str, tuple[int, int]]:
+        return {row[0]: (row[1], row[2]) for row in self._execute("limit_use").fetchall()}
+
+    def waiting(self, queue: str) -> int:
+        queue_id = self._queue_id(queue)
+        row = None if queue_id is None else self._one("waiting", queue_id)
+        return 0 if row is None else row[0]
+
+    def next_turn(self, queue: str, tenant: str) -> int:
+        queue_id = self._queue_id(queue)
+        row = None if queue_id is None else self._one("next_turn", queue_id, tenant, queue_id)
+        return 1 if row is None else row[0]
+
+    def save_turn(self, queue: str, tenant: str | None, turn: int) -> None:
+        if tenant is None:
+            self._execute("save_queue_turn", turn, self._make_queue_id(queue))
+        else:
+            self._execute("save_turn", self._make_queue_id(queue), tenant, turn)
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write the buffered changes."""
 
     # Listings.
 
@@ -190,17 +269,15 @@ class Queries(Store):
         return list(islice(merge(*runs, reverse=newest_first), limit))
 
     async def _pending_keys(self, query: JobQuery) -> list[bytes] | None:
-        """Return ids of pending jobs in id order, merged from the range of each queue and priority.
+        """Return ids of pending jobs in id order, merged from the range of each queue, priority and turn.
 
         Return None if there are too many ranges.
         """
-        ranges: list[tuple[int, int]] = []
+        ranges: list[Row] = []
         for queue_id in await self._queue_ids(query.queue):
-            priority = -1
-            while (row := self._one("next_priority", queue_id, priority)) != (None,):
-                assert row is not None
-                (priority,) = row
-                ranges.append((queue_id, priority))
+            row: Row | None = (-1, 0)
+            while row is not None and (row := self._one("next_priority", queue_id, *row)) is not None:
+                ranges.append((queue_id, *row))
                 if len(ranges) * query.limit > _MERGED:
                     return None
         newest_first = query.newest_first

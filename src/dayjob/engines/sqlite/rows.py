@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Record, corrupt_text, next_epoch, waiting_state
+from dayjob.engines.record import Record, corrupt_text, new_state, next_epoch
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, NORMAL, Failure, Job, JobState
+from dayjob.model.limits import Units
 
 Row = tuple[Any, ...]
 Value = TypeVar("Value")
@@ -20,7 +21,11 @@ _STATES = {state.value: state for state in JobState}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 _decode_progress = msgspec.msgpack.Decoder(tuple[float, str]).decode
+_decode_limits = msgspec.msgpack.Decoder(Units).decode
 _decode_errors = msgspec.msgpack.Decoder(tuple[Failure, ...]).decode
+
+ALL_QUEUES = 0
+"""The ``dedup_scope`` of a global dedup key. No queue has this id."""
 
 _NOT_WHOLE = "a counter or a time is not a whole number"
 
@@ -38,22 +43,37 @@ INSERT_COLUMNS = (
 def insertion_row(job: Insertion, queue_id: int, run_at: int, expires_at: int | None, now: int) -> Row:
     """Return the values of ``INSERT_COLUMNS``."""
     return (
-        job.key, queue_id, waiting_state(run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
+        job.key, queue_id, new_state(job, run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
         expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
         _encode(job.headers) if job.headers else None, job.payload,
     )  # fmt: skip
 
 
+PLACED_INSERT_COLUMNS = (*INSERT_COLUMNS, "turn", "limits", "limited_by", "dedup_scope")
+"""For a job with limits or a global dedup key, or on a fair queue. Others do not pay for the columns."""
+
+
+def placed_row(row: Row, job: Insertion) -> Row:
+    """Return the values of ``PLACED_INSERT_COLUMNS``."""
+    limits = _encode(job.limits) if job.limits else None
+    return (*row, job.turn, limits, job.limited_by, ALL_QUEUES if job.dedup_global else None)
+
+
+def call_row(job: Insertion) -> Row:
+    """Return the parameters of ``replace_call.sql`` before the id."""
+    return (job.task, job.tenant, _encode(job.headers) if job.headers else None, job.payload)
+
+
 CLAIM_COLUMNS = (
     "id", "task", "payload", "headers", "tenant", "priority", "attempts", "max_attempts", "epoch",
-    "enqueued_at", "run_at", "expires_at", "last_error", "cancel_requested",
+    "enqueued_at", "run_at", "expires_at", "last_error", "cancel_requested", "turn", "limits",
 )  # fmt: skip
 
 
 def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
     """Return ``CLAIM_COLUMNS`` as a job, and the values that can't be decoded and were replaced."""
     (key, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run, expires,
-     last_error, cancel_requested) = row  # fmt: skip
+     last_error, cancel_requested, turn, limits) = row  # fmt: skip
     corrupt: list[str] = []
     decoded = {} if headers is None else _headers(headers, corrupt)
     if type(payload) is not bytes:
@@ -70,7 +90,10 @@ def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
     job = Job(
         key, queue, task, payload, decoded, tenant, priority, JobState.RUNNING, attempts, max_attempts, epoch,
         enqueued, run, expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested),
+        turn=turn,
     )  # fmt: skip
+    if limits is not None:
+        job.limits = _decoded(_decode_limits, limits, ())
     return job, corrupt
 
 
@@ -90,7 +113,7 @@ def claimed_job(row: Row, queue: str, now: int, lease: int, worker: str | None, 
 
 JOB_COLUMNS = (
     "state", "claimed_at", "lease_expires_at", "finished_at", "errors", "dedup_key", "dedup_until", "worker",
-    "claim", "result", "progress", *CLAIM_COLUMNS,
+    "claim", "result", "progress", "limited_by", *CLAIM_COLUMNS,
 )  # fmt: skip
 
 
@@ -100,7 +123,7 @@ def full_job(row: Row) -> Job:
     ``last_error`` then names them, unless it has a text of its own.
     """
     (queue, state, claimed, lease, finished, errors, dedup_key, dedup_until, worker, claim, result,
-     progress, *rest) = row  # fmt: skip
+     progress, limited_by, *rest) = row  # fmt: skip
     job, corrupt = _job(tuple(rest), queue)
     if corrupt and job.last_error is None:
         job.last_error = corrupt_text("; ".join(corrupt))
@@ -116,20 +139,22 @@ def full_job(row: Row) -> Job:
     job.claim = claim or NO_CLAIM
     job.result = result.encode() if isinstance(result, str) else result
     job.progress = _decoded(_decode_progress, progress, None)
+    job.limited_by = text_of(limited_by)
     return job
 
 
 RECORD_COLUMNS = (
     "id", "queue_id", "state", "priority", "attempts", "max_attempts", "epoch", "run_at", "claimed_at",
     "lease_expires_at", "finished_at", "expires_at", "remove_at", "last_error", "errors", "held_key",
-    "dedup_until", "cancel_requested", "worker", "claim", "result",
+    "dedup_until", "cancel_requested", "worker", "claim", "result", "turn", "limits", "limited_by",
 )  # fmt: skip
 
 
 def record(row: Row, queue: str) -> Record:
     """Return a row of ``load.sql`` as a record. Numbers that are not are replaced."""
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
-     last_error, errors, held_key, dedup_until, cancel_requested, worker, claim, result) = row  # fmt: skip
+     last_error, errors, held_key, dedup_until, cancel_requested, worker, claim, result, turn, limits,
+     limited_by) = row  # fmt: skip
     corrupt = None
     if not _whole(priority, attempts, max_attempts, epoch, run):
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
@@ -140,6 +165,7 @@ def record(row: Row, queue: str) -> Record:
         finished_us=finished, expires_us=expires, remove_us=remove, last_error=text_of(last_error),
         errors=_decoded(_decode_errors, errors, ()), held_key=held_key, dedup_until=dedup_until,
         cancel_requested=bool(cancel_requested), worker=worker, claim=claim or NO_CLAIM, result=result,
+        turn=int_or(turn, 0), limits=_decoded(_decode_limits, limits, ()), limited_by=limited_by,
         corrupt=corrupt,
     )  # fmt: skip
 
@@ -150,13 +176,17 @@ def record_row(record: Record) -> Row:
         record.state._value_, record.priority, record.attempts, record.max_attempts, record.run_us,
         record.claimed_us, record.lease_us, record.finished_us, record.expires_us, record.remove_us,
         record.last_error, _encode(record.errors) if record.errors else None, record.held_key,
-        record.cancel_requested, record.worker, record.claim, record.result,
+        record.cancel_requested, record.worker, record.claim, record.result, record.limited_by,
         progress_value(record.progress), record.key,
     )  # fmt: skip
 
 
 def progress_value(progress: tuple[float, str] | None) -> bytes | None:
     return None if progress is None else _encode(progress)
+
+
+def decode_limits(blob: Any) -> Units:
+    return _decoded(_decode_limits, blob, ())
 
 
 def text_or_bytes(value: bytes) -> str | bytes:

@@ -23,8 +23,10 @@ WIDEST = 500
 _WIDTHS = (1, 10, 100, WIDEST)
 _INSERT_WIDTHS = (50, 10, 1)
 _INSERT_ROW = f"({', '.join('?' for _ in rows.INSERT_COLUMNS)})"
+_PLACED_ROW = f"({', '.join('?' for _ in rows.PLACED_INSERT_COLUMNS)})"
 _CONSTANTS = {
     "INSERT_COLUMNS": ", ".join(rows.INSERT_COLUMNS),
+    "PLACED_INSERT_COLUMNS": ", ".join(rows.PLACED_INSERT_COLUMNS),
     "CLAIM_COLUMNS": ", ".join(rows.CLAIM_COLUMNS),
     "JOB_COLUMNS": ", ".join(f"job.{name}" for name in rows.JOB_COLUMNS),
     "RECORD_COLUMNS": ", ".join(rows.RECORD_COLUMNS),
@@ -54,6 +56,12 @@ def key_chunks(keys: Sequence[Item]) -> Iterator[tuple[int, tuple[Item | None, .
 def insert_of(width: int) -> str:
     """Return the statement that inserts that many rows."""
     return statement("insert").format(rows=", ".join([_INSERT_ROW] * width))
+
+
+@cache
+def insert_placed() -> str:
+    """Return the statement that inserts one row with its place."""
+    return statement("insert_placed").format(rows=_PLACED_ROW)
 
 
 def insert_chunks(rows: Sequence[Item]) -> Iterator[Sequence[Item]]:

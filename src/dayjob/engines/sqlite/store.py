@@ -13,7 +13,7 @@ from itertools import chain
 
 from dayjob.engines import record as records
 from dayjob.engines import verbs
-from dayjob.engines.base import Document, Insertion, SettleOp
+from dayjob.engines.base import MOST_BLOCKED, Document, Insertion, SettleOp
 from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queries import Queries
@@ -21,14 +21,19 @@ from dayjob.engines.sqlite.rows import Row
 from dayjob.engines.sqlite.statements import (
     insert_chunks,
     insert_of,
+    insert_placed,
     key_chunks,
     keyed,
     statement,
 )
 from dayjob.model.job import Job, JobState
 from dayjob.runtime.process import Process, is_gone
+from dayjob.runtime.signals import queue_topic
 
 _NO_QUEUE = 0
+
+_BLOCKED_WIDTH = 100
+"""The number of jobs that a claim reads at once, after jobs without room."""
 
 
 class Owner:
@@ -106,18 +111,30 @@ class SqliteStore(Queries):
 
     def add(self, job: Insertion, run_at: int, expires_at: int | None, now: int) -> bytes | None:
         self.flush()
+        if job.dedup_key is not None:
+            other = self._holder(rows.ALL_QUEUES, job) if job.dedup_global else None
+            if other is None and (found := self._one("window", job.window, now)) is not None:
+                other = found[0]
+            if other is not None:
+                return job.key if self._exists(job.key) else other
         queue_id = self._queue_of(job, set())
         if queue_id == _NO_QUEUE:
             return job.key
         row = rows.insertion_row(job, queue_id, run_at, expires_at, now)
-        if self._cursor.execute(insert_of(1), row).rowcount == 1:
+        insert = insert_of(1)
+        if job.limits or job.fair is not None or job.dedup_global:
+            insert, row = insert_placed(), rows.placed_row(row, job)
+        if self._cursor.execute(insert, row).rowcount == 1:
             return None
         if self._exists(job.key):
             return job.key
-        holder = self._one("holder", queue_id, job.dedup_key)
+        holder = self._holder(queue_id, job)
         assert holder is not None, "an insert that conflicts with nothing"
-        found: bytes = holder[0]
-        return found
+        return holder
+
+    def _holder(self, scope: int, job: Insertion) -> bytes | None:
+        row = self._one("holder", scope, job.dedup_key)
+        return None if row is None else row[0]
 
     def _exists(self, key: bytes) -> bool:
         return self._one("exists", key) is not None
@@ -129,7 +146,16 @@ class SqliteStore(Queries):
         return found
 
     def reserve_ids(self, keys: Sequence[bytes], until: int) -> None:
-        self._cursor.executemany(statement("reserve_id"), [(key, until) for key in keys])
+        self._cursor.executemany(statement("reserve_id"), [(key, until, None) for key in keys])
+
+    def hold_key(self, job: Insertion, until: int) -> None:
+        self._execute("reserve_id", job.window, until, job.key)
+
+    def replace_call(self, key: bytes, job: Insertion) -> int:
+        row = self._one("enqueued_at", key)
+        assert row is not None
+        self._execute("replace_call", *rows.call_row(job), key)
+        return rows.int_or(row[0], 0)
 
     def free_ids(self, limit: int, now: int) -> int:
         ended = self._keys("ended_reservations", now, limit)
@@ -180,6 +206,53 @@ class SqliteStore(Queries):
         queue_id = self._queue_id(queue)
         if queue_id is None:
             return []
+        jobs, blocked, width = list[Job](), 0, limit
+        while True:
+            found = self._candidates(queue_id, queue, width, room, lease, worker, key, now)
+            admitted = found
+            if any(job.limits for job in found):
+                admitted, examined = self._admitted(found, limit - len(jobs), now)
+                blocked += examined - len(admitted)
+            elif width > limit - len(jobs):
+                found = admitted = found[: limit - len(jobs)]
+            self._claim(admitted, lease, worker, key, now)
+            if admitted is found:
+                return jobs + found
+            jobs += admitted
+            room -= sum(len(job.payload) for job in admitted)
+            if blocked >= MOST_BLOCKED:
+                self.topics.add(queue_topic(queue))
+            if len(found) < width or len(jobs) == limit or room <= 0 or blocked >= MOST_BLOCKED:
+                return jobs
+            width = max(limit - len(jobs), _BLOCKED_WIDTH)
+            self.flush()
+
+    def _admitted(self, found: Sequence[Job], limit: int, now: int) -> tuple[list[Job], int]:
+        """Take room for the jobs in order. Return up to ``limit`` that got it, and how many were tried."""
+        limiter = self.limiter(now)
+        admitted: list[Job] = []
+        for examined, job in enumerate(found):
+            if len(admitted) == limit:
+                return admitted, examined
+            place = (job.priority, job.turn, job.key)
+            blocked_by = limiter.take(job.limits, job.queue, place) if job.limits else None
+            if blocked_by is None:
+                admitted.append(job)
+            else:
+                limiter.block(self.load([job.key])[job.key], blocked_by)
+        return admitted, len(found)
+
+    def _candidates(
+        self,
+        queue_id: int,
+        queue: str,
+        limit: int,
+        room: int,
+        lease: int,
+        worker: str | None,
+        key: bytes,
+        now: int,
+    ) -> list[Job]:
         jobs: list[Job] = []
         corrupt: dict[bytes, str] = {}
         left = room
@@ -193,19 +266,21 @@ class SqliteStore(Queries):
             left -= len(job.payload)
             if left <= 0:
                 break
-        if corrupt:
-            found = self._load_in_order(list(corrupt))
-            verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
-            self.flush()
-            return await self.claim_from(queue, limit, room, lease, worker, key, now)
+        if not corrupt:
+            return jobs
+        found = self._load_in_order(list(corrupt))
+        verbs.quarantine(self, now, [(record, corrupt[record.key]) for record in found])
+        self.flush()
+        return self._candidates(queue_id, queue, limit, room, lease, worker, key, now)
+
+    def _claim(self, jobs: Sequence[Job], lease: int, worker: str | None, key: bytes, now: int) -> None:
         if jobs:
             self._add_owner()
         for width, keys in key_chunks([job.key for job in jobs]):
             given = (now, key, now, now + lease, worker, self.owner.id)
             self._cursor.execute(keyed("claim", width), (*given, *keys))
-        return jobs
 
-    def ack_plain(self, ops: Sequence[SettleOp]) -> list[str | None]:
+    def ack_plain(self, ops: Sequence[SettleOp], now: int) -> list[str | None]:
         """Most settlements are plain acks. They need the fence and a delete, not the record."""
         found: dict[bytes, Row] = {}
         for width, keys in key_chunks([op.key for op in ops]):
@@ -218,6 +293,8 @@ class SqliteStore(Queries):
                 queues.append(None)
             else:
                 queues.append(self._queue_name(row[1]))
+                if row[4] is not None:
+                    self.limiter(now).give_back(rows.decode_limits(row[4]))
                 self._removed.append(op.key)
         return queues
 
@@ -291,7 +368,7 @@ class SqliteStore(Queries):
         return [id for id, is_here, pid, started in owners if not is_here or is_gone(pid, started)]
 
     async def position(self, key: bytes, limit: int) -> int:
-        row = self._one("position", key, limit)
+        row = self._one("position", key, limit, key, limit)
         assert row is not None
         position: int = row[0]
         return position

@@ -3,12 +3,14 @@
 -- $6 the retention of all of them; 0 removes them  $7 results, or NULL if there are none
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
 -- No row is locked before it is written: each lock is one more record in the log.
--- Replies NULL if all were ended, else "number done " for each that was, with its number in the batch.
+-- Replies NULL if all were ended, else "number done " for each that was, with its number in the batch; then "0 pending queue"
+-- for each queue whose limited jobs got room, and "0 scheduled " if a line has a new due time. So do the other statements with
+-- leave_limits.
 WITH removed AS (
     DELETE FROM dayjob.jobs
     USING unnest($3::text::uuid[], $4::text::uuid[]) WITH ORDINALITY AS op (id, claim, number)
     WHERE $6::bigint = 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
-    RETURNING op.number, jobs.queue
+    RETURNING op.number, jobs.queue, jobs.limits
 ),
 saved AS (
     UPDATE dayjob.jobs
@@ -17,18 +19,25 @@ saved AS (
     FROM (SELECT dayjob.now_us($2) AS now OFFSET 0) AS clock,
         unnest($3::text::uuid[], $4::text::uuid[], $7::bytea[]) WITH ORDINALITY AS op (id, claim, result, number)
     WHERE $6 <> 0 AND jobs.id = op.id AND jobs.claim = op.claim AND jobs.state || '' = 'running'
-    RETURNING op.number, jobs.queue
+    RETURNING op.number, jobs.queue, jobs.limits
 ),
 ended AS MATERIALIZED (
-    SELECT number, queue FROM removed UNION ALL SELECT number, queue FROM saved
+    SELECT number, queue, limits FROM removed UNION ALL SELECT number, queue, limits FROM saved
 ),
 counted AS (
     INSERT INTO dayjob.counters (queue, running, done)
     SELECT queue, -count(*), count(*) FROM ended GROUP BY queue
 ),
-result AS MATERIALIZED (
-    SELECT CASE WHEN count(*) < $5 THEN coalesce(array_agg(concat(number, ' done ')), '{}') END AS reply
+departed AS MATERIALIZED (
+    SELECT count(*) AS ended, array_agg(concat(number, ' done ')) AS reply,
+        array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs
     FROM ended
+),
+woken AS MATERIALIZED (
+    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
+),
+result AS MATERIALIZED (
+    SELECT CASE WHEN ended < $5 OR topics <> '{}' THEN reply || topics END AS reply FROM departed, woken
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result

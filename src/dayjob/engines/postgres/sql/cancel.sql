@@ -1,14 +1,15 @@
 -- End waiting jobs as cancelled; store a cancel request for running ones.
 -- $1 token  $2 now  $3 channel  $4 message if a cancel is requested  $5 ids
 -- $6 queues  $7 their retention  $8 the retention of other queues
+-- Jobs leave their lines before others are woken: departed reads the changes first.
 -- Replies with each job that was not finished as a JSON list: id, queue, task, state before, state, attempts.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 found AS MATERIALIZED (
-    SELECT id, queue, task, state, attempts, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
+    SELECT id, queue, task, state, attempts, limits, limited_by, coalesce(($7::bigint[])[array_position($6::text[], queue)], $8) AS retention
     FROM dayjob.jobs
-    WHERE id = ANY ($5::uuid[]) AND state || '' IN ('pending', 'scheduled', 'running')
+    WHERE id = ANY ($5::uuid[]) AND state || '' IN ('pending', 'scheduled', 'running', 'limited')
     FOR UPDATE
 ),
 requested AS (
@@ -18,25 +19,35 @@ requested AS (
 removed AS (
     DELETE FROM dayjob.jobs
     WHERE id = ANY (ARRAY(SELECT id FROM found WHERE state <> 'running' AND retention = 0))
+    RETURNING id
 ),
 saved AS (
     UPDATE dayjob.jobs
-    SET state = 'cancelled', finished_at = clock.now, held_key = NULL,
+    SET state = 'cancelled', finished_at = clock.now, held_key = NULL, limited_by = NULL,
         remove_at = CASE WHEN found.retention > 0 THEN clock.now + found.retention END
     FROM clock, found
     WHERE jobs.id = found.id AND found.state <> 'running' AND found.retention <> 0
+    RETURNING jobs.id
 ),
 counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, cancelled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited, cancelled)
     SELECT queue, -count(*) FILTER (WHERE state = 'pending'), -count(*) FILTER (WHERE state = 'scheduled'),
-        count(*) FILTER (WHERE retention <> 0)
+        -count(*) FILTER (WHERE state = 'limited'), count(*) FILTER (WHERE retention <> 0)
     FROM found
     WHERE state <> 'running'
     GROUP BY queue
 ),
+departed AS MATERIALIZED (
+    SELECT array_agg(ROW(state, limits, limited_by, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs
+    FROM found
+    WHERE state <> 'running' AND (SELECT count(*) FROM removed) + (SELECT count(*) FROM saved) > 0
+),
+woken AS MATERIALIZED (
+    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
+),
 result AS MATERIALIZED (
     SELECT bool_or(state = 'running') AS requests, coalesce(array_agg(json_build_array(id, queue, task, state,
-        CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') AS reply
+        CASE state WHEN 'running' THEN state ELSE 'cancelled' END, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
     FROM found
 ),
 stored AS (

@@ -1,7 +1,9 @@
--- Claim pending jobs, queue by queue in the order given, each in the order of (priority, id).
+-- Claim pending jobs of queues without limits and turns, queue by queue in the order given, each in the order of (priority, id).
 -- $1 now  $2 queues  $3 their leases  $4, $5 the (priority, id) after which each range starts  $6 limit
 -- $7 worker  $8 claim  $9 whether to consider jobs that other transactions may have locked  $10 the most bytes of payload
 -- $11 the queue of each range  $12, $13 the (priority, id) at which it ends. The ranges are in the order of the jobs.
+-- If one of the queues has jobs with limits or turns, nothing is claimed: claim_limited.sql has to. The last column but one has
+-- those queues. There is at least one row, without an id if no job was claimed. The turn is a part of the index: it is 0.
 -- The claim holds a lock named by its token while it is under way. A repetition waits for it, then finds its jobs.
 -- A job that another claim took after this snapshot is skipped. Locking it would lock its new version, which is running,
 -- and its worker could not settle it until this claim ends. The row's xmax names that transaction. It is compared with this
@@ -16,6 +18,7 @@
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now, pg_advisory_xact_lock(hashtextextended($8::uuid::text, 0)) AS under_way,
         pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) AS read,
+        ARRAY(SELECT limited.queue FROM dayjob.limited_queues AS limited WHERE limited.queue = ANY ($2::text[])) AS limited,
         pg_current_snapshot() AS snapshot, pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 2147483648 AS base
 ),
 wanted AS MATERIALIZED (
@@ -23,6 +26,7 @@ wanted AS MATERIALIZED (
     FROM unnest($11::text[], $4::bigint[], $5::uuid[], $12::bigint[], $13::uuid[])
         AS wanted (queue, after_priority, after_id, until_priority, until_id)
     WHERE (SELECT pauses.queue FROM dayjob.pauses WHERE pauses.queue = wanted.queue) IS NULL
+        AND (SELECT limited FROM clock) = '{}'
 ),
 picked AS MATERIALIZED (
     SELECT job.place, job.size
@@ -31,13 +35,13 @@ picked AS MATERIALIZED (
         SELECT jobs.ctid AS place, octet_length(jobs.payload) AS size
         FROM dayjob.jobs
         WHERE jobs.queue = wanted.queue AND jobs.state = 'pending'
-            AND (jobs.priority, jobs.id) > (wanted.after_priority, wanted.after_id)
-            AND (jobs.priority, jobs.id) <= (wanted.until_priority, wanted.until_id)
+            AND (jobs.priority, jobs.turn, jobs.id) > (wanted.after_priority, 0, wanted.after_id)
+            AND (jobs.priority, jobs.turn, jobs.id) <= (wanted.until_priority, 0, wanted.until_id)
             AND (jobs.expires_at > clock.now OR jobs.expires_at IS NULL OR jobs.attempts > 0)
             AND nullif(jobs.xmax = '0'::xid OR $9 OR pg_visible_in_snapshot(
                 (clock.base + ((jobs.xmax::text::bigint - clock.base) & 4294967295))::text::xid8, clock.snapshot
             ), false) IS NOT NULL
-        ORDER BY jobs.priority, jobs.id
+        ORDER BY jobs.priority, jobs.turn, jobs.id
         LIMIT $6
         FOR UPDATE SKIP LOCKED
     ) AS job
@@ -66,6 +70,6 @@ counted AS (
     INSERT INTO dayjob.counters (queue, pending, running)
     SELECT queue, -count(*), count(*) FROM claimed GROUP BY queue
 )
-SELECT claimed.*, (SELECT pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass)) - clock.read
-FROM claimed, clock
+SELECT claimed.*, clock.limited, (SELECT pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass)) - clock.read
+FROM clock LEFT JOIN claimed ON true
 ORDER BY array_position($2::text[], queue), priority, id

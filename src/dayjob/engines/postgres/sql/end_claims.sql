@@ -8,7 +8,7 @@ WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 locked AS MATERIALIZED (
-    SELECT id, queue, task, attempts, attempts >= max_attempts AS last,
+    SELECT id, queue, task, limits, attempts, attempts >= max_attempts AS last,
         attempts >= max_attempts AND (max_attempts = 1 OR coalesce(last_error, '') IN (:CRASHES)) AS dead
     FROM dayjob.jobs
     WHERE state = 'running' AND ($8::text[] IS NULL OR worker = ANY ($8::text[]))
@@ -18,7 +18,7 @@ locked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ),
 ended AS MATERIALIZED (
-    SELECT id, queue, task, CASE WHEN dead THEN 'dead' ELSE 'pending' END AS state,
+    SELECT id, queue, task, limits, CASE WHEN dead THEN 'dead' ELSE 'pending' END AS state,
         CASE WHEN last AND NOT dead THEN attempts - 1 ELSE attempts END AS attempts,
         CASE WHEN dead THEN coalesce(($5::bigint[])[array_position($4::text[], queue)], $6) ELSE :FOREVER END AS retention
     FROM locked
@@ -45,8 +45,15 @@ counted AS (
     FROM ended
     GROUP BY queue
 ),
+departed AS MATERIALIZED (
+    SELECT array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended
+),
+woken AS MATERIALIZED (
+    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
+),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(json_build_array(id, queue, task, 'running', state, attempts)::text), '{}') AS reply FROM ended
+    SELECT coalesce(array_agg(json_build_array(id, queue, task, 'running', state, attempts)::text), '{}') || (SELECT topics FROM woken) AS reply
+    FROM ended
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE reply <> '{}'

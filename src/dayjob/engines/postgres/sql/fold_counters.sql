@@ -8,8 +8,8 @@ WITH taken AS (
     RETURNING *
 ),
 summed AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, running, done, dead, cancelled)
-    SELECT queue, sum(pending), sum(scheduled), sum(running), sum(done), sum(dead), sum(cancelled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited, running, done, dead, cancelled)
+    SELECT queue, sum(pending), sum(scheduled), sum(limited), sum(running), sum(done), sum(dead), sum(cancelled)
     FROM taken
     GROUP BY queue
     RETURNING id

@@ -3,7 +3,8 @@
 -- $7… the other fields, one array for each name in rows.py. An array with one item has the same value for all jobs.
 -- A job that may become visible after younger ones were claimed is late: its id is old, or the transaction is the caller's.
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
--- insert_skipping has also the lines after --skipping. It leaves out jobs whose id exists or whose dedup key is held. The
+-- insert_skipping has also the lines after --skipping. It leaves out jobs whose id exists or whose dedup key is held, also by
+-- the window of another job: hold_keys.sql opens that of a new job before. The
 -- server then writes one more record a job to its log.
 -- insert_reserving has also the lines after --reserving. It reserves the ids of jobs with reserve_id, and
 -- stores no job whose id is reserved. Its third column has the ids that it reserved for jobs that it did not store. A
@@ -32,7 +33,12 @@ inserted AS (
     SELECT id, CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key,
         CASE WHEN $1::uuid IS NULL OR id < late_before THEN pg_current_xact_id() END, :INSERT_VALUES
     FROM given
---reserving     WHERE NOT given.reserve_id OR given.id IN (SELECT reserved.id FROM reserved)
+--skipping     WHERE (given.dedup_key IS NULL OR coalesce((
+--skipping         SELECT windows.reserved_until <= given.now FROM dayjob.reserved_ids AS windows
+--skipping         WHERE windows.id = (SELECT dayjob.window_of(coalesce(given.dedup_scope, given.queue), given.dedup_key))
+--skipping             AND windows.job <> given.id
+--skipping     ), true))
+--reserving     AND (NOT given.reserve_id OR given.id IN (SELECT reserved.id FROM reserved))
 --skipping     ON CONFLICT DO NOTHING
     RETURNING id, queue, state
 ),

@@ -12,9 +12,9 @@ found AS MATERIALIZED (
         SELECT jobs.queue, jobs.priority, jobs.id
         FROM dayjob.jobs
         WHERE (jobs.queue, jobs.priority) >= (part.queue, part.priority)
-            AND (jobs.queue, jobs.priority, jobs.id) <= (part.queue, part.priority, part.id)
+            AND (jobs.queue, jobs.priority, jobs.turn, jobs.id) <= (part.queue, part.priority, 0, part.id)
             AND jobs.state = 'pending'
-        ORDER BY jobs.queue, jobs.priority, jobs.id
+        ORDER BY jobs.queue, jobs.priority, jobs.turn, jobs.id
         LIMIT $4
     ) AS job
 )

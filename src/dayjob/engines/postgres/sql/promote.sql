@@ -1,6 +1,6 @@
--- Make due jobs pending.
+-- Make due jobs pending, and wake the lines whose tokens are due.
 -- $1 token  $2 now  $3 limit
--- Replies with their number and their queues. Stores no reply if there are none.
+-- Replies with their number, and "0 pending queue" for each of their queues. Stores no reply if there are none.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
@@ -20,8 +20,17 @@ counted AS (
     INSERT INTO dayjob.counters (queue, scheduled, pending)
     SELECT queue, -count(*), count(*) FROM saved GROUP BY queue
 ),
+lines AS MATERIALIZED (
+    SELECT woken, topics FROM dayjob.wake_due($2, $3)
+    WHERE EXISTS (SELECT FROM dayjob.buckets WHERE due <= (SELECT now FROM clock))
+),
+counts AS MATERIALIZED (
+    SELECT count(*) + coalesce((SELECT woken FROM lines), 0) AS promoted,
+        array_agg(DISTINCT '0 pending ' || queue) || (SELECT topics FROM lines) AS topics
+    FROM saved
+),
 result AS MATERIALIZED (
-    SELECT count(*) AS promoted, count(*)::text || array_agg(DISTINCT queue) AS reply FROM saved
+    SELECT promoted, promoted::text || topics AS reply FROM counts
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE promoted > 0

@@ -1,6 +1,6 @@
 -- End claimed jobs that can't be decoded as dead, without retention: they are kept until they are purged.
 -- $1 now  $2 claim  $3 ids  $4 errors
--- Stores no reply: there is none, and a repetition finds no current claim.
+-- Stores no reply: a repetition finds no current claim. Returns the topics of leave_limits.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now
 ),
@@ -11,7 +11,13 @@ ended AS (
         errors = (errors || jsonb_build_array(attempts, clock.now, worker, corrupt.error)::text)[greatest(cardinality(errors) + 2 - :ERRORS_KEPT, 1):]
     FROM clock, unnest($3::uuid[], $4::text[]) AS corrupt (id, error)
     WHERE jobs.id = corrupt.id AND jobs.claim = $2 AND jobs.state || '' = 'running'
-    RETURNING queue
+    RETURNING queue, limits
+),
+counted AS (
+    INSERT INTO dayjob.counters (queue, running, dead)
+    SELECT queue, -count(*), count(*) FROM ended GROUP BY queue
+),
+departed AS MATERIALIZED (
+    SELECT array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure) FILTER (WHERE limits IS NOT NULL) AS jobs FROM ended
 )
-INSERT INTO dayjob.counters (queue, running, dead)
-SELECT queue, -count(*), count(*) FROM ended GROUP BY queue
+SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($1, jobs) ELSE '{}' END FROM departed

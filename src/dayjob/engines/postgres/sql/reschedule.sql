@@ -5,31 +5,41 @@ WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 waiting AS MATERIALIZED (
-    SELECT jobs.id, jobs.state AS before, change.run_at, change.priority,
-        CASE WHEN change.run_at IS NULL THEN jobs.state
+    SELECT jobs.id, jobs.state AS before, jobs.limits, jobs.limited_by, change.run_at, change.priority,
+        CASE WHEN change.run_at IS NULL THEN CASE jobs.state WHEN 'limited' THEN 'pending' ELSE jobs.state END
             WHEN change.run_at > clock.now THEN 'scheduled' ELSE 'pending' END AS state
     FROM clock, unnest($3::uuid[], $4::bigint[], $5::bigint[]) AS change (id, run_at, priority)
     JOIN dayjob.jobs ON jobs.id = change.id
-    WHERE jobs.state || '' IN ('pending', 'scheduled')
+    WHERE jobs.state || '' IN ('pending', 'scheduled', 'limited')
     FOR UPDATE OF jobs
 ),
 saved AS (
     UPDATE dayjob.jobs
     SET run_at = coalesce(waiting.run_at, jobs.run_at), priority = coalesce(waiting.priority, jobs.priority),
-        state = waiting.state, late = pg_current_xact_id()
+        state = waiting.state, limited_by = NULL, late = pg_current_xact_id()
     FROM waiting
     WHERE jobs.id = waiting.id
-    RETURNING jobs.id, jobs.queue, waiting.before, waiting.state
+    RETURNING jobs.id, jobs.queue, waiting.before, waiting.state, waiting.limits, waiting.limited_by
 ),
 counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled)
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
     SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
-        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled')
+        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
+        -count(*) FILTER (WHERE before = 'limited')
     FROM saved
     GROUP BY queue
 ),
+departed AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply,
+        array_agg(ROW(before, limits, limited_by, NULL)::dayjob.departure)
+            FILTER (WHERE limits IS NOT NULL AND before <> state) AS jobs
+    FROM saved
+),
+woken AS MATERIALIZED (
+    SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics FROM departed
+),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply FROM saved
+    SELECT reply || topics AS reply FROM departed, woken
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result

@@ -1,12 +1,13 @@
 -- Apply each settlement whose claim is current, by the rules of the lifecycle.
 -- $1 token, or NULL  $2 now  $3… the settlements, one array per column; with retention 0 the job is not kept
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
--- Replies "number state queue" for each that was applied, with its number in the batch.
+-- Replies "number state queue" for each that was applied, with its number in the batch. Without a token, the transaction goes
+-- on: the second column is for finish_limits.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),
 current AS MATERIALIZED (
-    SELECT op.number, jobs.id, jobs.queue, op.transition, op.error, op.delay, op.result, op.progress,
+    SELECT op.number, jobs.id, jobs.queue, jobs.limits, op.charges, op.transition, op.error, op.delay, op.result, op.progress,
         op.retain_done, op.retain_dead, op.retain_cancelled,
         coalesce(op.max_attempts, jobs.max_attempts) AS max_attempts,
         CASE
@@ -22,10 +23,10 @@ current AS MATERIALIZED (
         END AS state
     FROM unnest(
         $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::bigint[], $8::bytea[], $9::text[],
-        $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[], $14::integer[]
+        $10::bigint[], $11::bigint[], $12::bigint[], $13::integer[], $14::integer[], $15::text[]
     ) AS op (
         id, claim, transition, error, delay, result, progress, retain_done, retain_dead, retain_cancelled, max_attempts,
-        number
+        number, charges
     )
     JOIN dayjob.jobs ON jobs.id = op.id
     WHERE jobs.claim = op.claim AND jobs.state || '' = 'running'
@@ -73,10 +74,19 @@ counted AS (
     FROM settled
     GROUP BY queue
 ),
+departed AS MATERIALIZED (
+    SELECT coalesce(array_agg(concat(number, ' ', state, ' ', queue)), '{}') AS reply,
+        array_agg(ROW('running', limits, NULL, charges)::dayjob.departure ORDER BY number) FILTER (WHERE limits IS NOT NULL) AS jobs
+    FROM settled
+),
+woken AS MATERIALIZED (
+    SELECT CASE WHEN jobs IS NOT NULL AND $1::uuid IS NOT NULL THEN dayjob.leave_limits($2, jobs) ELSE '{}' END AS topics
+    FROM departed
+),
 result AS MATERIALIZED (
-    SELECT coalesce(array_agg(concat(number, ' ', state, ' ', queue)), '{}') AS reply FROM settled
+    SELECT reply || topics AS reply, jobs::text AS departed FROM departed, woken
 ),
 stored AS (
     INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result WHERE $1::uuid IS NOT NULL
 )
-SELECT reply FROM result
+SELECT reply, departed FROM result

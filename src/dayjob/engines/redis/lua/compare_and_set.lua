@@ -1,7 +1,7 @@
 -- Write documents and `insert` jobs, in one commit, if all documents are as expected; else nothing.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: '1' to announce the kinds, else '0'; the number of documents; for
 -- each its kind, its name, flags (1 a document is expected, 2 a document is to be written), the expected value and the
--- new one, as far as the flags announce them; the jobs (shared/5_insert.lua).
+-- new one, as far as the flags announce them; the jobs (shared/6_insert.lua).
 -- Returns a string: '\1' and the reply of `insert` if it wrote them, else '\0'.
 local is_announced = take_number() == 1
 local removed, added, kinds = {}, {}, {}
@@ -26,7 +26,7 @@ end
 local reply, created = insert()
 -- A full server refuses new jobs. Writes of documents alone must succeed: workers register and deregister, and the
 -- leader's duties free memory.
-flush(not created)
+apply_insert(not created)
 send('ZREM', DOCUMENTS, removed)
 send('ZADD', DOCUMENTS, added)
 publish()

@@ -1,17 +1,17 @@
 -- Store jobs with their kv writes, all or none. A single job that comes to an empty queue is claimed for the claim that
 -- has waited there longest, and handed off to it.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insert.lua).
--- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job.
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/6_insert.lua).
+-- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job; or see full_queue.
 local MOST_EXAMINED = 10 -- waiting claims that one call examines
 local LARGEST = 65536 -- bytes of a job that is handed off
 local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked
 local PROMPT = 100000 -- microseconds after which a client without an acknowledgment gets no further hand-off
 
--- Return whether a new job is the next of its queue. A job whose claim would release its dedup key is not handed off:
+-- Return whether a new job is the next of its queue. A job with limits or a turn is left to a claim. A job whose claim would release its dedup key is not handed off:
 -- the release is a removal, and as the first write it would make a full server accept the rest.
 local function is_next(r)
   local queue = r.queue
-  return r.state == PENDING_STATE and not is_expired(r) and (r.settled or not r.held)
+  return r.state == PENDING_STATE and not r.limits and not is_expired(r) and (r.settled or not r.held)
     and #r.facts + r.payload_size <= LARGEST
     and #redis.call('ZRANGEBYLEX', PENDING, '[' .. queue .. '\0', '(' .. queue .. '\1', 'LIMIT', 0, 1) == 0
     and redis.call('SISMEMBER', PAUSED, queue) == 0
@@ -47,6 +47,10 @@ local function longest_waiting(queue)
 end
 
 local reply, r = insert()
+local full = full_queue()
+if full then
+  return store_reply(full)
+end
 local waiting, removed = nil, {}
 if r and #reply == 1 and ARGV[1] == '' and is_next(r) then
   waiting, removed = longest_waiting(r.queue)
@@ -58,7 +62,7 @@ if waiting then
   indexes[HANDOFFS][handoff_member(r)] = NOW + ACKNOWLEDGED_WITHIN
   claimable[r.queue] = nil
 end
-flush(not r)
+apply_insert(not r)
 send('ZREM', WAITING_CLAIMS, removed)
 if waiting then
   redis.call('ZADD', HANDOFF_CLIENTS, 'NX', NOW, waiting.client)

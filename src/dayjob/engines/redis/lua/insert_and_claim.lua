@@ -6,8 +6,12 @@ if stored then
   return stored.err and stored or { stored[1], claimed_again(stored[2]) }
 end
 local enqueued, created = insert()
-if created then
-  flush(false)
+local full = full_queue()
+if full then
+  return store_reply({ full, {} })
+end
+if created or next(saved) then
+  apply_insert(not created)
 end
 local replies, ids = claim_all()
 publish()

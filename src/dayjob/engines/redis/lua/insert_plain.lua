@@ -1,7 +1,7 @@
 -- The start of insert.lua, before any function is defined: store a single job that is pending at once and has a small
 -- payload, no dedup key, no expiry, no kv writes and no reserved id, on a queue without waiting claims. In any other case it
 -- changes nothing, and the rest of the script runs.
--- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/5_insert.lua).
+-- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/6_insert.lua).
 -- Returns '\1' if the job was stored.
 do
   local id, queue, numbers = ARGV[8], ARGV[9], ARGV[10]

@@ -1,5 +1,5 @@
 -- End jobs that were not started before they expired. Make due jobs pending, and handed-off jobs that were not
--- acknowledged in time.
+-- acknowledged in time. Wake the lines of buckets whose tokens are due.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit for each kind; the retention times.
 -- Returns a list of two: the number of jobs that became pending, and the jobs that expired, see report.
 local limit, retention = take_number(), take_retention()
@@ -16,7 +16,7 @@ for _, id in ipairs(ids) do
     indexes[EXPIRIES][id] = false
   end
 end
-flush(true)
+apply()
 ids = redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do
@@ -28,7 +28,7 @@ for _, id in ipairs(ids) do
     indexes[DUE][id] = false
   end
 end
-flush(true)
+apply()
 local claims = redis.call('ZRANGEBYSCORE', HANDOFFS, '-inf', NOW, 'LIMIT', 0, limit)
 for _, name in ipairs(claims) do
   local r = load(sub(name, 1, 16))
@@ -39,4 +39,14 @@ for _, name in ipairs(claims) do
     indexes[HANDOFFS][name] = false
   end
 end
-return commit({ promoted, expired })
+apply()
+local names = redis.call('ZRANGEBYSCORE', BUCKET_DUES, '-inf', NOW, 'LIMIT', 0, limit)
+if #names > 0 then
+  send('ZREM', BUCKET_DUES, names)
+  for _, name in ipairs(names) do
+    use_limits().free(name, math.huge)
+  end
+  promoted = promoted + use_limits().finish(BATCH)
+end
+publish()
+return store_reply({ promoted, expired })

@@ -9,6 +9,6 @@ for _, id in ipairs(ids) do
     quarantine(r, error)
   end
 end
-flush(true)
+apply()
 publish()
 return 1

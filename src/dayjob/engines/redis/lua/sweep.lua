@@ -1,5 +1,5 @@
--- Remove finished jobs whose retention is over, and reservations of ids that have ended; of ten random waiting claims,
--- those whose client is gone; and clients that have not acknowledged a hand-off for long.
+-- Remove finished jobs whose retention is over, and reservations of ids and windows that have ended; of ten random waiting claims,
+-- those whose client is gone; clients that have not acknowledged a hand-off for long; and idle buckets of rates.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the limit.
 -- Returns the numbers of removed jobs and reservations.
 local LONG = 600000000 -- microseconds
@@ -12,8 +12,16 @@ for _, member in ipairs(redis.call('ZRANDMEMBER', WAITING_CLAIMS, 10)) do
   end
 end
 local limit = take_number()
+local idle = redis.call('ZRANGEBYSCORE', IDLE_BUCKETS, '-inf', NOW, 'LIMIT', 0, limit)
+send('ZREM', IDLE_BUCKETS, idle)
+send('HDEL', BUCKETS, idle)
 local freed = redis.call('ZRANGEBYSCORE', RESERVED_IDS, '-inf', NOW, 'LIMIT', 0, limit)
 send('ZREM', RESERVED_IDS, freed)
+for _, member in ipairs(freed) do
+  if #member > 16 then
+    holders[WINDOW .. sub(member, 17)] = false
+  end
+end
 local ids = redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, limit)
 fetch(ids)
 for _, id in ipairs(ids) do

@@ -3,5 +3,5 @@
 SELECT :CLAIM_COLUMNS
 FROM dayjob_jobs
 WHERE state = 'pending' AND queue_id = ? AND (expires_at IS NULL OR expires_at > ? OR attempts > 0)
-ORDER BY priority, id
+ORDER BY priority, turn, id
 LIMIT ?

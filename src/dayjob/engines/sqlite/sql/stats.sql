@@ -1,1 +1,1 @@
-SELECT name, pending, scheduled, running, done, dead, cancelled FROM dayjob_queues ORDER BY name
+SELECT name, pending, scheduled, running, done, dead, cancelled, limited FROM dayjob_queues ORDER BY name

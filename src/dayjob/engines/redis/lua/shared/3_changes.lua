@@ -10,6 +10,7 @@ local cancels = {} -- id -> whether it belongs to CANCEL_REQUESTS
 local writes = {} -- user key -> value
 local counts = {} -- queue -> state -> difference
 local used = {} -- queues to add to QUEUES
+local turns = {} -- field of TURNS -> turn, or false to remove it
 local indexes = setmetatable({}, { -- sorted set -> member -> score, or false to remove it
   __index = function(all, index)
     all[index] = {}
@@ -120,6 +121,8 @@ local function remove_from_indexes(r)
     indexes[PENDING][pending_member(r)] = false
   elseif state == SCHEDULED then
     indexes[DUE][id] = false
+  elseif state == LIMITED then
+    indexes[LINES][line_member(r)] = false
   elseif state == RUNNING then
     indexes[LEASES][id] = false
     if r.cancel then
@@ -165,6 +168,8 @@ local function add_to_indexes(r)
   elseif state == SCHEDULED then
     indexes[DUE][id] = to_number(r.run)
     due_changed = true
+  elseif state == LIMITED then
+    indexes[LINES][line_member(r)] = 0
   elseif state == RUNNING then
     indexes[LEASES][id] = to_number(r.lease)
     if r.cancel then
@@ -264,6 +269,9 @@ local function flush(when_full)
   send('SADD', CANCEL_REQUESTS, requested)
   local _, put = split(writes)
   send('HSET', KV, put)
+  local past_turns, new_turns = split(turns)
+  send('HDEL', TURNS, past_turns)
+  send('HSET', TURNS, new_turns)
   for queue in pairs(used) do
     redis.call('SADD', QUEUES, queue)
   end
@@ -277,7 +285,7 @@ local function flush(when_full)
       end
     end
   end
-  saved, payloads, results, holders, cancels, writes, counts, used = {}, {}, {}, {}, {}, {}, {}, {}
+  saved, payloads, results, holders, cancels, writes, counts, used, turns = {}, {}, {}, {}, {}, {}, {}, {}, {}
 end
 
 -- Publish the collected notifications: at most one message on each channel.
@@ -293,11 +301,4 @@ local function publish()
   if #ended > 0 then
     redis.call('PUBLISH', ARGV[3], table.concat(ended))
   end
-end
-
--- Write and publish the collected changes, store the reply, and return it.
-local function commit(reply)
-  flush(true)
-  publish()
-  return store_reply(reply)
 end

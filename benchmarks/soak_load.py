@@ -1,0 +1,81 @@
+"""One side of a soak: ``python -m benchmarks.soak_load KIND URL 0``, as in ``benchmarks.load``, in windows.
+
+Each line of input lists the times at which jobs of one window are due, and gets a line of JSON as its answer.
+``produce`` enqueues them. ``work`` waits until they have passed. ``both`` does both in one process. The
+process forgets a window once it has answered, so that its memory is that of dayjob.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from benchmarks.child import READY, Answer, run
+from benchmarks.load import Dayjob, Recorder, line
+from benchmarks.open_loop import Put, produce_at, since
+from benchmarks.results import percentile
+from dayjob import BrokerConfig, Retention
+from dayjob.runtime.process import MEBIBYTE, rss
+from dayjob.worker.garbage import collect_less_often
+
+RETENTION = 30
+"""Seconds for which done jobs are kept. The sweep has work, and the number of rows is soon constant."""
+
+GRACE = 60.0
+"""Seconds after a window in which its jobs may still pass. A backlog shows in the latencies."""
+
+_CONFIG = BrokerConfig(retention=Retention(done=RETENTION), sweep_interval=5)
+
+
+async def _answer_lines(answer: Callable[[list[float]], Awaitable[Answer]]) -> dict[str, Any]:
+    print(READY, flush=True)
+    while due := await line():
+        print(json.dumps(await answer(due) | {"mib": rss() / MEBIBYTE}), flush=True)
+    return {}
+
+
+async def _passed(recorder: Recorder, due: list[float]) -> Answer:
+    """Wait until the jobs of a window have passed. Return their number and their latencies."""
+    await recorder.until_passed(len(due), due[-1] + GRACE)
+    found = recorder.take()
+    start, settled = (since(0, len(due), found[name]) for name in ("started", "settled"))
+    return {
+        "done": len(found["settled"]),
+        "start-p50": percentile(start, 50),
+        "start-p99": percentile(start, 99),
+        "settled-p99": percentile(settled, 99),
+    }
+
+
+async def work(url: str, _: int) -> dict[str, Any]:
+    recorder = Recorder()
+    async with Dayjob(_CONFIG).working(url, recorder.started, recorder.settled):
+        return await _answer_lines(lambda due: _passed(recorder, due))
+
+
+async def _produced(put: Put, due: list[float]) -> Answer:
+    took = await produce_at(put, due, GRACE)
+    return {"enqueue-p99": percentile(took, 99)}
+
+
+async def produce(url: str, _: int) -> dict[str, Any]:
+    async with Dayjob(_CONFIG).producing(url) as put:
+        return await _answer_lines(lambda due: _produced(put, due))
+
+
+async def both(url: str, _: int) -> dict[str, Any]:
+    recorder = Recorder()
+
+    async def answer(due: list[float]) -> Answer:
+        return await _produced(put, due) | await _passed(recorder, due)
+
+    async with Dayjob(_CONFIG).working(url, recorder.started, recorder.settled) as put:
+        return await _answer_lines(answer)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] != "produce":
+        collect_less_often()  # As ``dayjob worker`` does.
+    run({"work": work, "produce": produce, "both": both}, sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Programs that use dayjob. README.md has the commands that run them."""

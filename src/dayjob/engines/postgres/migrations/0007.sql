@@ -1,0 +1,634 @@
+-- Flow control: limits, fair queues and max_pending; windows and scopes of dedup keys. README.md describes the tables and the
+-- locks.
+-- Readable since layout 7.
+
+ALTER TABLE dayjob.jobs
+    ADD COLUMN turn bigint NOT NULL DEFAULT 0,
+    ADD COLUMN limits jsonb,
+    ADD COLUMN limited_by text COLLATE "C",
+    ADD COLUMN dedup_scope text COLLATE "C";
+
+ALTER TABLE dayjob.reserved_ids ADD COLUMN job uuid;
+
+-- Return the name of the window of a dedup key; Insertion.window in Python is the same.
+CREATE FUNCTION dayjob.window_of(scope text, key text) RETURNS uuid
+    LANGUAGE sql STABLE PARALLEL SAFE
+    AS $$
+        SELECT encode(substr(sha256(
+            convert_to(scope, 'UTF8') || decode('00', 'hex') || convert_to(key, 'UTF8')
+        ), 1, 16), 'hex')::uuid
+    $$;
+
+ALTER TABLE dayjob.counters ADD COLUMN limited bigint NOT NULL DEFAULT 0;
+
+CREATE TABLE dayjob.buckets (
+    name text COLLATE "C" PRIMARY KEY,
+    running bigint NOT NULL DEFAULT 0,
+    tat bigint NOT NULL DEFAULT 0,
+    due bigint
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = off
+);
+
+CREATE INDEX buckets_due ON dayjob.buckets (due) WHERE due IS NOT NULL;
+
+CREATE TABLE dayjob.limited_queues (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue text COLLATE "C" NOT NULL
+);
+
+CREATE INDEX limited_queues_queue ON dayjob.limited_queues (queue);
+
+CREATE TABLE dayjob.queue_turns (
+    queue text COLLATE "C" PRIMARY KEY,
+    turn bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE dayjob.tenant_turns (
+    queue text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    turn bigint NOT NULL DEFAULT 1,
+    PRIMARY KEY (queue, tenant)
+) WITH (fillfactor = 70);
+
+-- A job that has left a state, and the units that its run has used beyond those that its claim took.
+CREATE TYPE dayjob.departure AS (state text, limits jsonb, limited_by text, charges jsonb);
+
+CREATE FUNCTION dayjob.units_of(limits jsonb, bucket text) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+        SELECT coalesce((SELECT (pair ->> 1)::bigint FROM jsonb_array_elements(limits) AS pair WHERE pair ->> 0 = bucket), 1)
+    $$;
+
+-- Return the microseconds in which a rate admits the units.
+CREATE FUNCTION dayjob.cost(units bigint, per bigint, rate bigint) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT CASE WHEN rate IS NULL THEN 0 ELSE div(units::numeric * per + rate - 1, rate)::bigint END $$;
+
+-- Return the settings of a bucket: those of its whole name, else those of its limit. burst is a cost.
+CREATE FUNCTION dayjob.settings_of(bucket text) RETURNS TABLE (most bigint, rate bigint, per bigint, burst bigint)
+    LANGUAGE sql STABLE
+    AS $$
+        SELECT (stored.value ->> 'running')::bigint, (stored.value ->> 'rate')::bigint, given.per,
+            dayjob.cost(coalesce((stored.value ->> 'burst')::bigint, 1), given.per, (stored.value ->> 'rate')::bigint)
+        FROM (SELECT 1) AS always
+        LEFT JOIN LATERAL (
+            SELECT convert_from(documents.value, 'UTF8')::jsonb AS value
+            FROM dayjob.documents
+            WHERE documents.kind = 'limit' AND documents.name IN (bucket, split_part(bucket, ':', 1))
+            ORDER BY length(documents.name) DESC
+            LIMIT 1
+        ) AS stored ON true
+        CROSS JOIN LATERAL (SELECT coalesce((stored.value ->> 'per')::bigint, 1000000) AS per) AS given
+    $$;
+
+-- Every transaction that reads settings and changes lines holds this lock. set_limit waits for all of them.
+CREATE FUNCTION dayjob.share_limits() RETURNS void
+    LANGUAGE sql VOLATILE
+    AS $$ SELECT pg_advisory_xact_lock_shared('dayjob.buckets'::regclass::oid::integer, 0) $$;
+
+-- Lock buckets in the order of their names. Missing ones are created.
+CREATE FUNCTION dayjob.lock_buckets(names text[]) RETURNS void
+    LANGUAGE sql VOLATILE
+    AS $$
+        INSERT INTO dayjob.buckets (name)
+        SELECT DISTINCT name COLLATE "C" FROM unnest(names) AS name ORDER BY 1
+        ON CONFLICT (name) DO UPDATE SET running = 0 WHERE false
+    $$;
+
+-- Make the first jobs of the lines of locked buckets pending, while they fit and take fewer units than were freed.
+-- Then set the due time of each bucket, and remove idle ones.
+-- topics are "0 pending QUEUE" and "0 scheduled ", as in the replies of settlements.
+-- A job that another transaction has locked is about to leave its line. If that transaction is rolled back, the line is
+-- woken again after a second.
+CREATE FUNCTION dayjob.wake_lines(
+    moment bigint, names text[], freed bigint[], at_most bigint, OUT topics text[], OUT woken bigint
+)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        bucket record;
+        job record;
+        line text;
+        unused bigint;
+        running_then bigint;
+        tat_then bigint;
+        due_then bigint;
+        ids uuid[];
+        is_open boolean;
+    BEGIN
+        topics := '{}';
+        woken := 0;
+        FOR bucket IN
+            SELECT given.name, given.freed, buckets.running, buckets.tat, buckets.due,
+                settings.most, settings.rate, settings.per, settings.burst
+            FROM unnest(names, freed) AS given (name, freed)
+            JOIN dayjob.buckets ON buckets.name = given.name
+            CROSS JOIN LATERAL dayjob.settings_of(given.name) AS settings
+            WHERE settings.rate IS NOT NULL OR buckets.due IS NOT NULL
+                OR EXISTS (SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = given.name)
+            ORDER BY buckets.name
+        LOOP
+            due_then := NULL;
+            line := '';
+            LOOP
+                SELECT jobs.queue INTO line FROM dayjob.jobs
+                WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue > line
+                ORDER BY jobs.queue
+                LIMIT 1;
+                EXIT WHEN NOT FOUND;
+                unused := least(bucket.freed, at_most - woken);
+                running_then := bucket.running;
+                tat_then := bucket.tat;
+                ids := '{}';
+                is_open := unused > 0;
+                FOR job IN
+                    SELECT jobs.id, dayjob.units_of(jobs.limits, bucket.name) AS units FROM dayjob.jobs
+                    WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue = line
+                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                    LIMIT greatest(unused, 0)
+                    FOR UPDATE SKIP LOCKED
+                LOOP
+                    IF unused <= 0 OR (running_then > 0 AND running_then + job.units > bucket.most)
+                        OR tat_then - greatest(bucket.burst - dayjob.cost(job.units, bucket.per, bucket.rate), 0) > moment
+                            AND bucket.rate IS NOT NULL
+                    THEN
+                        is_open := false;
+                        EXIT;
+                    END IF;
+                    running_then := running_then + job.units;
+                    IF bucket.rate IS NOT NULL THEN
+                        tat_then := greatest(tat_then, moment) + dayjob.cost(job.units, bucket.per, bucket.rate);
+                    END IF;
+                    unused := unused - job.units;
+                    ids := ids || job.id;
+                END LOOP;
+                IF ids <> '{}' THEN
+                    UPDATE dayjob.jobs SET state = 'pending', limited_by = NULL, late = pg_current_xact_id()
+                    WHERE jobs.id = ANY (ids);
+                    INSERT INTO dayjob.counters (queue, limited, pending)
+                    VALUES (line, -cardinality(ids), cardinality(ids));
+                    topics := topics || ('0 pending ' || line);
+                    woken := woken + cardinality(ids);
+                END IF;
+                IF bucket.rate IS NOT NULL OR (is_open AND unused > 0) THEN
+                    SELECT dayjob.units_of(jobs.limits, bucket.name) AS units INTO job FROM dayjob.jobs
+                    WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue = line
+                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                    LIMIT 1;
+                    IF FOUND AND bucket.rate IS NULL THEN
+                        due_then := least(due_then, moment + 1000000);
+                    ELSIF FOUND AND (bucket.most IS NULL OR bucket.running = 0 OR bucket.running + job.units <= bucket.most) THEN
+                        tat_then := bucket.tat - greatest(bucket.burst - dayjob.cost(job.units, bucket.per, bucket.rate), 0);
+                        due_then := least(due_then, CASE WHEN tat_then > moment THEN tat_then
+                            ELSE least(
+                                moment + greatest(dayjob.cost(job.units, bucket.per, bucket.rate), 1),
+                                CASE WHEN bucket.due > moment THEN bucket.due END
+                            ) END);
+                    END IF;
+                END IF;
+            END LOOP;
+            IF due_then IS DISTINCT FROM bucket.due THEN
+                UPDATE dayjob.buckets SET due = due_then WHERE buckets.name = bucket.name;
+                IF due_then IS NOT NULL THEN
+                    topics := topics || '0 scheduled '::text;
+                END IF;
+            END IF;
+        END LOOP;
+        DELETE FROM dayjob.buckets
+        WHERE buckets.name = ANY (names) AND buckets.running = 0 AND buckets.tat <= moment AND buckets.due IS NULL;
+    END
+    $$;
+
+-- Give back the room of jobs that have left a state, correct rates by the charges, and wake lines. Return the topics.
+CREATE FUNCTION dayjob.leave_limits(given bigint, departed dayjob.departure[]) RETURNS text[]
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        moment bigint;
+        names text[];
+        ended bigint[];
+        freed bigint[];
+        charge record;
+    BEGIN
+        PERFORM dayjob.share_limits();
+        SELECT array_agg(summed.name ORDER BY summed.name), array_agg(summed.ended ORDER BY summed.name),
+            array_agg(summed.freed ORDER BY summed.name)
+        INTO names, ended, freed
+        FROM (
+            SELECT part.name COLLATE "C" AS name, sum(part.ended)::bigint AS ended, sum(part.freed)::bigint AS freed
+            FROM (
+                SELECT pair ->> 0 AS name, CASE WHEN job.state = 'running' THEN (pair ->> 1)::bigint ELSE 0 END AS ended,
+                    (pair ->> 1)::bigint AS freed
+                FROM unnest(departed) AS job CROSS JOIN LATERAL jsonb_array_elements(job.limits) AS pair
+                WHERE job.state IN ('running', 'pending') OR (job.state = 'limited' AND pair ->> 0 = job.limited_by)
+                UNION ALL
+                SELECT pair ->> 0, 0, greatest(-(pair ->> 1)::bigint, 0)
+                FROM unnest(departed) AS job CROSS JOIN LATERAL jsonb_array_elements(job.charges) AS pair
+                CROSS JOIN LATERAL dayjob.settings_of(pair ->> 0) AS settings
+                WHERE settings.rate IS NOT NULL
+            ) AS part
+            GROUP BY 1
+        ) AS summed;
+        IF names IS NULL THEN
+            RETURN '{}';
+        END IF;
+        INSERT INTO dayjob.buckets (name)
+        SELECT name FROM unnest(names) AS name ORDER BY name COLLATE "C"
+        ON CONFLICT (name) DO UPDATE
+        SET running = greatest(buckets.running - ended[array_position(names, excluded.name)], 0)
+        WHERE ended[array_position(names, excluded.name)] > 0;
+        moment := dayjob.now_us(given);
+        FOR charge IN
+            SELECT pair ->> 0 AS name, (pair ->> 1)::bigint AS units,
+                dayjob.cost(abs((pair ->> 1)::bigint), settings.per, settings.rate) AS cost
+            FROM unnest(departed) WITH ORDINALITY AS job (state, limits, limited_by, charges, number)
+            CROSS JOIN LATERAL jsonb_array_elements(job.charges) AS pair
+            CROSS JOIN LATERAL dayjob.settings_of(pair ->> 0) AS settings
+            WHERE settings.rate IS NOT NULL
+            ORDER BY job.number
+        LOOP
+            UPDATE dayjob.buckets
+            SET tat = CASE WHEN charge.units > 0 THEN greatest(tat, moment) + charge.cost ELSE greatest(tat - charge.cost, 0) END
+            WHERE buckets.name = charge.name;
+        END LOOP;
+        RETURN (SELECT topics FROM dayjob.wake_lines(moment, names, freed, 10000000));
+    END
+    $$;
+
+-- Wake the lines whose tokens are due. Return the number of jobs that became pending, and the topics.
+CREATE FUNCTION dayjob.wake_due(given bigint, at_most bigint) RETURNS TABLE (woken bigint, topics text[])
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        names text[];
+    BEGIN
+        PERFORM dayjob.share_limits();
+        names := ARRAY(
+            SELECT buckets.name FROM dayjob.buckets WHERE buckets.due <= dayjob.now_us(given) ORDER BY buckets.due LIMIT at_most
+        );
+        PERFORM dayjob.lock_buckets(names);
+        RETURN QUERY SELECT lines.woken, lines.topics
+            FROM dayjob.wake_lines(dayjob.now_us(given), names, array_fill(10000::bigint, ARRAY[cardinality(names)]), 10000000) AS lines;
+    END
+    $$;
+
+-- Write a limit and wake the lines of its buckets. Return the number of jobs that became pending, and the topics.
+CREATE FUNCTION dayjob.set_limit(given bigint, limit_name text, settings bytea) RETURNS TABLE (woken bigint, topics text[])
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        names text[] := '{}';
+        bucket text;
+    BEGIN
+        PERFORM pg_advisory_xact_lock('dayjob.buckets'::regclass::oid::integer, 0);
+        IF settings IS NULL THEN
+            DELETE FROM dayjob.documents WHERE documents.kind = 'limit' AND documents.name = limit_name;
+        ELSE
+            INSERT INTO dayjob.documents (kind, name, written_at, value)
+            VALUES ('limit', limit_name, dayjob.now_us(given), settings)
+            ON CONFLICT (kind, name) DO UPDATE SET written_at = excluded.written_at, value = excluded.value;
+        END IF;
+        FOREACH bucket IN ARRAY ARRAY[limit_name, limit_name || ':'] LOOP
+            IF EXISTS (SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = bucket) THEN
+                names := names || bucket;
+            END IF;
+        END LOOP;
+        LOOP
+            SELECT jobs.limited_by INTO bucket FROM dayjob.jobs
+            WHERE jobs.state = 'limited' AND jobs.limited_by > bucket AND jobs.limited_by < limit_name || ';'
+            ORDER BY jobs.limited_by
+            LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            names := names || bucket;
+        END LOOP;
+        PERFORM dayjob.lock_buckets(names);
+        RETURN QUERY SELECT lines.woken, lines.topics
+            FROM dayjob.wake_lines(dayjob.now_us(given), names, array_fill(10000::bigint, ARRAY[cardinality(names)]), 10000) AS lines;
+    END
+    $$;
+
+-- The end of a transaction that has stored jobs: mark their queues, move those to lines that have to join one, and give back
+-- the room of settled jobs. Return the topics. A caller's transaction joins no line: it would hold the locks until its end.
+CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], ids uuid[], may_join boolean) RETURNS text[]
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        names text[];
+    BEGIN
+        INSERT INTO dayjob.limited_queues (queue)
+        SELECT DISTINCT jobs.queue FROM dayjob.jobs
+        WHERE jobs.id = ANY (ids)
+            AND NOT EXISTS (SELECT FROM dayjob.limited_queues AS present WHERE present.queue = jobs.queue);
+        IF may_join THEN
+            PERFORM dayjob.share_limits();
+            names := ARRAY(
+                SELECT DISTINCT pair ->> 0
+                FROM dayjob.jobs AS new CROSS JOIN LATERAL jsonb_array_elements(new.limits) AS pair
+                WHERE new.id = ANY (ids) AND new.state || '' = 'pending' AND EXISTS (
+                    SELECT FROM dayjob.jobs
+                    WHERE jobs.state = 'limited' AND jobs.limited_by = pair ->> 0 AND jobs.queue = new.queue
+                )
+            );
+            IF names <> '{}' THEN
+                PERFORM dayjob.lock_buckets(names || ARRAY(
+                    SELECT pair ->> 0 FROM unnest(departed) AS job CROSS JOIN LATERAL jsonb_array_elements(job.limits) AS pair
+                ));
+                WITH joined AS (
+                    UPDATE dayjob.jobs SET state = 'limited', limited_by = found.name
+                    FROM (
+                        SELECT new.id, (
+                            SELECT pair ->> 0
+                            FROM jsonb_array_elements(new.limits) WITH ORDINALITY AS part (pair, number)
+                            CROSS JOIN LATERAL (
+                                SELECT jobs.priority, jobs.turn, jobs.id FROM dayjob.jobs
+                                WHERE jobs.state = 'limited' AND jobs.limited_by = pair ->> 0 AND jobs.queue = new.queue
+                                ORDER BY jobs.priority, jobs.turn, jobs.id
+                                LIMIT 1
+                            ) AS head
+                            WHERE pair ->> 0 = ANY (names)
+                                AND (head.priority, head.turn, head.id) < (new.priority, new.turn, new.id)
+                            ORDER BY part.number
+                            LIMIT 1
+                        ) AS name
+                        FROM dayjob.jobs AS new
+                        WHERE new.id = ANY (ids) AND new.state || '' = 'pending' AND new.limits IS NOT NULL
+                    ) AS found
+                    WHERE jobs.id = found.id AND found.name IS NOT NULL
+                    RETURNING jobs.queue
+                )
+                INSERT INTO dayjob.counters (queue, pending, limited)
+                SELECT joined.queue, -count(*), count(*) FROM joined GROUP BY joined.queue;
+            END IF;
+        END IF;
+        RETURN coalesce(dayjob.leave_limits(given, departed), '{}');
+    END
+    $$;
+
+-- Claim jobs from queues with limits or turns, in the order of (priority, turn, id). Return the jobs, then the topics.
+-- Claims of such a queue run one after the other: with SKIP LOCKED, the second job of a key would overtake the first.
+-- Buckets are locked in the order of their names after the jobs. A claim that goes on after jobs without room locks the
+-- buckets of the next ones only if it does not have to wait.
+CREATE FUNCTION dayjob.claim_limited(
+    given bigint, wanted text[], leases bigint[], at_most bigint, by_worker text, claim_key uuid, most_bytes bigint,
+    most_blocked bigint
+) RETURNS TABLE (job dayjob.jobs, topic text)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        moment bigint;
+        from_queue text;
+        candidate record;
+        ids uuid[];
+        fresh text[];
+        names text[] := '{}';
+        used bigint[] := '{}';
+        tats bigint[] := '{}';
+        mosts bigint[] := '{}';
+        rates bigint[] := '{}';
+        pers bigint[] := '{}';
+        bursts bigint[] := '{}';
+        freed bigint[] := '{}';
+        head_priorities bigint[];
+        head_turns bigint[];
+        head_ids uuid[];
+        after_priority bigint;
+        after_turn bigint;
+        after_id uuid;
+        blocked uuid[];
+        blocked_by text[];
+        blocked_here bigint;
+        claimed uuid[] := '{}';
+        claimed_here bigint;
+        last_turn bigint;
+        size bigint := 0;
+        examined bigint;
+        place integer;
+        blocker text;
+        is_full boolean := false;
+        topics text[] := '{}';
+    BEGIN
+        PERFORM pg_advisory_xact_lock(hashtextextended(claim_key::text, 0));
+        PERFORM dayjob.share_limits();
+        PERFORM pg_advisory_xact_lock('dayjob.limited_queues'::regclass::oid::integer, hash)
+        FROM (
+            SELECT DISTINCT hashtext(limited_queues.queue) AS hash FROM dayjob.limited_queues
+            WHERE limited_queues.queue = ANY (wanted)
+            ORDER BY 1
+        ) AS queues;
+        moment := dayjob.now_us(given);
+        FOREACH from_queue IN ARRAY wanted LOOP
+            EXIT WHEN is_full;
+            CONTINUE WHEN EXISTS (SELECT FROM dayjob.pauses WHERE pauses.queue = from_queue);
+            after_priority := -1;
+            after_turn := 0;
+            after_id := '00000000-0000-0000-0000-000000000000';
+            blocked_here := 0;
+            claimed_here := 0;
+            last_turn := 0;
+            examined := at_most - cardinality(claimed);
+            LOOP
+                ids := ARRAY(
+                    SELECT jobs.id FROM dayjob.jobs
+                    WHERE jobs.queue = from_queue AND jobs.state = 'pending'
+                        AND (jobs.priority, jobs.turn, jobs.id) > (after_priority, after_turn, after_id)
+                        AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                    LIMIT examined
+                    FOR UPDATE SKIP LOCKED
+                );
+                EXIT WHEN ids = '{}';
+                fresh := ARRAY(
+                    SELECT DISTINCT pair ->> 0
+                    FROM dayjob.jobs CROSS JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair
+                    WHERE jobs.id = ANY (ids) AND pair ->> 0 <> ALL (names)
+                );
+                IF fresh <> '{}' THEN
+                    IF names = '{}' THEN
+                        PERFORM dayjob.lock_buckets(fresh);
+                        moment := dayjob.now_us(given);
+                    ELSE
+                        INSERT INTO dayjob.buckets (name)
+                        SELECT missing FROM unnest(fresh) AS missing
+                        WHERE NOT EXISTS (SELECT FROM dayjob.buckets WHERE buckets.name = missing)
+                        ON CONFLICT DO NOTHING;
+                        PERFORM FROM dayjob.buckets WHERE buckets.name = ANY (fresh) FOR UPDATE SKIP LOCKED;
+                        GET DIAGNOSTICS place = ROW_COUNT;
+                        IF place < cardinality(fresh) THEN
+                            is_full := true;
+                            topics := topics || ('0 pending ' || from_queue);
+                            EXIT;
+                        END IF;
+                    END IF;
+                    SELECT names || array_agg(buckets.name), used || array_agg(buckets.running),
+                        tats || array_agg(buckets.tat), mosts || array_agg(settings.most), rates || array_agg(settings.rate),
+                        pers || array_agg(settings.per), bursts || array_agg(settings.burst),
+                        freed || array_agg(0::bigint)
+                    INTO names, used, tats, mosts, rates, pers, bursts, freed
+                    FROM dayjob.buckets CROSS JOIN LATERAL dayjob.settings_of(buckets.name) AS settings
+                    WHERE buckets.name = ANY (fresh);
+                END IF;
+                SELECT array_agg(head.priority ORDER BY bucket.number), array_agg(head.turn ORDER BY bucket.number),
+                    array_agg(head.id ORDER BY bucket.number)
+                INTO head_priorities, head_turns, head_ids
+                FROM unnest(names) WITH ORDINALITY AS bucket (name, number)
+                LEFT JOIN LATERAL (
+                    SELECT jobs.priority, jobs.turn, jobs.id FROM dayjob.jobs
+                    WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue = from_queue
+                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                    LIMIT 1
+                ) AS head ON true;
+                blocked := '{}';
+                blocked_by := '{}';
+                FOR candidate IN
+                    SELECT jobs.id, jobs.priority, jobs.turn, octet_length(jobs.payload) AS size,
+                        ARRAY(
+                            SELECT pair ->> 0 FROM jsonb_array_elements(jobs.limits) WITH ORDINALITY AS part (pair, number)
+                            ORDER BY part.number
+                        ) AS buckets,
+                        ARRAY(
+                            SELECT (pair ->> 1)::bigint FROM jsonb_array_elements(jobs.limits) WITH ORDINALITY AS part (pair, number)
+                            ORDER BY part.number
+                        ) AS units
+                    FROM dayjob.jobs
+                    WHERE jobs.id = ANY (ids)
+                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                LOOP
+                    after_priority := candidate.priority;
+                    after_turn := candidate.turn;
+                    after_id := candidate.id;
+                    blocker := NULL;
+                    FOR part IN 1 .. cardinality(candidate.buckets) LOOP
+                        place := array_position(names, candidate.buckets[part]);
+                        IF (used[place] > 0 AND used[place] + candidate.units[part] > mosts[place])
+                            OR (rates[place] IS NOT NULL AND moment < tats[place]
+                                - greatest(bursts[place] - dayjob.cost(candidate.units[part], pers[place], rates[place]), 0))
+                            OR (head_priorities[place], head_turns[place], head_ids[place])
+                                < (candidate.priority, candidate.turn, candidate.id)
+                        THEN
+                            blocker := candidate.buckets[part];
+                            EXIT;
+                        END IF;
+                    END LOOP;
+                    IF blocker IS NULL THEN
+                        IF size > 0 AND size + candidate.size > most_bytes THEN
+                            is_full := true;
+                            EXIT;
+                        END IF;
+                        FOR part IN 1 .. cardinality(candidate.buckets) LOOP
+                            place := array_position(names, candidate.buckets[part]);
+                            used[place] := used[place] + candidate.units[part];
+                            IF rates[place] IS NOT NULL THEN
+                                tats[place] := greatest(tats[place], moment)
+                                    + dayjob.cost(candidate.units[part], pers[place], rates[place]);
+                            END IF;
+                        END LOOP;
+                        size := size + candidate.size;
+                        claimed := claimed || candidate.id;
+                        claimed_here := claimed_here + 1;
+                        last_turn := greatest(last_turn, candidate.turn);
+                        is_full := cardinality(claimed) >= at_most;
+                        EXIT WHEN is_full;
+                    ELSE
+                        blocked := blocked || candidate.id;
+                        blocked_by := blocked_by || blocker;
+                        blocked_here := blocked_here + 1;
+                        FOR part IN 1 .. cardinality(candidate.buckets) LOOP
+                            place := array_position(names, candidate.buckets[part]);
+                            IF candidate.buckets[part] <> blocker THEN
+                                freed[place] := freed[place] + candidate.units[part];
+                            ELSIF head_ids[place] IS NULL OR (candidate.priority, candidate.turn, candidate.id)
+                                < (head_priorities[place], head_turns[place], head_ids[place])
+                            THEN
+                                head_priorities[place] := candidate.priority;
+                                head_turns[place] := candidate.turn;
+                                head_ids[place] := candidate.id;
+                            END IF;
+                        END LOOP;
+                        EXIT WHEN blocked_here >= most_blocked;
+                    END IF;
+                END LOOP;
+                UPDATE dayjob.jobs SET state = 'limited', limited_by = moved.bucket
+                FROM unnest(blocked, blocked_by) AS moved (id, bucket)
+                WHERE jobs.id = moved.id;
+                IF blocked_here >= most_blocked THEN
+                    topics := topics || ('0 pending ' || from_queue);
+                    EXIT;
+                END IF;
+                EXIT WHEN is_full OR cardinality(ids) < examined;
+                examined := least(2 * examined, most_blocked);
+            END LOOP;
+            IF claimed_here > 0 OR blocked_here > 0 THEN
+                INSERT INTO dayjob.counters (queue, pending, limited, running)
+                VALUES (from_queue, -claimed_here - blocked_here, blocked_here, claimed_here);
+            END IF;
+            IF last_turn > 0 THEN
+                INSERT INTO dayjob.queue_turns (queue, turn) VALUES (from_queue, last_turn)
+                ON CONFLICT (queue) DO UPDATE SET turn = excluded.turn WHERE queue_turns.turn < excluded.turn;
+            END IF;
+        END LOOP;
+        RETURN QUERY
+            UPDATE dayjob.jobs
+            SET state = 'running', attempts = attempts + 1, epoch = greatest(epoch + 1, moment), claimed_at = moment,
+                lease_expires_at = moment + leases[array_position(wanted, queue)],
+                worker = by_worker, claim = claim_key, progress = NULL,
+                held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
+            WHERE jobs.id = ANY (claimed)
+            RETURNING jobs, NULL::text;
+        IF names <> '{}' THEN
+            UPDATE dayjob.buckets SET running = changed.running, tat = changed.tat
+            FROM unnest(names, used, tats) AS changed (name, running, tat)
+            WHERE buckets.name = changed.name AND (buckets.running <> changed.running OR buckets.tat <> changed.tat);
+            topics := topics || (SELECT lines.topics FROM dayjob.wake_lines(moment, names, freed, 10000000) AS lines);
+        END IF;
+        RETURN QUERY SELECT NULL::dayjob.jobs, each FROM unnest(topics) AS each;
+    END
+    $$;
+
+-- Return the turn of each queue, and the next free turn of each tenant, which stays locked.
+CREATE FUNCTION dayjob.next_turns(queues text[], tenants text[]) RETURNS TABLE (queue text, tenant text, turn bigint, free bigint)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    BEGIN
+        INSERT INTO dayjob.tenant_turns (queue, tenant)
+        SELECT DISTINCT given.queue COLLATE "C", given.tenant COLLATE "C" FROM unnest(queues, tenants) AS given (queue, tenant)
+        ORDER BY 1, 2
+        ON CONFLICT ON CONSTRAINT tenant_turns_pkey DO UPDATE SET turn = 0 WHERE false;
+        RETURN QUERY
+            SELECT tenants.queue, tenants.tenant, coalesce(passed.turn, 1), tenants.turn
+            FROM unnest(queues, tenants) AS given (queue, tenant)
+            JOIN dayjob.tenant_turns AS tenants ON tenants.queue = given.queue AND tenants.tenant = given.tenant
+            LEFT JOIN dayjob.queue_turns AS passed ON passed.queue = given.queue;
+    END
+    $$;
+
+-- Return the time, and the pending and limited jobs of each queue. With may_lock, other transactions that look wait.
+CREATE FUNCTION dayjob.count_waiting(given bigint, queues text[], may_lock boolean)
+    RETURNS TABLE (moment bigint, queue text, waiting bigint)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    BEGIN
+        IF may_lock THEN
+            PERFORM pg_advisory_xact_lock('dayjob.counters'::regclass::oid::integer, hash)
+            FROM (SELECT DISTINCT hashtext(name) AS hash FROM unnest(queues) AS name ORDER BY 1) AS hashes;
+        END IF;
+        RETURN QUERY
+            SELECT dayjob.now_us(given), name, coalesce((
+                SELECT sum(counters.pending + counters.limited)::bigint FROM dayjob.counters WHERE counters.queue = name
+            ), 0)
+            FROM unnest(queues) AS name;
+    END
+    $$;
+
+CREATE INDEX CONCURRENTLY jobs_lines ON dayjob.jobs (limited_by, queue, priority, turn, id) WHERE state = 'limited';
+CREATE INDEX CONCURRENTLY jobs_order ON dayjob.jobs (queue, priority, turn, id) WHERE state = 'pending';
+CREATE UNIQUE INDEX CONCURRENTLY jobs_keys ON dayjob.jobs (coalesce(dedup_scope, queue), held_key) WHERE held_key IS NOT NULL;
+
+DROP INDEX dayjob.jobs_pending;
+ALTER INDEX dayjob.jobs_order RENAME TO jobs_pending;
+DROP INDEX dayjob.jobs_holders;
+ALTER INDEX dayjob.jobs_keys RENAME TO jobs_holders;

@@ -1,0 +1,1 @@
+SELECT running, tat, due_at FROM dayjob_buckets WHERE name = ?

@@ -1,0 +1,1 @@
+UPDATE dayjob_queues SET limited = limited + ? WHERE id = ?

@@ -1,0 +1,1 @@
+SELECT enqueued_at FROM dayjob_jobs WHERE id = ?

@@ -1,0 +1,1 @@
+SELECT name, value FROM dayjob_documents WHERE kind = 'limit'

@@ -1,0 +1,1 @@
+DELETE FROM dayjob_buckets WHERE name = ?

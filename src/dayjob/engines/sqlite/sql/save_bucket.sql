@@ -1,0 +1,1 @@
+INSERT OR REPLACE INTO dayjob_buckets (name, running, tat, due_at) VALUES (?, ?, ?, ?)

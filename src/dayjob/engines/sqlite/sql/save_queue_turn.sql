@@ -1,0 +1,1 @@
+UPDATE dayjob_queues SET turn = max(turn, ?) WHERE id = ?

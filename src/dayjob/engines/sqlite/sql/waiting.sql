@@ -1,0 +1,1 @@
+SELECT pending + limited FROM dayjob_queues WHERE id = ?

@@ -1,0 +1,1 @@
+"""Runs under random faults, a record of every call, and a checker that replays the record."""

@@ -1,0 +1,288 @@
+"""Limits on a server: claims of several connections, locks of buckets, and the blocks that a claim reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, closing
+
+import pytest
+
+from dayjob import Broker, Job, JobState, Limit, NewJob, QueueConfig
+from dayjob.engines.postgres.database import Connection, connect
+from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.engines.postgres.statements import Statements
+from dayjob.runtime import ids
+from tests.engines.postgres.query_plans import Session, open_session
+from tests.support.arrange import quiet
+from tests.support.servers.postgres import server_url, with_options
+from tests.support.waiting import turns, until, with_timeout
+
+CONNECTIONS = 4
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"test_limits_{ids.new_key().hex()}"
+
+
+@pytest.fixture
+async def brokers(schema: str) -> AsyncIterator[list[Broker]]:
+    """Brokers of several processes would share nothing but the server, and so do these."""
+    url = with_options(server_url(), schema=schema)
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Broker(url, config=quiet())) for _ in range(CONNECTIONS)]
+    with closing(open_session(as_the_engine=False)) as session:
+        session.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+class Record:
+    """The running units of each limit, as the workers see them, and the order of starts."""
+
+    def __init__(self, most: dict[str, int]) -> None:
+        self._most = most
+        self._running = Counter[str]()
+        self.started: list[str] = []
+        self.done: list[str] = []
+
+    def start(self, job: Job) -> None:
+        self.started.append(job.id)
+        for bucket, units in job.limits:
+            self._running[bucket] += units
+            assert self._running[bucket] <= self._most[bucket.partition(":")[0]], bucket
+
+    def end(self, job: Job) -> None:
+        self.done.append(job.id)
+        for bucket, units in job.limits:
+            self._running[bucket] -= units
+
+
+async def work(broker: Broker, record: Record, total: int, limit: int) -> None:
+    """Claim and settle until all jobs are done. Room counts from the reply of the claim to the settlement."""
+    while len(record.done) < total:
+        jobs = await broker.claim("q", limit=limit, worker="w")
+        for job in jobs:
+            record.start(job)
+        for job in jobs:
+            record.end(job)
+            await broker.ack(job)
+        if not jobs:
+            await turns(1)
+
+
+async def test_claims_of_several_connections_never_exceed_a_limit(brokers: list[Broker]) -> None:
+    first = brokers[0]
+    await first.set_limit("api", Limit(running=3))
+    new = await first.enqueue_many([NewJob("q", limits=["api"])] * 60)
+    record = Record({"api": 3})
+    await with_timeout(asyncio.gather(*(work(broker, record, 60, 2) for broker in brokers)))
+    assert sorted(record.done) == sorted(each.id for each in new)
+    assert [(info.running, info.limited) for info in await first.limits()] == [(0, 0)]
+
+
+async def test_two_limits_in_both_orders_neither_deadlock_nor_leak(brokers: list[Broker]) -> None:
+    first = brokers[0]
+    await first.set_limit("one", Limit(running=1))
+    await first.set_limit("two", Limit(running=2))
+    orders = [["one", "two"], ["two", "one"], ["one"], ["two"]]
+    new = await first.enqueue_many([NewJob("q", limits=orders[number % 4]) for number in range(60)])
+    record = Record({"one": 1, "two": 2})
+    await with_timeout(asyncio.gather(*(work(broker, record, 60, 3) for broker in brokers)))
+    assert sorted(record.done) == sorted(each.id for each in new)
+    assert [(info.running, info.limited) for info in await first.limits()] == [(0, 0), (0, 0)]
+
+
+async def test_the_jobs_of_a_key_keep_their_order(brokers: list[Broker]) -> None:
+    first = brokers[0]
+    await first.set_limit("key", Limit(running=1))
+    new = await first.enqueue_many([NewJob("q", limits=[f"key:{number % 5}"]) for number in range(50)])
+    record = Record({"key": 1})
+    await with_timeout(asyncio.gather(*(work(broker, record, 50, 4) for broker in brokers)))
+    number_of = {each.id: number for number, each in enumerate(new)}
+    for key in range(5):
+        started = [number_of[id] for id in record.started if number_of[id] % 5 == key]
+        assert started == sorted(started)
+
+
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'"
+)
+
+
+async def test_the_next_job_of_a_key_does_not_overtake_while_a_claim_waits(
+    brokers: list[Broker], schema: str
+) -> None:
+    """The first claim has locked the first job of a key, and waits for the bucket of another job."""
+    first, second, *_ = brokers
+    await first.set_limit("api", Limit(running=5))
+    await first.set_limit("key", Limit(running=1))
+    new = await first.enqueue_many([NewJob("q", limits=["api"]), *[NewJob("q", limits=["key:1"])] * 2])
+    gate = await connect(PostgresSettings("", server_url()), 10)
+    watch = await connect(PostgresSettings("", server_url()), 10)  # A transaction sees one state of sessions.
+    try:
+        async with gate.transaction():
+            await gate.execute(Statements(schema).with_schema("INSERT INTO dayjob.buckets VALUES ('api')"))
+            claims = [asyncio.ensure_future(first.claim("q", limit=2, worker="w"))]
+            await until(lambda: has_waiting(watch, schema, 1))
+            claims.append(asyncio.ensure_future(second.claim("q", limit=2, worker="w")))
+            await until(lambda: has_waiting(watch, schema, 1 if claims[1].done() else 2))
+            await gate.execute(
+                Statements(schema).with_schema("DELETE FROM dayjob.buckets WHERE name = 'api'")
+            )
+    finally:
+        gate.terminate()
+        watch.terminate()
+    claimed = [job.id for jobs in await with_timeout(asyncio.gather(*claims)) for job in jobs]
+    assert claimed == [new[0].id, new[1].id]
+
+
+async def test_the_time_of_a_claim_is_after_its_wait_for_room(brokers: list[Broker], schema: str) -> None:
+    """By the engine's time no claim begins before the end of the run that it waited for."""
+    first, *_ = brokers
+    await first.set_limit("api", Limit(running=1))
+    await first.enqueue("q", limits=["api"])
+    gate = await connect(PostgresSettings("", server_url()), 10)
+    watch = await connect(PostgresSettings("", server_url()), 10)
+    try:
+        async with gate.transaction():
+            await gate.execute(Statements(schema).with_schema("INSERT INTO dayjob.buckets VALUES ('api')"))
+            claim = asyncio.ensure_future(first.claim("q", worker="w"))
+            await until(lambda: has_waiting(watch, schema, 1))
+            begun = await watch.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+    finally:
+        gate.terminate()
+        watch.terminate()
+    (job,) = await with_timeout(claim)
+    assert job.claimed_us is not None
+    assert job.claimed_us >= begun
+
+
+async def has_waiting(watch: Connection, schema: str, count: int) -> bool:
+    return bool(await watch.fetchval(WAITING, schema) >= count)
+
+
+async def test_a_claim_in_one_process_learns_of_limits_from_another(brokers: list[Broker]) -> None:
+    """The statement for queues without limits claims nothing from a queue that has got some."""
+    first, second, *_ = brokers
+    await first.enqueue("q")
+    assert len(await second.claim("q", worker="w")) == 1
+    await first.set_limit("api", Limit(running=1))
+    await first.enqueue_many([NewJob("q", limits=["api"])] * 2)
+    assert len(await second.claim("q", limit=5, worker="w")) == 1
+    assert (await first.stats("q")).limited == 1
+
+
+async def test_room_wakes_a_claim_of_another_process(brokers: list[Broker]) -> None:
+    first, second, *_ = brokers
+    await first.set_limit("api", Limit(running=1))
+    await first.enqueue_many([NewJob("q", limits=["api"])] * 2)
+    (job,) = await first.claim("q", limit=2, worker="w")
+    waiting = asyncio.ensure_future(second.claim("q", wait=600, worker="w"))
+    await first.ack(job)
+    assert len(await with_timeout(waiting)) == 1
+
+
+async def test_a_job_joins_no_line_in_the_transaction_of_a_caller(brokers: list[Broker], schema: str) -> None:
+    """It would hold the lock of the bucket until the caller commits."""
+    first = brokers[0]
+    await first.set_limit("api", Limit(running=1))
+    await first.enqueue_many([NewJob("q", limits=["api"])] * 2)
+    (job,) = await first.claim("q", limit=2, worker="w")
+    connection = await connect(PostgresSettings("", server_url()), 10)
+    try:
+        async with connection.transaction():
+            new = await first.enqueue("q", limits=["api"], connection=connection)
+            await with_timeout(first.ack(job))
+            assert len(await with_timeout(first.claim("q", limit=2, worker="w"))) == 1
+    finally:
+        connection.terminate()
+    found = await first.get(new.id)
+    assert found is not None
+    assert found.state is JobState.PENDING
+    assert await first.claim("q", limit=2, worker="w") == []
+    found = await first.get(new.id)
+    assert found is not None
+    assert found.state is JobState.LIMITED
+
+
+async def test_a_line_is_woken_again_if_its_first_job_was_locked(brokers: list[Broker], schema: str) -> None:
+    """A cancel that locks the first job, and is rolled back, must not use up its wake-up."""
+    first = brokers[0]
+    await first.set_limit("api", Limit(running=1))
+    _, second = [each.id for each in await first.enqueue_many([NewJob("q", limits=["api"])] * 2)]
+    (job,) = await first.claim("q", limit=2, worker="w")
+    connection = await connect(PostgresSettings("", server_url()), 10)
+    lock = Statements(schema).with_schema("SELECT FROM dayjob.jobs WHERE state = 'limited' FOR UPDATE")
+    try:
+        async with connection.transaction():
+            await connection.execute(lock)
+            await first.ack(job)
+    finally:
+        connection.terminate()
+    assert await first.next_due() is not None
+
+    async def is_claimed() -> bool:
+        await first.promote()
+        return [job.id for job in await first.claim("q", worker="w")] == [second]
+
+    await until(is_claimed)
+
+
+# Blocks.
+
+
+def blocks(session: Session, sql: str) -> int:
+    """Return the blocks of shared buffers that a statement reads. Its changes are rolled back."""
+    session.execute("BEGIN")
+    found = session.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}").fetchone()
+    session.execute("ROLLBACK")
+    assert found is not None
+    plan = found[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+BLOCKED = """
+INSERT INTO dayjob.jobs (
+    id, queue, state, task, payload, priority, max_attempts, enqueued_at, run_at, dedup_until, limits,
+    limited_by
+)
+SELECT lpad(to_hex({first} + n), 32, '0')::uuid, 'q', 'limited', 'task', 'blocked', 1000, 3, n, n, 'claimed',
+    '[["api", 1]]', 'api'
+FROM generate_series(1, {count}) AS n;
+ANALYZE dayjob.jobs
+"""
+
+CLAIM = """
+SELECT count(*)
+FROM dayjob.claim_limited(NULL, '{q}', '{30000000}', 3, 'w', gen_random_uuid(), 100000, 1000)
+"""
+
+
+async def test_blocked_jobs_at_the_head_cost_a_claim_nothing(brokers: list[Broker], schema: str) -> None:
+    """100,000 jobs without room, then others. A claim reads as many blocks as with ten of the first ones."""
+    first, statements = brokers[0], Statements(schema)
+    await first.set_limit("api", Limit(running=1))
+    await first.enqueue("q", limits=["api"])
+    assert len(await first.claim("q", limit=2, worker="w")) == 1
+    await first.enqueue_many([NewJob("q", limits=["other"]), NewJob("q"), NewJob("q", limits=["api"])])
+    measured = []
+    with closing(open_session(as_the_engine=True)) as session:
+        for count in (10, 99_990):
+            session.execute(statements.with_schema(BLOCKED.format(first=count, count=count)))
+            blocks(session, statements.with_schema(CLAIM))
+            measured.append(blocks(session, statements.with_schema(CLAIM)))
+    few, many = measured
+    assert many <= few + 30, measured
+
+
+async def test_many_bounded_enqueues_at_once_never_exceed_max_pending(schema: str) -> None:
+    config = quiet(queues={"q": QueueConfig(max_pending=5)})
+    url = with_options(server_url(), schema=schema)
+    async with AsyncExitStack() as stack:
+        brokers = [await stack.enter_async_context(Broker(url, config=config)) for _ in range(CONNECTIONS)]
+        calls = [broker.enqueue("q") for broker in brokers for _ in range(4)]
+        await with_timeout(asyncio.gather(*calls, return_exceptions=True))
+        assert (await brokers[0].stats("q")).pending == 5
+    with closing(open_session(as_the_engine=False)) as session:
+        session.execute(f"DROP SCHEMA {schema} CASCADE")

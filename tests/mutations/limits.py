@@ -1,0 +1,105 @@
+"""Mutations of flow control: limits, rates and turns."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_LOCAL = ("memory", "sqlite", "slatedb")
+_POSTGRES = ("postgres",)
+_REDIS = ("redis",)
+
+_LIMITS = "engines/limits.py"
+_FUNCTIONS = "engines/postgres/migrations/0007.sql"
+_LUA = "engines/redis/lua/shared/*_limits.lua"
+
+MUTATIONS = (
+    Mutation(
+        "the end of a run keeps its room", _LOCAL, _LIMITS,
+        "            bucket.running = max(bucket.running - units, 0)\n", "",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "the end of a run wakes no line", _LOCAL, _LIMITS,
+        "units, 0)\n            self._freed[name] += units", "units, 0)",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a claim takes no room", _LOCAL, _LIMITS,
+        "        bucket.running += units\n", "",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a job overtakes the line", _LOCAL, _LIMITS,
+        "return found is not None and found < place", "return found is not None and not place",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a start takes no token of the rate", _LOCAL, _LIMITS,
+        "bucket.tat = max(bucket.tat, self._now) + settings.cost(units)",
+        "bucket.tat = max(bucket.tat, self._now)",
+        "conformance/test_rates.py",
+    ),
+    Mutation(
+        "a job in line holds the room of its other limits", _LOCAL, _LIMITS,
+        "            if other != name:\n                self._freed[other] += units\n",
+        "            assert other\n",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "the end of a run keeps its room", _POSTGRES, _FUNCTIONS,
+        "SET running = greatest(buckets.running - ended[array_position(names, excluded.name)], 0)",
+        "SET running = buckets.running",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "the end of a run wakes no line", _POSTGRES, _FUNCTIONS,
+        "FROM dayjob.wake_lines(moment, names, freed, 10000000));",
+        "FROM dayjob.wake_lines(moment, names, array_fill(0::bigint, ARRAY[cardinality(names)]), 10000000));",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a claim takes no room", _POSTGRES, _FUNCTIONS,
+        "used[place] := used[place] + candidate.units[part];", "used[place] := used[place];",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a claimed job overtakes the line", _POSTGRES, _FUNCTIONS,
+        "                                < (candidate.priority, candidate.turn, candidate.id)\n"
+        "                        THEN",
+        "                                < (candidate.priority, candidate.turn, candidate.id) AND false\n"
+        "                        THEN",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a start takes no token of the rate", _POSTGRES, _FUNCTIONS,
+        "+ dayjob.cost(candidate.units[part], pers[place], rates[place]);", "+ 0;",
+        "conformance/test_rates.py",
+    ),
+    Mutation(
+        "the end of a run keeps its room", _REDIS, _LUA,
+        "bucket.running = max(bucket.running - limit[2], 0)", "bucket.running = max(bucket.running, 0)",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "the end of a run wakes no line", _REDIS, _LUA,
+        "freed[name] = (freed[name] or 0) + units", "freed[name] = freed[name] or 0",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a claim takes no room", _REDIS, _LUA,
+        "    bucket.running = bucket.running + units\n", "",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a claimed job overtakes the line", _REDIS, _LUA,
+        "if not fits(bucket_of(name), settings_of(name), limit[2]) or is_behind(r, line) then",
+        "if not fits(bucket_of(name), settings_of(name), limit[2]) then",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a start takes no token of the rate", _REDIS, _LUA,
+        "    if of and of.rate then\n      bucket.tat = max(bucket.tat, NOW) + cost(of, units)",
+        "    if of and of.rate then\n      bucket.tat = max(bucket.tat, NOW)",
+        "conformance/test_rates.py",
+    ),
+)  # fmt: skip

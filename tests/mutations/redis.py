@@ -1,0 +1,208 @@
+"""Mutations of the Redis engine."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+_REDIS = ("redis",)
+_LUA = "engines/redis/lua/"
+_KEYS = _LUA + "shared/*_keys.lua"
+_CHANGES = _LUA + "shared/*_changes.lua"
+_RULES = _LUA + "shared/*_rules.lua"
+_INSERT = _LUA + "shared/*_insert.lua"
+_CLAIM = _LUA + "shared/*_claim.lua"
+
+MUTATIONS = (
+    Mutation(
+        "fence: the claim is not compared", _REDIS, _RULES,
+        "r.state == RUNNING and r.claim == claim", "r.state == RUNNING",
+        "conformance/test_stale_claims.py",
+    ),
+    Mutation(
+        "fence: the state is not compared", _REDIS, _RULES,
+        "r.state == RUNNING and r.claim == claim", "r.claim == claim",
+        "conformance/test_stale_claims.py",
+    ),
+    Mutation(
+        "a plain ack without the claim", _REDIS, _LUA + "settle.lua",
+        " or sub(blob, CLAIM_AT, CLAIM_AT + 15) ~= claim", "",
+        "conformance/test_stale_claims.py",
+    ),
+    Mutation(
+        "a plain ack without the state", _REDIS, _LUA + "settle.lua",
+        " or state ~= RUNNING", "",
+        "conformance/test_stale_claims.py",
+    ),
+    Mutation(
+        "a repeated write is applied again", _REDIS, _KEYS,
+        "return number == NUMBER and step >= STEP and", "return number ~= number and",
+        "conformance/test_repeated_writes.py",
+    ),
+    Mutation(
+        "a write that arrives late is applied", _REDIS, _KEYS,
+        "if number > NUMBER then", "if number ~= number then",
+        "engines/redis/test_lost_replies.py engines/redis/test_repeated_writes.py",
+    ),
+    Mutation(
+        "a repeated plain insert is applied again", _REDIS, _LUA + "insert_plain.lua",
+        "if not stored or struct.unpack('>I8', stored) < number then", "if not stored or number then",
+        "engines/redis/test_lost_replies.py conformance/test_repeated_writes.py",
+    ),
+    Mutation(
+        "a repeated claim returns lost claims", _REDIS, _CLAIM,
+        "if is_current(r, TOKEN) then", "if r then",
+        "conformance/test_repeated_writes.py engines/redis/test_repeated_writes.py",
+    ),
+    Mutation(
+        "the holder of a dedup key is not found", _REDIS, _INSERT,
+        "local holder = holder_of(field)\n", "local holder = nil\n",
+        "conformance/test_dedup.py",
+    ),
+    Mutation(
+        "a claim does not release the dedup key", _REDIS, _RULES,
+        "  if not r.settled then\n    release_dedup(r)\n  end\n", "",
+        "conformance/test_dedup.py",
+    ),
+    Mutation(
+        "the end of a job keeps its dedup key", _REDIS, _RULES,
+        "  r.finished, r.lease = NOW_TIME, NONE\n  release_dedup(r)\n",
+        "  r.finished, r.lease = NOW_TIME, NONE\n",
+        "conformance/test_dedup.py",
+    ),
+    Mutation(
+        "reap counts the last attempt of a job that was not suspect", _REDIS, _RULES,
+        "last and r.attempts - 1 or r.attempts", "r.attempts",
+        "conformance/test_suspects.py",
+    ),
+    Mutation(
+        "a job without attempts left runs again after its lease", _REDIS, _RULES,
+        "if last and (suspect or r.max_attempts == 1) then", "if last and not r then",
+        "conformance/test_leases.py conformance/test_suspects.py",
+    ),
+    Mutation(
+        "an unacknowledged hand-off counts as a run", _REDIS, _RULES,
+        "if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then", "if not r then",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "reap ends leases that a holder may still renew", _REDIS, _LUA + "reap.lua",
+        "math.min(take_number() or NOW, NOW)", "take_number() and NOW or NOW",
+        "conformance/test_ended_jobs.py",
+    ),
+    Mutation(
+        "reclaim ends the claims of live workers", _REDIS, _LUA + "reclaim.lua",
+        "worker ~= '' and workers[worker] and load(id)", "worker ~= '' and load(id)",
+        "conformance/test_reclaim.py",
+    ),
+    Mutation(
+        "documents are written without a comparison", _REDIS, _LUA + "compare_and_set.lua",
+        "if (member and sub(member, #prefix + 10)) ~= expected then", "if not prefix then",
+        "conformance/test_documents.py",
+    ),
+    Mutation(
+        "a stale ack stores its follow-ups", _REDIS, _LUA + "settle.lua",
+        "    if given % 16 > 7 then\n      if state > 0 then\n",
+        "    if given % 16 > 7 then\n      if state then\n",
+        "conformance/test_stale_claims.py conformance/test_settle.py",
+    ),
+    Mutation(
+        "a stale ack writes its kv", _REDIS, _LUA + "settle.lua",
+        "      if state > 0 then\n        writes[key] = value\n",
+        "      if state then\n        writes[key] = value\n",
+        "conformance/test_stale_claims.py conformance/test_settle.py",
+    ),
+    Mutation(
+        "a cancel request wakes no worker", _REDIS, _LUA + "cancel.lua",
+        "    cancel_requested = true\n", "",
+        "conformance/test_cancel.py",
+    ),
+    Mutation(
+        "a cancel request is not stored", _REDIS, _LUA + "cancel.lua",
+        "    r.cancel = true\n", "",
+        "conformance/test_cancel.py",
+    ),
+    Mutation(
+        "a renewed lease ends at its old time", _REDIS, _LUA + "renew.lua",
+        "    indexes[LEASES][id] = NOW + lease\n", "",
+        "conformance/test_leases.py",
+    ),
+    Mutation(
+        "finished jobs are kept for ever", _REDIS, _RULES,
+        "r.remove = kept and to_time(NOW + kept) or NONE", "r.remove = NONE",
+        "conformance/test_retention.py",
+    ),
+    Mutation(
+        "a sweep removes jobs before their retention is over", _REDIS, _LUA + "sweep.lua",
+        "redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', NOW, 'LIMIT', 0, limit)",
+        "redis.call('ZRANGEBYSCORE', REMOVALS, '-inf', '+inf', 'LIMIT', 0, limit)",
+        "conformance/test_retention.py",
+    ),
+    Mutation(
+        "a reserved id is stored again", _REDIS, _INSERT,
+        "return until_time and tonumber(until_time) > NOW",
+        "return until_time and tonumber(until_time) > NOW * 2",
+        "conformance/test_reserved_ids.py",
+    ),
+    Mutation(
+        "an existing job is overwritten", _REDIS, _LUA + "insert_plain.lua",
+        "    and redis.call('HEXISTS', JOBS, id) == 0\n", "",
+        "conformance/test_enqueue.py",
+    ),
+    Mutation(
+        "a job passes the claims that wait", _REDIS, _LUA + "insert_plain.lua",
+        "'(' .. queue .. '\\1', 'LIMIT', 0, 1) == 0) then",
+        "'(' .. queue .. '\\1', 'LIMIT', 0, 1) >= 0) then",
+        "engines/redis/test_handoffs.py",
+    ),
+    Mutation(
+        "the epoch follows a clock that was set back", _REDIS, _RULES,
+        "math.max(r.epoch + 1, NOW)", "NOW",
+        "conformance/test_claim.py::test_the_epoch_of_a_job_grows_though_the_clock_is_set_back",
+    ),
+    Mutation(
+        "a paused queue is claimed", _REDIS, _CLAIM,
+        "if limit > 0 and redis.call('SISMEMBER', PAUSED, queue) == 0 then", "if limit > 0 then",
+        "conformance/test_pause.py",
+    ),
+    Mutation(
+        "an expired job is claimed", _REDIS, _CLAIM,
+        "elseif is_expired(r) then", "elseif not r then",
+        "conformance/test_expiry.py",
+    ),
+    Mutation(
+        "two claims of a batch get the same job", _REDIS, _CLAIM,
+        "    flush(true) -- so that the next request does not find the same jobs\n", "",
+        "conformance/test_claim.py conformance/test_batches.py",
+    ),
+    Mutation(
+        "a hand-off that is lost waits for its lease", _REDIS, _LUA + "insert.lua",
+        "  indexes[HANDOFFS][handoff_member(r)] = NOW + ACKNOWLEDGED_WITHIN\n", "",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a newer claim is revoked for an older hand-off", _REDIS, _LUA + "promote.lua",
+        "if is_current(r, sub(name, 17)) then", "if r and r.state == RUNNING then",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a hand-off that was revoked is delivered", _REDIS, "engines/redis/engine.py",
+        "if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):",
+        "if not record.is_claimed_by(claim, blob):",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "the end of a job wakes no caller of wait", _REDIS, _CHANGES,
+        "  if #ended > 0 then\n", "  if #ended < 0 then\n",
+        "conformance/test_wait.py",
+    ),
+    Mutation(
+        "a pending job wakes no claim", _REDIS, _CHANGES,
+        "    claimable[r.queue] = true\n  elseif state == SCHEDULED then", "  elseif state == SCHEDULED then",
+        "conformance/test_claim_wait.py",
+    ),
+    Mutation(
+        "a removed job stays counted", _REDIS, _CHANGES,
+        "  if state ~= DONE then -- the counter of successes never goes down\n", "  if state < DONE then\n",
+        "conformance/test_retention.py",
+    ),
+)  # fmt: skip
