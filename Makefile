@@ -25,6 +25,9 @@ DJANGO_PYTHON ?= $(firstword $(foreach name,python3.14 python3.13 python3.12,$(s
 # The number of test processes. Many tests wait for child processes, so it is larger than the cores.
 JOBS ?= 6
 
+# The tests start hundreds of child processes, and each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
