@@ -113,7 +113,7 @@ BAD_QUEUE: dict[str, list[Any]] = {
     "retention": [timedelta(days=1), 60, {}],
     "limit": [1, "api", Limit("api", running=1), Limit(running=1, key=str)],
     "fair": ["queue", True],
-    "weights": [None, {"a": 0}, {"a": 1001}, {"a": 1.5}, {"a": True}],
+    "weights": [None, {"a": 0}, {"a": 1001}, {"a": 1.5}, {"a": True}, {"a": 2}],  # The last one without fair.
     "max_pending": [0, -1, 1.5, True, "3"],
 }
 

@@ -105,6 +105,8 @@ class QueueConfig(Struct, frozen=True):
         _check_type(self.weights, Mapping, "QueueConfig.weights")
         for tenant, weight in self.weights.items():
             _check_whole(weight, f"QueueConfig.weights[{tenant!r}]", MAX_WEIGHT)
+        if self.weights and self.fair is None:
+            raise ConfigError("QueueConfig.weights is for fair queues: pass fair='tenant' with it")
         if self.max_pending is not None:
             _check_whole(self.max_pending, "QueueConfig.max_pending")
 
