@@ -13,8 +13,8 @@ from tests.support.bound import BOUND
 from tests.support.staging import Gate, Stage
 from tests.support.workers import record, run_until_idle, until, with_timeout, working
 
-PROMPT = 1.0
-"""The maximum of seconds until a handler receives a cancel."""
+PROMPT = 10.0
+"""The maximum of seconds until a handler receives a cancel. A renewal would deliver it after 15 s."""
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
