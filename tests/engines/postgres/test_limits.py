@@ -233,7 +233,14 @@ async def test_a_line_is_woken_again_if_its_first_job_was_locked(brokers: list[B
 
 
 def blocks(session: Session, sql: str) -> int:
-    """Return the blocks of shared buffers that a statement reads. Its changes are rolled back."""
+    """Return the blocks of shared buffers that a statement reads, at least, in five runs. Its changes are rolled back.
+
+    Some runs read more: the first one plans, and so does one after an autovacuum has changed the table's statistics.
+    """
+    return min(_blocks_once(session, sql) for _ in range(5))
+
+
+def _blocks_once(session: Session, sql: str) -> int:
     session.execute("BEGIN")
     found = session.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}").fetchone()
     session.execute("ROLLBACK")
@@ -270,7 +277,6 @@ async def test_blocked_jobs_at_the_head_cost_a_claim_nothing(brokers: list[Broke
     with closing(open_session(as_the_engine=True)) as session:
         for count in (10, 99_990):
             session.execute(statements.with_schema(BLOCKED.format(first=count, count=count)))
-            blocks(session, statements.with_schema(CLAIM))
             measured.append(blocks(session, statements.with_schema(CLAIM)))
     few, many = measured
     assert many <= few + 30, measured
