@@ -164,7 +164,7 @@ class Claimer:
             "claim_limited", self._database.now(), [queue for queue, _ in request.queues],
             [lease for _, lease in request.queues], limit, request.worker, key, size, MOST_BLOCKED,
         )  # fmt: skip
-        self._publish([row[-1] for row in found if row[rows.KEY] is None])
+        self._publish([row[rows.TASK] for row in found if row[rows.KEY] is None])
         return [row for row in found if row[rows.KEY] is not None]
 
     def _publish(self, texts: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ CREATE FUNCTION dayjob.wake_lines(
             FROM unnest(names, freed) AS given (name, freed)
             JOIN dayjob.buckets ON buckets.name = given.name
             CROSS JOIN LATERAL dayjob.settings_of(given.name) AS settings
-            WHERE settings.rate IS NOT NULL OR buckets.due IS NOT NULL
+            WHERE buckets.due IS NOT NULL
                 OR EXISTS (SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = given.name)
             ORDER BY buckets.name
         LOOP
@@ -205,6 +205,7 @@ CREATE FUNCTION dayjob.wake_lines(
     $$;
 
 -- Give back the room of jobs that have left a state, correct rates by the charges, and wake lines. Return the topics.
+-- A bucket that becomes idle is removed without an update, if no line waits for it.
 CREATE FUNCTION dayjob.leave_limits(given bigint, departed dayjob.departure[]) RETURNS text[]
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -213,11 +214,19 @@ CREATE FUNCTION dayjob.leave_limits(given bigint, departed dayjob.departure[]) R
         names text[];
         ended bigint[];
         freed bigint[];
+        places tid[];
+        used bigint[];
+        tats bigint[];
+        idle tid[];
+        have_run boolean;
+        have_charges boolean;
+        has_due boolean;
         charge record;
     BEGIN
         PERFORM dayjob.share_limits();
-        SELECT array_agg(summed.name ORDER BY summed.name), array_agg(summed.ended ORDER BY summed.name),
-            array_agg(summed.freed ORDER BY summed.name)
+        SELECT bool_and(job.state = 'running'), bool_or(job.charges IS NOT NULL) INTO have_run, have_charges
+        FROM unnest(departed) AS job;
+        SELECT array_agg(summed.name), array_agg(summed.ended), array_agg(summed.freed)
         INTO names, ended, freed
         FROM (
             SELECT part.name COLLATE "C" AS name, sum(part.ended)::bigint AS ended, sum(part.freed)::bigint AS freed
@@ -230,19 +239,48 @@ CREATE FUNCTION dayjob.leave_limits(given bigint, departed dayjob.departure[]) R
                 SELECT pair ->> 0, 0, greatest(-(pair ->> 1)::bigint, 0)
                 FROM unnest(departed) AS job CROSS JOIN LATERAL jsonb_array_elements(job.charges) AS pair
                 CROSS JOIN LATERAL dayjob.settings_of(pair ->> 0) AS settings
-                WHERE settings.rate IS NOT NULL
+                WHERE have_charges AND settings.rate IS NOT NULL
             ) AS part
             GROUP BY 1
+            ORDER BY 1
         ) AS summed;
         IF names IS NULL THEN
             RETURN '{}';
         END IF;
-        INSERT INTO dayjob.buckets (name)
-        SELECT name FROM unnest(names) AS name ORDER BY name COLLATE "C"
-        ON CONFLICT (name) DO UPDATE
-        SET running = greatest(buckets.running - ended[array_position(names, excluded.name)], 0)
-        WHERE ended[array_position(names, excluded.name)] > 0;
+        IF NOT have_run OR have_charges THEN
+            PERFORM dayjob.lock_buckets(names);
+        END IF;
+        LOOP
+            SELECT array_agg(bucket.ctid), array_agg(bucket.running), array_agg(bucket.tat), bool_or(bucket.due IS NOT NULL)
+            INTO places, used, tats, has_due
+            FROM (
+                SELECT buckets.ctid, buckets.running, buckets.tat, buckets.due FROM dayjob.buckets
+                WHERE buckets.name = ANY (names)
+                ORDER BY buckets.name
+                FOR UPDATE
+            ) AS bucket;
+            EXIT WHEN cardinality(places) = cardinality(names);
+            PERFORM dayjob.lock_buckets(names);
+        END LOOP;
         moment := dayjob.now_us(given);
+        IF NOT (has_due OR have_charges) AND NOT EXISTS (
+            SELECT FROM dayjob.jobs WHERE jobs.state = 'limited' AND jobs.limited_by = ANY (names)
+        ) THEN
+            idle := ARRAY(
+                SELECT bucket.place FROM unnest(places, used, tats, ended) AS bucket (place, running, tat, ended)
+                WHERE bucket.running <= bucket.ended AND bucket.tat <= moment
+            );
+            DELETE FROM dayjob.buckets WHERE buckets.ctid = ANY (idle);
+            IF cardinality(idle) = cardinality(names) THEN
+                RETURN '{}';
+            END IF;
+        END IF;
+        UPDATE dayjob.buckets SET running = greatest(buckets.running - bucket.ended, 0)
+        FROM unnest(places, ended) AS bucket (place, ended)
+        WHERE buckets.ctid = bucket.place AND bucket.ended > 0;
+        IF idle IS NOT NULL THEN
+            RETURN '{}';
+        END IF;
         FOR charge IN
             SELECT pair ->> 0 AS name, (pair ->> 1)::bigint AS units,
                 dayjob.cost(abs((pair ->> 1)::bigint), settings.per, settings.rate) AS cost
@@ -369,51 +407,69 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
     END
     $$;
 
--- Claim jobs from queues with limits or turns, in the order of (priority, turn, id). Return the jobs, then the topics.
+-- Claim jobs from queues with limits or turns, in the order of (priority, turn, id). Return the jobs, then the topics: each is the
+-- task of a row without an id.
 -- Claims of such a queue run one after the other: with SKIP LOCKED, the second job of a key would overtake the first.
 -- Buckets are locked in the order of their names after the jobs. A claim that goes on after jobs without room locks the
 -- buckets of the next ones only if it does not have to wait.
+-- If the jobs together fit into each of their buckets, and none has a line or a rate, then all are claimed at once. Else they are
+-- examined one after the other.
+-- A missing bucket is created with the units that this will take, which saves its update.
+-- Jobs are updated by their places in the table, where they are locked.
 CREATE FUNCTION dayjob.claim_limited(
     given bigint, wanted text[], leases bigint[], at_most bigint, by_worker text, claim_key uuid, most_bytes bigint,
     most_blocked bigint
-) RETURNS TABLE (job dayjob.jobs, topic text)
+) RETURNS SETOF dayjob.jobs
     LANGUAGE plpgsql VOLATILE
     AS $$
     DECLARE
         moment bigint;
         from_queue text;
         candidate record;
-        ids uuid[];
-        fresh text[];
-        names text[] := '{}';
-        used bigint[] := '{}';
-        tats bigint[] := '{}';
-        mosts bigint[] := '{}';
-        rates bigint[] := '{}';
-        pers bigint[] := '{}';
-        bursts bigint[] := '{}';
-        freed bigint[] := '{}';
+        places tid[];
+        found bigint;
+        found_size bigint;
+        found_turn bigint;
+        found_limits jsonb[];
+        names text[];
+        totals bigint[];
+        counts bigint[];
+        locked text[] := '{}';
+        created text[];
+        limit_names text[];
+        limit_values jsonb[];
+        settings jsonb[];
+        used bigint[];
+        tats bigint[];
+        mosts bigint[];
+        rates bigint[];
+        pers bigint[];
+        bursts bigint[];
+        freed bigint[];
         head_priorities bigint[];
         head_turns bigint[];
         head_ids uuid[];
         after_priority bigint;
         after_turn bigint;
         after_id uuid;
-        blocked uuid[];
+        blocked tid[];
         blocked_by text[];
+        blocker integer;
         blocked_here bigint;
-        claimed uuid[] := '{}';
+        claimed tid[] := '{}';
         claimed_here bigint;
         last_turn bigint;
         size bigint := 0;
         examined bigint;
         place integer;
-        blocker text;
+        fits_all boolean;
         is_full boolean := false;
         topics text[] := '{}';
+        to_wake text[] := '{}';
+        to_wake_freed bigint[] := '{}';
+        announced dayjob.jobs;
     BEGIN
-        PERFORM pg_advisory_xact_lock(hashtextextended(claim_key::text, 0));
-        PERFORM dayjob.share_limits();
+        PERFORM pg_advisory_xact_lock(hashtextextended(claim_key::text, 0)), dayjob.share_limits();
         PERFORM pg_advisory_xact_lock('dayjob.limited_queues'::regclass::oid::integer, hash)
         FROM (
             SELECT DISTINCT hashtext(limited_queues.queue) AS hash FROM dayjob.limited_queues
@@ -432,49 +488,118 @@ CREATE FUNCTION dayjob.claim_limited(
             last_turn := 0;
             examined := at_most - cardinality(claimed);
             LOOP
-                ids := ARRAY(
-                    SELECT jobs.id FROM dayjob.jobs
+                SELECT array_agg(picked.place), count(*), sum(picked.size), max(picked.turn),
+                    array_agg(picked.limits) FILTER (WHERE picked.limits IS NOT NULL)
+                INTO places, found, found_size, found_turn, found_limits
+                FROM (
+                    SELECT jobs.ctid AS place, jobs.turn, jobs.limits, octet_length(jobs.payload) AS size FROM dayjob.jobs
                     WHERE jobs.queue = from_queue AND jobs.state = 'pending'
                         AND (jobs.priority, jobs.turn, jobs.id) > (after_priority, after_turn, after_id)
                         AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
                     ORDER BY jobs.priority, jobs.turn, jobs.id
                     LIMIT examined
                     FOR UPDATE SKIP LOCKED
-                );
-                EXIT WHEN ids = '{}';
-                fresh := ARRAY(
-                    SELECT DISTINCT pair ->> 0
-                    FROM dayjob.jobs CROSS JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair
-                    WHERE jobs.id = ANY (ids) AND pair ->> 0 <> ALL (names)
-                );
-                IF fresh <> '{}' THEN
-                    IF names = '{}' THEN
-                        PERFORM dayjob.lock_buckets(fresh);
+                ) AS picked;
+                EXIT WHEN found = 0;
+                fits_all := found <= at_most - cardinality(claimed) AND (size + found_size <= most_bytes OR found = 1 AND size = 0);
+                names := '{}';
+                created := '{}';
+                IF found_limits IS NOT NULL THEN
+                    SELECT array_agg(bucket.name), array_agg(bucket.units), array_agg(bucket.jobs)
+                    INTO names, totals, counts
+                    FROM (
+                        SELECT (pair ->> 0) COLLATE "C" AS name, sum((pair ->> 1)::bigint)::bigint AS units, count(*) AS jobs
+                        FROM unnest(found_limits) AS pairs CROSS JOIN LATERAL jsonb_array_elements(pairs) AS pair
+                        GROUP BY 1
+                        ORDER BY 1
+                    ) AS bucket;
+                    SELECT array_agg(documents.name), array_agg(convert_from(documents.value, 'UTF8')::jsonb)
+                    INTO limit_names, limit_values
+                    FROM dayjob.documents
+                    WHERE documents.kind = 'limit'
+                        AND documents.name = ANY (names || ARRAY(SELECT split_part(name, ':', 1) FROM unnest(names) AS name));
+                    settings := ARRAY(
+                        SELECT limit_values[coalesce(
+                            array_position(limit_names, name), array_position(limit_names, split_part(name, ':', 1))
+                        )]
+                        FROM unnest(names) AS name
+                    );
+                    SELECT array_agg((setting ->> 'running')::bigint), array_agg((setting ->> 'rate')::bigint)
+                    INTO mosts, rates
+                    FROM unnest(settings) AS setting;
+                    IF locked = '{}' THEN
+                        WITH new AS (
+                            INSERT INTO dayjob.buckets (name, running)
+                            SELECT bucket.name,
+                                CASE WHEN bucket.rate IS NULL AND (bucket.total <= bucket.most OR bucket.most IS NULL OR bucket.jobs = 1)
+                                    THEN bucket.total ELSE 0 END
+                            FROM unnest(names, totals, counts, mosts, rates) AS bucket (name, total, jobs, most, rate)
+                            ON CONFLICT (name) DO UPDATE SET running = 0 WHERE false
+                            RETURNING name
+                        )
+                        SELECT coalesce(array_agg(new.name), '{}') INTO created FROM new;
                         moment := dayjob.now_us(given);
-                    ELSE
+                    ELSIF NOT names <@ locked THEN
                         INSERT INTO dayjob.buckets (name)
-                        SELECT missing FROM unnest(fresh) AS missing
+                        SELECT missing FROM unnest(names) AS missing
                         WHERE NOT EXISTS (SELECT FROM dayjob.buckets WHERE buckets.name = missing)
                         ON CONFLICT DO NOTHING;
-                        PERFORM FROM dayjob.buckets WHERE buckets.name = ANY (fresh) FOR UPDATE SKIP LOCKED;
+                        PERFORM FROM dayjob.buckets WHERE buckets.name = ANY (names) FOR UPDATE SKIP LOCKED;
                         GET DIAGNOSTICS place = ROW_COUNT;
-                        IF place < cardinality(fresh) THEN
+                        IF place < cardinality(names) THEN
                             is_full := true;
                             topics := topics || ('0 pending ' || from_queue);
                             EXIT;
                         END IF;
                     END IF;
-                    SELECT names || array_agg(buckets.name), used || array_agg(buckets.running),
-                        tats || array_agg(buckets.tat), mosts || array_agg(settings.most), rates || array_agg(settings.rate),
-                        pers || array_agg(settings.per), bursts || array_agg(settings.burst),
-                        freed || array_agg(0::bigint)
-                    INTO names, used, tats, mosts, rates, pers, bursts, freed
-                    FROM dayjob.buckets CROSS JOIN LATERAL dayjob.settings_of(buckets.name) AS settings
-                    WHERE buckets.name = ANY (fresh);
+                    locked := locked || names;
+                    IF cardinality(created) = cardinality(names) THEN
+                        used := array_fill(0::bigint, ARRAY[cardinality(names)]);
+                        tats := used;
+                    ELSE
+                        SELECT array_agg(CASE WHEN bucket.name = ANY (created) THEN 0 ELSE bucket.running END),
+                            array_agg(bucket.tat)
+                        INTO used, tats
+                        FROM (
+                            SELECT buckets.name, buckets.running, buckets.tat FROM dayjob.buckets
+                            WHERE buckets.name = ANY (names)
+                            ORDER BY buckets.name
+                        ) AS bucket;
+                    END IF;
+                    fits_all := fits_all AND (
+                        SELECT bool_and(rate IS NULL AND (running + total <= most OR most IS NULL OR running = 0 AND jobs = 1))
+                        FROM unnest(used, totals, counts, mosts, rates) AS bucket (running, total, jobs, most, rate)
+                    ) AND NOT EXISTS (
+                        SELECT FROM dayjob.jobs
+                        WHERE jobs.state = 'limited' AND jobs.limited_by = ANY (names) AND jobs.queue = from_queue
+                    );
                 END IF;
+                IF fits_all THEN
+                    IF cardinality(created) < cardinality(names) THEN
+                        UPDATE dayjob.buckets SET running = bucket.running + bucket.total
+                        FROM unnest(names, used, totals) AS bucket (name, running, total)
+                        WHERE buckets.name = bucket.name AND buckets.running <> bucket.running + bucket.total;
+                    END IF;
+                    claimed := claimed || places;
+                    claimed_here := claimed_here + found;
+                    size := size + found_size;
+                    last_turn := greatest(last_turn, found_turn);
+                    is_full := cardinality(claimed) >= at_most;
+                    EXIT WHEN is_full OR found < examined;
+                    SELECT jobs.priority, jobs.turn, jobs.id INTO after_priority, after_turn, after_id
+                    FROM dayjob.jobs WHERE jobs.ctid = places[found];
+                    CONTINUE;
+                END IF;
+                SELECT array_agg(setting.per), array_agg(dayjob.cost(setting.burst, setting.per, setting.rate))
+                INTO pers, bursts
+                FROM (
+                    SELECT coalesce((setting ->> 'per')::bigint, 1000000) AS per, (setting ->> 'rate')::bigint AS rate,
+                        coalesce((setting ->> 'burst')::bigint, 1) AS burst
+                    FROM unnest(settings) AS setting
+                ) AS setting;
                 SELECT array_agg(head.priority ORDER BY bucket.number), array_agg(head.turn ORDER BY bucket.number),
-                    array_agg(head.id ORDER BY bucket.number)
-                INTO head_priorities, head_turns, head_ids
+                    array_agg(head.id ORDER BY bucket.number), array_agg(0::bigint)
+                INTO head_priorities, head_turns, head_ids, freed
                 FROM unnest(names) WITH ORDINALITY AS bucket (name, number)
                 LEFT JOIN LATERAL (
                     SELECT jobs.priority, jobs.turn, jobs.id FROM dayjob.jobs
@@ -485,9 +610,10 @@ CREATE FUNCTION dayjob.claim_limited(
                 blocked := '{}';
                 blocked_by := '{}';
                 FOR candidate IN
-                    SELECT jobs.id, jobs.priority, jobs.turn, octet_length(jobs.payload) AS size,
+                    SELECT jobs.ctid AS place, jobs.id, jobs.priority, jobs.turn, octet_length(jobs.payload) AS size,
                         ARRAY(
-                            SELECT pair ->> 0 FROM jsonb_array_elements(jobs.limits) WITH ORDINALITY AS part (pair, number)
+                            SELECT array_position(names, pair ->> 0)
+                            FROM jsonb_array_elements(jobs.limits) WITH ORDINALITY AS part (pair, number)
                             ORDER BY part.number
                         ) AS buckets,
                         ARRAY(
@@ -495,7 +621,7 @@ CREATE FUNCTION dayjob.claim_limited(
                             ORDER BY part.number
                         ) AS units
                     FROM dayjob.jobs
-                    WHERE jobs.id = ANY (ids)
+                    WHERE jobs.ctid = ANY (places)
                     ORDER BY jobs.priority, jobs.turn, jobs.id
                 LOOP
                     after_priority := candidate.priority;
@@ -503,14 +629,14 @@ CREATE FUNCTION dayjob.claim_limited(
                     after_id := candidate.id;
                     blocker := NULL;
                     FOR part IN 1 .. cardinality(candidate.buckets) LOOP
-                        place := array_position(names, candidate.buckets[part]);
+                        place := candidate.buckets[part];
                         IF (used[place] > 0 AND used[place] + candidate.units[part] > mosts[place])
                             OR (rates[place] IS NOT NULL AND moment < tats[place]
                                 - greatest(bursts[place] - dayjob.cost(candidate.units[part], pers[place], rates[place]), 0))
                             OR (head_priorities[place], head_turns[place], head_ids[place])
                                 < (candidate.priority, candidate.turn, candidate.id)
                         THEN
-                            blocker := candidate.buckets[part];
+                            blocker := place;
                             EXIT;
                         END IF;
                     END LOOP;
@@ -520,7 +646,7 @@ CREATE FUNCTION dayjob.claim_limited(
                             EXIT;
                         END IF;
                         FOR part IN 1 .. cardinality(candidate.buckets) LOOP
-                            place := array_position(names, candidate.buckets[part]);
+                            place := candidate.buckets[part];
                             used[place] := used[place] + candidate.units[part];
                             IF rates[place] IS NOT NULL THEN
                                 tats[place] := greatest(tats[place], moment)
@@ -528,18 +654,18 @@ CREATE FUNCTION dayjob.claim_limited(
                             END IF;
                         END LOOP;
                         size := size + candidate.size;
-                        claimed := claimed || candidate.id;
+                        claimed := claimed || candidate.place;
                         claimed_here := claimed_here + 1;
                         last_turn := greatest(last_turn, candidate.turn);
                         is_full := cardinality(claimed) >= at_most;
                         EXIT WHEN is_full;
                     ELSE
-                        blocked := blocked || candidate.id;
-                        blocked_by := blocked_by || blocker;
+                        blocked := blocked || candidate.place;
+                        blocked_by := blocked_by || names[blocker];
                         blocked_here := blocked_here + 1;
                         FOR part IN 1 .. cardinality(candidate.buckets) LOOP
-                            place := array_position(names, candidate.buckets[part]);
-                            IF candidate.buckets[part] <> blocker THEN
+                            place := candidate.buckets[part];
+                            IF place <> blocker THEN
                                 freed[place] := freed[place] + candidate.units[part];
                             ELSIF head_ids[place] IS NULL OR (candidate.priority, candidate.turn, candidate.id)
                                 < (head_priorities[place], head_turns[place], head_ids[place])
@@ -552,14 +678,23 @@ CREATE FUNCTION dayjob.claim_limited(
                         EXIT WHEN blocked_here >= most_blocked;
                     END IF;
                 END LOOP;
-                UPDATE dayjob.jobs SET state = 'limited', limited_by = moved.bucket
-                FROM unnest(blocked, blocked_by) AS moved (id, bucket)
-                WHERE jobs.id = moved.id;
+                IF blocked <> '{}' THEN
+                    UPDATE dayjob.jobs SET state = 'limited', limited_by = moved.bucket
+                    FROM unnest(blocked, blocked_by) AS moved (place, bucket)
+                    WHERE jobs.ctid = moved.place;
+                END IF;
+                IF names <> '{}' THEN
+                    UPDATE dayjob.buckets SET running = bucket.running, tat = bucket.tat
+                    FROM unnest(names, used, tats) AS bucket (name, running, tat)
+                    WHERE buckets.name = bucket.name AND (buckets.running <> bucket.running OR buckets.tat <> bucket.tat);
+                    to_wake := to_wake || names;
+                    to_wake_freed := to_wake_freed || freed;
+                END IF;
                 IF blocked_here >= most_blocked THEN
                     topics := topics || ('0 pending ' || from_queue);
                     EXIT;
                 END IF;
-                EXIT WHEN is_full OR cardinality(ids) < examined;
+                EXIT WHEN is_full OR found < examined;
                 examined := least(2 * examined, most_blocked);
             END LOOP;
             IF claimed_here > 0 OR blocked_here > 0 THEN
@@ -577,15 +712,19 @@ CREATE FUNCTION dayjob.claim_limited(
                 lease_expires_at = moment + leases[array_position(wanted, queue)],
                 worker = by_worker, claim = claim_key, progress = NULL,
                 held_key = CASE WHEN dedup_until = 'settled' THEN held_key END
-            WHERE jobs.id = ANY (claimed)
-            RETURNING jobs, NULL::text;
-        IF names <> '{}' THEN
-            UPDATE dayjob.buckets SET running = changed.running, tat = changed.tat
-            FROM unnest(names, used, tats) AS changed (name, running, tat)
-            WHERE buckets.name = changed.name AND (buckets.running <> changed.running OR buckets.tat <> changed.tat);
+            WHERE jobs.ctid = ANY (claimed)
+            RETURNING jobs.*;
+        IF to_wake <> '{}' THEN
+            SELECT array_agg(bucket.name), array_agg(bucket.freed) INTO names, freed
+            FROM (
+                SELECT bucket.name, sum(bucket.freed)::bigint AS freed FROM unnest(to_wake, to_wake_freed) AS bucket (name, freed)
+                GROUP BY bucket.name
+            ) AS bucket;
             topics := topics || (SELECT lines.topics FROM dayjob.wake_lines(moment, names, freed, 10000000) AS lines);
         END IF;
-        RETURN QUERY SELECT NULL::dayjob.jobs, each FROM unnest(topics) AS each;
+        FOREACH announced.task IN ARRAY topics LOOP
+            RETURN NEXT announced;
+        END LOOP;
     END
     $$;
 
