@@ -135,23 +135,17 @@ class Validator:
         is validated.
         """
         found: list[Insertion] = []
-        last: NewJob | None = None
+        last: Insertion | None = None
         for job, key in zip(jobs, new_keys(len(jobs)), strict=True):
-            if (
-                last is not None
-                and type(job) is NewJob
-                and job.queue == last.queue
-                and job.task == last.task
-                and astuple(job)[_OPTIONS:] == _NO_OPTIONS
-            ):
+            plain = type(job) is NewJob and astuple(job)[_OPTIONS:] == _NO_OPTIONS
+            if plain and last is not None and job.queue == last.queue and job.task == last.task:
                 payload = self._bytes(job.payload, "payload")
                 insertion = Insertion(
-                    key, last.queue, last.task, payload, policy.priority, policy.max_attempts, _NO_HEADERS
+                    key, last.queue, last.task, payload, last.priority, last.max_attempts, _NO_HEADERS
                 )
             else:
                 insertion = self._insertion(job, key)
-                policy = self.policies.of(job.queue)
-                last = job if policy.is_plain else None
+                last = insertion if plain and self.policies.of(job.queue).is_plain else None
             found.append(insertion)
         return tuple(found)
 
