@@ -198,7 +198,7 @@ class Arguments:
         }
         """How to check that an argument survives, for the parameters whose types may lose a part of it."""
         self._decode = msgspec.json.Decoder(self._struct(annotations), dec_hook=from_plain).decode
-        self._call = self._call_struct() if self._all_given and not self._compared else None
+        self._positional_call = self._call_struct() if self._all_given and not self._compared else None
         """Takes all arguments by position, for the calls that need no more checks than a decoding."""
 
     def _call_struct(self) -> type[msgspec.Struct]:
@@ -222,9 +222,9 @@ class Arguments:
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """Return the payload of a call. Raise ``TypeError`` if the call does not fit the task."""
-        if self._call is not None and not kwargs and len(args) == self._positional:
+        if self._positional_call is not None and not kwargs and len(args) == self._positional:
             try:
-                payload = _encoder.encode(self._call(*args))
+                payload = _encoder.encode(self._positional_call(*args))
                 self._decode(payload)
             except _ERRORS:
                 pass  # The lines below raise it with a text.
