@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import NoneType
@@ -333,9 +333,14 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         handles: list[JobHandle[R]] = []
         batch = Batch(atomic)
         with _counted(handles):
-            async for call in _each(calls):
-                if batch.add(self._from_call(call)):
-                    handles += await self._aenqueue(batch.take())
+            if isinstance(calls, AsyncIterable):
+                async for call in calls:
+                    if batch.add(self._from_call(call)):
+                        handles += await self._aenqueue(batch.take())
+            else:
+                for call in calls:
+                    if batch.add(self._from_call(call)):
+                        handles += await self._aenqueue(batch.take())
             return handles + await self._aenqueue(batch.take())
 
     def _enqueue(self, jobs: list[NewJob]) -> list[JobHandle[R]]:
@@ -379,6 +384,8 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
         return job
 
     def _from_call(self, call: Call) -> NewJob:
+        if isinstance(call, tuple):
+            return self._new_job(call, {})
         if isinstance(call, Bound):
             job = call.new_job()
             if job.task != self._template.task:
@@ -388,8 +395,6 @@ class Using(ForeignNames, Generic[P, R], names=TASK_METHODS):
             return job
         if isinstance(call, Mapping):
             return self._new_job((), dict(call))
-        if isinstance(call, tuple):
-            return self._new_job(call, {})
         raise TypeError(
             f"{call!r} is a {type(call).__name__}: pass a tuple, a mapping, or {self._task.name}.bind()"
         )
@@ -435,15 +440,6 @@ def _counted(handles: list[JobHandle[R]]) -> Iterator[None]:
         if handles:
             error.add_note(f"The first {len(handles):,} calls are stored.")
         raise
-
-
-async def _each(calls: Iterable[Call] | AsyncIterable[Call]) -> AsyncIterator[Call]:
-    if isinstance(calls, AsyncIterable):
-        async for call in calls:
-            yield call
-    else:
-        for call in calls:
-            yield call
 
 
 def _refuse_options(task: Task[..., Any, Any] | NamedTask, kwargs: Mapping[str, Any]) -> None:

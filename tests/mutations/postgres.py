@@ -92,6 +92,16 @@ MUTATIONS = (
         "engines/postgres/test_repeated_writes.py",
     ),
     Mutation(
+        "the reply of a plain insert is not stored", _POSTGRES, _SQL + "insert_plain.sql",
+        "VALUES ($1::uuid)", "SELECT $1::uuid WHERE false",
+        "engines/postgres/test_repeated_writes.py",
+    ),
+    Mutation(
+        "an old id of a plain insert is not late", _POSTGRES, _SQL + "insert_plain.sql",
+        "job.id < clock.late_before", "job.id < clock.late_before AND false",
+        "engines/postgres/test_plain_inserts.py",
+    ),
+    Mutation(
         "the reply of an ack is not stored", _POSTGRES, _SQL + "ack.sql",
         "SELECT $1::uuid, reply FROM result\n", "SELECT $1::uuid, reply FROM result WHERE false\n",
         "engines/postgres/test_repeated_writes.py",

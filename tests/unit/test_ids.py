@@ -161,6 +161,21 @@ def test_ids_stay_valid_and_increase_where_the_tail_carries_over(tail: int) -> N
         assert_uuid7(key)
 
 
+@pytest.mark.parametrize("tail", [1, TAIL_END - 1, TAIL_END - 2**34, 2**62 - 1, 2**62 - 2**36, 2**62])
+def test_the_ids_of_batches_are_valid_and_increase(tail: int) -> None:
+    source = IdSource(ManualClock())
+    source.new_key()
+    source._tail = tail
+    keys: list[bytes] = []
+    for count in (0, 1, 100, 2):
+        batch = source.new_keys(count)
+        assert len(batch) == count
+        keys += [*batch, source.new_key()]
+    assert is_increasing(keys)
+    for key in keys:
+        assert_uuid7(key)
+
+
 def test_a_tail_overflow_uses_the_next_millisecond_early() -> None:
     clock = ManualClock()
     source = IdSource(clock)

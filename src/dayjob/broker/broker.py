@@ -221,7 +221,7 @@ class Broker:
     def _unit(self, jobs: Sequence[NewJob]) -> Unit:
         if len(jobs) > BATCH:
             raise ValueError(f"{len(jobs):,} jobs in one batch: pass at most {BATCH:,}, in several calls")
-        return tuple(self._validator.insertion(job) for job in jobs)
+        return self._validator.insertions(jobs)
 
     # Claim.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.errors import PayloadTooLarge
@@ -36,7 +37,7 @@ from dayjob.model.names import (
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
 from dayjob.runtime import entropy
-from dayjob.runtime.ids import new_key
+from dayjob.runtime.ids import new_key, new_keys
 
 _CACHED = 10_000
 
@@ -56,6 +57,11 @@ class Policy(Struct, frozen=True):
     fair: bool
     weights: Mapping[str, int]
     max_pending: int | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it adds nothing to a job but its priority and its attempts."""
+        return self.limit is None and not self.fair and self.max_pending is None
 
 
 class Policies:
@@ -109,6 +115,11 @@ def _kept(duration: Duration | None, unset: int | None) -> int | None:
 
 _NO_HEADERS: dict[str, str] = {}
 
+_OPTIONS = NewJob.__struct_fields__.index("task") + 1
+"""The fields of a new job from here on are options. Before are the queue, the payload and the task."""
+
+_NO_OPTIONS = astuple(NewJob(""))[_OPTIONS:]
+
 
 class Validator:
     """Turns new jobs into insertions and settlements into ops. Raises for a value that can't be stored."""
@@ -117,7 +128,31 @@ class Validator:
         self.policies = policies
         self._max_payload = max_payload
 
+    def insertions(self, jobs: Sequence[NewJob]) -> tuple[Insertion, ...]:
+        """Return the insertions of a batch.
+
+        Most batches are calls of one task without options. Of a call like the one before, only the payload
+        is validated.
+        """
+        found: list[Insertion] = []
+        last: Insertion | None = None
+        for job, key in zip(jobs, new_keys(len(jobs)), strict=True):
+            plain = type(job) is NewJob and astuple(job)[_OPTIONS:] == _NO_OPTIONS
+            if plain and last is not None and job.queue == last.queue and job.task == last.task:
+                payload = self._bytes(job.payload, "payload")
+                insertion = Insertion(
+                    key, last.queue, last.task, payload, last.priority, last.max_attempts, _NO_HEADERS
+                )
+            else:
+                insertion = self._insertion(job, key)
+                last = insertion if plain and self.policies.of(job.queue).is_plain else None
+            found.append(insertion)
+        return tuple(found)
+
     def insertion(self, job: NewJob) -> Insertion:
+        return self._insertion(job, new_key())
+
+    def _insertion(self, job: NewJob, key: bytes) -> Insertion:
         if not isinstance(job, NewJob):
             raise TypeError(f"{job!r} is a {type(job).__name__}: pass a NewJob")
         policy = self.policies.of(job.queue)
@@ -127,7 +162,7 @@ class Validator:
         elif job.task != "":
             check_text(job.task, "task name")
         insertion = Insertion(
-            new_key() if job.id is None else id_key(job.id),
+            key if job.id is None else id_key(job.id),
             job.queue,
             job.task,
             payload,

@@ -198,6 +198,12 @@ class Arguments:
         }
         """How to check that an argument survives, for the parameters whose types may lose a part of it."""
         self._decode = msgspec.json.Decoder(self._struct(annotations), dec_hook=from_plain).decode
+        self._positional_call = self._call_struct() if self._all_given and not self._compared else None
+        """Takes all arguments by position, for the calls that need no more checks than a decoding."""
+
+    def _call_struct(self) -> type[msgspec.Struct]:
+        fields = {f"p{number}": name for number, name in enumerate(self._names)}
+        return msgspec.defstruct("Call", [(field, Any) for field in fields], rename=fields)
 
     def _struct(self, annotations: dict[str, Any]) -> type[msgspec.Struct]:
         """Return a struct with a field for each parameter, which decodes and checks in one step."""
@@ -216,6 +222,14 @@ class Arguments:
 
     def encode(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
         """Return the payload of a call. Raise ``TypeError`` if the call does not fit the task."""
+        if self._positional_call is not None and not kwargs and len(args) == self._positional:
+            try:
+                payload = _encoder.encode(self._positional_call(*args))
+                self._decode(payload)
+            except _ERRORS:
+                pass  # The lines below raise it with a text.
+            else:
+                return payload
         bound = self._bind(args, kwargs)
         payload = encode_arguments(self._name, bound, self._values_in_errors)
         try:

@@ -45,6 +45,7 @@ PLANS: dict[str, set[Step]] = {
     "finished_keys_newest_first": {BY_FINISHED},
     "get": {BY_ID},
     "insert": set(),
+    "insert_plain": set(),
     "insert_skipping": set(),  # The server looks for conflicts itself.
     "insert_reserving": {BY_ID},
     "late": {("jobs_late", "queue late")},
@@ -159,6 +160,9 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
             each(n, "0"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"), each(n, "NULL"),
             each(n, "NULL"), each(n, "key"), each(n, "NULL"), each(n, "NULL"),
         ]
+    ),
+    "insert_plain": lambda n: (
+        f"{ID}, NULL, 'channel', NULL, {n}, {some(n)}, {each(n, 'payload')}, 'big', 'task', 1, 3"
     ),
     "insert_skipping": lambda n: PARAMETERS["insert"](n),
     "insert_reserving": lambda n: PARAMETERS["insert"](n),

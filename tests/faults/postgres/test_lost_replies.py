@@ -75,8 +75,16 @@ def corrupt(tmp_path: Path) -> Corrupt:
 
 
 async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
-    loss = lose("insert")
+    loss = lose("insert_plain")
     enqueued = await broker.enqueue("q", b"once")
+    assert loss.has_happened
+    assert enqueued.created
+    assert ids(await every_job(broker)) == [enqueued.id]
+
+
+async def test_an_enqueue_with_options(broker: Broker, lose: Lose) -> None:
+    loss = lose("insert")
+    enqueued = await broker.enqueue("q", b"once", headers={"n": "1"})
     assert loss.has_happened
     assert enqueued.created
     assert ids(await every_job(broker)) == [enqueued.id]
@@ -91,7 +99,7 @@ async def test_an_enqueue_of_an_id_that_exists(broker: Broker, lose: Lose) -> No
 
 
 async def test_an_enqueue_whose_retries_are_lost_too(broker: Broker, lose: Lose) -> None:
-    losses = [lose("insert"), lose("stored_reply"), lose("stored_reply")]
+    losses = [lose("insert_plain"), lose("stored_reply"), lose("stored_reply")]
     enqueued = await broker.enqueue("q", b"once")
     assert all(loss.has_happened for loss in losses)
     assert enqueued.created
@@ -140,7 +148,7 @@ async def test_a_claim(broker: Broker, lose: Lose) -> None:
 
 async def test_an_enqueue_that_a_claim_waits_for(broker: Broker, url: str, lose: Lose) -> None:
     async with Broker(url, config=CONFIG) as other:
-        loss = lose("insert")
+        loss = lose("insert_plain")
         (enqueued,) = await other.enqueue_many([NewJob("q", b"waited for")])
         assert loss.has_happened
         assert (await claim_one(broker)).id == enqueued.id
@@ -388,7 +396,7 @@ async def test_bulk_operations_on_dead_jobs(broker: Broker, lose: Lose) -> None:
 
 
 async def test_an_enqueue_that_is_claimed_in_the_same_call(broker: Broker, lose: Lose) -> None:
-    for statement in ("insert", "claim"):
+    for statement in ("insert_plain", "claim"):
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(broker.claim("q", wait=20))
             await until_waiting(broker)

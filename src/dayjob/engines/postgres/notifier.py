@@ -206,11 +206,9 @@ class Notifier:
 
     def jobs_inserted(self, jobs: Sequence[Insertion]) -> None:
         """Publish new jobs here. Other processes are notified by the commit."""
-        topics: set[Topic] = set()
-        for job in jobs:
-            topics.add(queue_topic(job.queue))
-            if has_due_time(job):
-                topics.add(DUE)
+        topics = {queue_topic(queue) for queue in {job.queue for job in jobs}}
+        if any(map(has_due_time, jobs)):
+            topics.add(DUE)
         self.track(jobs)
         self._signals.publish(topics)
 
@@ -339,7 +337,7 @@ def _job_items(jobs: Sequence[Insertion]) -> list[Item]:
     for job in jobs:
         queues[job.queue] = min(job.priority, queues.get(job.queue, job.priority))
     items: list[Item] = [("queue", queue, priority) for queue, priority in queues.items()]
-    return [*items, topic_item(DUE)] if any(has_due_time(job) for job in jobs) else items
+    return [*items, topic_item(DUE)] if any(map(has_due_time, jobs)) else items
 
 
 def has_due_time(job: Insertion) -> bool:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
 from dayjob.engines.record import corrupt_text
@@ -101,6 +102,27 @@ def insertion_columns(jobs: Sequence[Insertion]) -> list[Any]:
         same = (first is None or name in _REQUIRED) and column.count(first) == len(column)
         columns.append(column[:1] if same else column)
     return columns
+
+
+_OPTIONS = Insertion.__struct_fields__.index("headers")
+"""The fields of an insertion from here on are None, False or empty unless the job has options."""
+
+_NO_OPTIONS = astuple(Insertion(b"", "", "", b"", 0, 0, {}))[_OPTIONS:]
+
+
+def plain_columns(jobs: Sequence[Insertion]) -> list[Any] | None:
+    """Return the parameters of ``insert_plain.sql`` from the fifth on. None if it can't store the jobs."""
+    first = jobs[0]
+    queue, task, priority, max_attempts = first.queue, first.task, first.priority, first.max_attempts
+    shared = (priority, max_attempts, *_NO_OPTIONS)
+    keys, payloads = [], []
+    for job in jobs:
+        fields = astuple(job)
+        if fields[4:] != shared or fields[1] != queue or fields[2] != task:
+            return None
+        keys.append(fields[0])
+        payloads.append(fields[3])
+    return [len(jobs), _ids_text(keys), payloads, queue, task, priority, max_attempts]
 
 
 def call_columns(calls: Mapping[str, Insertion]) -> list[list[Any]]:

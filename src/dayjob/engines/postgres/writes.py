@@ -30,11 +30,12 @@ from dayjob.engines.postgres.rows import (
     are_acks,
     in_lock_order,
     insertion_columns,
+    plain_columns,
     settle_columns,
     split_topics,
 )
 from dayjob.engines.postgres.statements import Statements
-from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text
+from dayjob.model.job import FINISHED, Enqueued, JobState, id_key, id_text, id_texts
 from dayjob.runtime.signals import DUE, Signals, Topic, documents_topic
 
 Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
@@ -104,16 +105,18 @@ class Writes(ABC):
     async def _insert(self, jobs: Sequence[Insertion], token: Token | None) -> list[Enqueued]:
         """Store jobs, with their kv writes, in one commit."""
         database, notifier = self._database, self._notifier
-        if is_plain(jobs):
-            columns = insertion_columns(jobs)
-            with notifier.with_commit(jobs) as message:
-                given = (token, database.now(), notifier.channel, message, *columns)
+        columns = plain_columns(jobs)
+        if columns is not None or is_plain(jobs):
+            alike = columns is not None
+            with notifier.with_commit(jobs[:1] if alike else jobs) as message:
+                given = (token, database.now(), notifier.channel, message)
+                name = "insert_plain" if alike else _statement(jobs, "insert")
+                columns = columns or insertion_columns(jobs)
                 try:
-                    name = _statement(jobs, "insert")
-                    reply = await database.write_statement(name, *given, wait_for_locks=False)
+                    reply = await database.write_statement(name, *given, *columns, wait_for_locks=False)
                 except asyncpg.UniqueViolationError:  # An id exists.
-                    name = _statement(jobs)
-                    reply = await database.write_statement(name, *given, wait_for_locks=False)
+                    name, columns = _statement(jobs), insertion_columns(jobs)
+                    reply = await database.write_statement(name, *given, *columns, wait_for_locks=False)
             enqueued = _plain_replies(jobs, reply)
         else:
             one = jobs[0]
@@ -283,7 +286,7 @@ def _statement(jobs: Iterable[Insertion], otherwise: str = "insert_skipping") ->
 def _plain_replies(jobs: Sequence[Insertion], stored: Sequence[str] | None) -> list[Enqueued]:
     """Return the replies for jobs without dedup keys: all were stored (None), or those with these ids."""
     if stored is None:
-        return [Enqueued(id_text(job.key), True) for job in jobs]
+        return [Enqueued(id, True) for id in id_texts([job.key for job in jobs])]
     new = set(stored)
     replies = []
     for job in jobs:

@@ -764,7 +764,7 @@ CREATE FUNCTION dayjob.count_waiting(given bigint, queues text[], may_lock boole
     $$;
 
 CREATE INDEX CONCURRENTLY jobs_lines ON dayjob.jobs (limited_by, queue, priority, turn, id) WHERE state = 'limited';
-CREATE INDEX CONCURRENTLY jobs_order ON dayjob.jobs (queue, priority, turn, id) WHERE state = 'pending';
+CREATE INDEX CONCURRENTLY jobs_order ON dayjob.jobs (queue, priority, turn, id) WITH (deduplicate_items = off) WHERE state = 'pending';
 CREATE UNIQUE INDEX CONCURRENTLY jobs_keys ON dayjob.jobs (coalesce(dedup_scope, queue), held_key) WHERE held_key IS NOT NULL;
 
 DROP INDEX dayjob.jobs_pending;
