@@ -29,9 +29,10 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnection
 
-from dayjob.engines.base import Transient
+from dayjob.engines.base import Insertion, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
+from dayjob.engines.redis.arguments import PlainInsert
 from dayjob.engines.redis.connection import Connection
 from dayjob.engines.redis.scripts import script
 from dayjob.engines.redis.settings import RedisSettings
@@ -73,6 +74,9 @@ class Client:
         self._target: tuple[str, int] | None = None
         self._idle = IdleConnections(_close)
         self._busy: set[Connection] = set()
+        self._heads: dict[str, bytes] = {}
+        """The packed start of the calls of each verb's script."""
+        self._plain_insert: PlainInsert | None = None
         self._closed = False
         self._closer = asyncio.get_running_loop().create_task(
             self._close_at_end(), name="dayjob redis connections"
@@ -159,20 +163,39 @@ class Client:
                 raise cause
             await backoff.wait(SYSTEM, at_most=left)
 
-    async def run(self, verb: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
-        """Return the reply of the verb's script."""
-        found = script(verb)
-        tail = (len(keys), *keys, *arguments)
+    async def run(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> Any:
+        """Return the reply of the verb's script. ``reply`` is the key at which the script stores it."""
         try:
-            return (await self.execute(("EVALSHA", found.digest, *tail)))[0]
+            return (await self.send((self._request(verb, reply, arguments),), self._silence))[0]
         except NoScriptError:
-            return (await self.execute(("EVAL", found.source, *tail)))[0]
+            keys = (*self.settings.keys.fixed, reply)
+            return (await self.execute(("EVAL", script(verb).source, len(keys), *keys, *arguments)))[0]
+
+    async def insert_plain(self, job: Insertion, token: Token) -> Any:
+        """Return the reply of the script ``insert`` for a plain job, or None if the server lacks the script."""
+        if self._plain_insert is None:
+            self._plain_insert = PlainInsert(
+                self.settings.keys, script("insert").digest, self._replies_kept
+            )
+        try:
+            return (await self.send((self._plain_insert.request(job, token),), self._silence))[0]
+        except NoScriptError:
+            return None
+
+    def _request(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> bytes:
+        """Return the packed call of a script. The part that all calls of the verb share is packed once."""
+        fixed = self.settings.keys.fixed
+        head = self._heads.get(verb)
+        if head is None:
+            start = _packed(("EVALSHA", script(verb).digest, len(fixed) + 1, *fixed))
+            head = self._heads[verb] = start[start.index(b"\n") + 1 :]
+        rest = _packed((reply, *arguments))
+        count = b"*%d\r\n" % (len(fixed) + len(arguments) + 4)
+        return b"".join((count, head, memoryview(rest)[rest.index(b"\n") + 1 :]))
 
     async def run_idempotent(self, verb: str, *arguments: bytes | str | int, now: int | None = None) -> Any:
         """Return the reply of a script that stores no reply, since a repetition changes nothing."""
-        keys = self.settings.keys
-        head = self.script_head(now)
-        return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
+        return await self.run(verb, self.settings.keys.reply(b"", 0), (*self.script_head(now), *arguments))
 
     def script_head(
         self, now: int | None, number: int = 0, step: int = 0, key: bytes = b""
@@ -218,7 +241,7 @@ class Client:
 
 
 def _packed(command: Command) -> bytes:
-    packed: bytes = pack_command(tuple(command))  # type: ignore[arg-type]
+    packed: bytes = pack_command(command if type(command) is tuple else tuple(command))  # type: ignore[arg-type]
     return packed
 
 

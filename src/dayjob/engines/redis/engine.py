@@ -137,13 +137,18 @@ class RedisEngine:
         """
         if token is None:
             token = _new_token()
-        keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
-        head = self._client.script_head(self._now() if now is None else now, token.number, step, token.key)
-        return await self._client.run(verb, keys, (*head, *given))
+        client = self._client
+        head = client.script_head(self._now() if now is None else now, token.number, step, token.key)
+        return await client.run(verb, self._keys.reply(token.client, token.slot), (*head, *given))
 
     # Insert.
 
     async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
+        if self._clock is None and len(jobs) == 1 and arguments.is_plain(jobs[0]):
+            token = token or _new_token()
+            reply = await self._client.insert_plain(jobs[0], token)
+            if reply is not None:
+                return _enqueued(jobs, reply)
         return _enqueued(jobs, await self._run(token, "insert", *arguments.jobs(jobs, bounded=True)))
 
     async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
