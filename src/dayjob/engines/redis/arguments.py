@@ -47,8 +47,8 @@ def jobs(insertions: Sequence[Insertion], *, bounded: bool = False) -> Arguments
 class PlainInsert:
     """The packed call of ``insert`` for one plain job, which is most of them.
 
-    A plain job is pending at once and has a small payload, and none of the options that ``jobs`` adds arguments for.
-    Only the parts that differ between calls are packed for each.
+    A plain job is pending at once and has a small payload, and none of the options that ``jobs`` adds
+    arguments for. Only the parts that differ between calls are packed for each.
     """
 
     def __init__(self, keys: Keys, digest: bytes, replies_kept: int) -> None:
@@ -74,8 +74,8 @@ class PlainInsert:
         numbers = record.NUMBERS.pack(1, job.priority, job.max_attempts, 0, 0, record.NONE)
         facts = record.facts(job)[0]
         return self._template % (
-            len(reply), reply, len(number), number, token.key, job.key, len(queue), queue, len(numbers), numbers,
-            len(facts), facts,
+            len(reply), reply, len(number), number, token.key, job.key, len(queue), queue, len(numbers),
+            numbers, len(facts), facts,
         )  # fmt: skip
 
 

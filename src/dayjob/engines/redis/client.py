@@ -106,7 +106,7 @@ class Client:
 
     async def execute(self, *commands: Command, silence: float | None = None) -> list[Any]:
         """Send the commands together, once, and return the replies."""
-        return await self.send([_packed(command) for command in commands], silence or self._silence)
+        return await self.send([packed(command) for command in commands], silence or self._silence)
 
     async def send(self, requests: Sequence[bytes], silence: float) -> list[Any]:
         """Send packed commands together, once, and return the replies."""
@@ -114,7 +114,7 @@ class Client:
             raise Closed(f"{self.settings.shown}: the engine is closed")
         written = False
         try:
-            connection = self._idle.pop() if self._idle else await self._open(silence)
+            connection = self._idle.pop() if self._idle else await self.open(silence)
             self._busy.add(connection)
             written = True
             usable = False
@@ -137,7 +137,8 @@ class Client:
         except (OSError, RedisError) as error:
             raise self._classified(error, written) from error
 
-    async def _open(self, silence: float) -> Connection:
+    async def open(self, silence: float) -> Connection:
+        """Return a new connection, within so many seconds."""
         driver = self.connection()
         try:
             async with asyncio.timeout(silence):
@@ -163,33 +164,33 @@ class Client:
                 raise cause
             await backoff.wait(SYSTEM, at_most=left)
 
-    async def run(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> Any:
-        """Return the reply of the verb's script. ``reply`` is the key at which the script stores it."""
-        try:
-            return (await self.send((self._request(verb, reply, arguments),), self._silence))[0]
-        except NoScriptError:
-            keys = (*self.settings.keys.fixed, reply)
-            return (await self.execute(("EVAL", script(verb).source, len(keys), *keys, *arguments)))[0]
+    async def run(
+        self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int], *, in_full: bool = False
+    ) -> Any:
+        """Return the reply of the verb's script. ``reply`` is the key at which the script stores it.
+
+        ``in_full`` sends the script: the server is known to lack it.
+        """
+        if not in_full:
+            with suppress(NoScriptError):
+                return (await self.send((self._request(verb, reply, arguments),), self._silence))[0]
+        keys = (*self.settings.keys.fixed, reply)
+        return (await self.execute(("EVAL", script(verb).source, len(keys), *keys, *arguments)))[0]
 
     async def insert_plain(self, job: Insertion, token: Token) -> Any:
-        """Return the reply of the script ``insert`` for a plain job, or None if the server lacks the script."""
+        """Return the reply of ``insert`` for a plain job. Raise ``NoScriptError`` if the server lacks it."""
         if self._plain_insert is None:
-            self._plain_insert = PlainInsert(
-                self.settings.keys, script("insert").digest, self._replies_kept
-            )
-        try:
-            return (await self.send((self._plain_insert.request(job, token),), self._silence))[0]
-        except NoScriptError:
-            return None
+            self._plain_insert = PlainInsert(self.settings.keys, script("insert").digest, self._replies_kept)
+        return (await self.send((self._plain_insert.request(job, token),), self._silence))[0]
 
     def _request(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> bytes:
         """Return the packed call of a script. The part that all calls of the verb share is packed once."""
         fixed = self.settings.keys.fixed
         head = self._heads.get(verb)
         if head is None:
-            start = _packed(("EVALSHA", script(verb).digest, len(fixed) + 1, *fixed))
+            start = packed(("EVALSHA", script(verb).digest, len(fixed) + 1, *fixed))
             head = self._heads[verb] = start[start.index(b"\n") + 1 :]
-        rest = _packed((reply, *arguments))
+        rest = packed((reply, *arguments))
         count = b"*%d\r\n" % (len(fixed) + len(arguments) + 4)
         return b"".join((count, head, memoryview(rest)[rest.index(b"\n") + 1 :]))
 
@@ -240,9 +241,9 @@ class Client:
             connection.close()
 
 
-def _packed(command: Command) -> bytes:
-    packed: bytes = pack_command(command if type(command) is tuple else tuple(command))  # type: ignore[arg-type]
-    return packed
+def packed(command: Command) -> bytes:
+    request: bytes = pack_command(command if type(command) is tuple else tuple(command))  # type: ignore[arg-type]
+    return request
 
 
 def _described(error: Exception) -> str:

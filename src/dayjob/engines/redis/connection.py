@@ -1,14 +1,14 @@
 """One open connection to the server: commands in, replies out, one call at a time.
 
-The driver opens the connection and authenticates. Its transport then belongs to this class, which parses replies
-where the data arrives. The driver's streams would add a turn of the event loop, several coroutines and a
-timer to each call.
+The driver opens the connection and authenticates. Its transport then belongs to this class, which parses
+replies where the data arrives. The driver's streams would add a turn of the event loop, several coroutines
+and a timer to each call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +51,9 @@ class Connection(asyncio.Protocol):
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self.on_message: Callable[[list[Any]], None] | None = None
+        """Gets the messages of a subscription, and every reply that no call waits for."""
+        self._lost: asyncio.Future[None] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
         """Set while the transport has enough data to send."""
         self._transport.set_protocol(self)
@@ -65,7 +68,8 @@ class Connection(asyncio.Protocol):
             self._set_timer()
         self._replies = []
         self._expected = len(requests)
-        self._waiter = waiter = self._loop.create_future()
+        waiter: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._waiter = waiter
         try:
             if len(requests) == 1 and len(requests[0]) <= _PART:
                 self._transport.write(requests[0])  # The wait for the reply limits the buffer.
@@ -93,6 +97,13 @@ class Connection(asyncio.Protocol):
                 return
         self._deadline = self._loop.time() + silence
 
+    def write(self, request: bytes) -> None:
+        """Send a packed command without a call. ``on_message`` gets its reply."""
+        self._transport.write(request)
+
+    async def wait_until_lost(self) -> None:
+        await self._lost
+
     def close(self) -> None:
         """Close without waiting for the server: a TLS shutdown would."""
         self.is_closed = True
@@ -105,26 +116,33 @@ class Connection(asyncio.Protocol):
     # The events of the transport.
 
     def data_received(self, data: bytes) -> None:
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            self.close()  # No call waits for this.
-            return
         self._deadline = self._loop.time() + self._silence
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _INCOMPLETE:
-                if isinstance(reply, LostConnection):
-                    raise reply
-                self._replies.append(reply)
-                if len(self._replies) == self._expected:
-                    waiter.set_result(self._replies)
-                    return
+                waiter = self._waiter
+                if self.on_message is not None and (waiter is None or _is_message(reply)):
+                    self.on_message(reply)
+                elif waiter is None or waiter.done() or isinstance(reply, LostConnection):
+                    raise (
+                        reply if isinstance(reply, LostConnection) else InvalidResponse("an unexpected reply")
+                    )
+                else:
+                    self._replies.append(reply)
+                    if len(self._replies) == self._expected:
+                        self._waiter = None
+                        waiter.set_result(self._replies)
         except Exception as error:
             self._fail(error)
+            self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.close()
-        self._fail(error if isinstance(error, OSError) else LostConnection("the server closed the connection"))
+        self._fail(
+            error if isinstance(error, OSError) else LostConnection("the server closed the connection")
+        )
+        if not self._lost.done():
+            self._lost.set_result(None)
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -152,3 +170,7 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
         self.resume_writing()
+
+
+def _is_message(reply: object) -> bool:
+    return isinstance(reply, list) and len(reply) > 0 and reply[0] == b"message"
