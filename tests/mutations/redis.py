@@ -145,13 +145,12 @@ MUTATIONS = (
     ),
     Mutation(
         "an existing job is overwritten", _REDIS, _LUA + "insert_plain.lua",
-        "    and redis.call('HEXISTS', JOBS, id) == 0\n", "",
+        "redis.pcall('HSETNX', JOBS, id, record) == 1", "redis.call('HSET', JOBS, id, record)",
         "conformance/test_enqueue.py",
     ),
     Mutation(
         "a job passes the claims that wait", _REDIS, _LUA + "insert_plain.lua",
-        "'(' .. queue .. '\\1', 'LIMIT', 0, 1) == 0) then",
-        "'(' .. queue .. '\\1', 'LIMIT', 0, 1) >= 0) then",
+        "if #members == 0 or", "if #members >= 0 or",
         "engines/redis/test_handoffs.py",
     ),
     Mutation(
@@ -175,8 +174,8 @@ MUTATIONS = (
         "conformance/test_claim.py conformance/test_batches.py",
     ),
     Mutation(
-        "a hand-off that is lost waits for its lease", _REDIS, _LUA + "insert.lua",
-        "  indexes[HANDOFFS][handoff_member(r)] = NOW + ACKNOWLEDGED_WITHIN\n", "",
+        "a hand-off that is lost waits for its lease", _REDIS, _LUA + "insert_plain.lua",
+        "  redis.call('ZADD', HANDOFFS, now + ACKNOWLEDGED_WITHIN, member)\n", "",
         "engines/redis/test_lost_handoffs.py",
     ),
     Mutation(

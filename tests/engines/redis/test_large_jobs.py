@@ -9,7 +9,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, Job, NewJob
 from dayjob.engines.base import BATCH_BYTES, ClaimRequest, Progress
-from dayjob.engines.redis import client as redis_client
+from dayjob.engines.redis import connection as redis_connection
 from dayjob.runtime.clock import SYSTEM
 from tests.engines.redis.conftest import QUIET
 from tests.support.arrange import KEEP_ALL, claim_one
@@ -149,7 +149,7 @@ async def test_a_transfer_that_takes_longer_than_the_limit_of_silence_succeeds(
 
 async def test_each_part_of_a_long_request_restarts_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A try may be silent for three seconds here, and the request takes four. The link buffers little."""
-    monkeypatch.setattr(redis_client, "_SLOWEST", 16 * MEGABYTE)
+    monkeypatch.setattr(redis_connection, "_SLOWEST", 16 * MEGABYTE)
     async with running_server() as server, proxied(server.socket) as proxy:
         proxy.limit_buffers()
         async with Broker(proxy.url("dayjob", "&timeout=2"), config=QUIET) as slow:

@@ -22,8 +22,8 @@ SHARED = sorted((LUA / "shared").glob("*.lua"))
 VERBS = sorted(LUA.glob("*.lua"))
 
 BOUNDED = {
-    "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSTRLEN", "PUBLISH",
-    "RENAME", "SADD", "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZCARD", "ZRANDMEMBER",
+    "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSETNX", "HSTRLEN",
+    "PUBLISH", "RENAME", "SADD", "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZCARD", "ZRANDMEMBER",
     "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 """Commands whose work is bounded by their arguments; ranges also need a LIMIT, and scans a COUNT."""

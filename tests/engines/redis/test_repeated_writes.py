@@ -130,9 +130,11 @@ async def test_a_reclaim_that_failed_at_any_step_counts_each_claim_once(
     run = Client.run
     calls = 0
 
-    async def lose_one(client: Client, verb: str, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:
+    async def lose_one(
+        client: Client, verb: str, key: bytes, arguments: Sequence[Any], **options: Any
+    ) -> Any:
         nonlocal calls
-        reply = await run(client, verb, keys, arguments)
+        reply = await run(client, verb, key, arguments, **options)
         calls += 1
         if calls == failing:
             raise Transient("the reply was lost", commit_unknown=True)

@@ -29,23 +29,19 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnection
 
-from dayjob.engines.base import Transient
+from dayjob.engines.base import Insertion, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
+from dayjob.engines.redis.arguments import PlainInsert
+from dayjob.engines.redis.connection import Connection
 from dayjob.engines.redis.scripts import script
-from dayjob.engines.redis.settings import IdleTimeoutParser, RedisSettings
+from dayjob.engines.redis.settings import RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 
 SILENCE = 5.0
 """Seconds in which a try neither sends nor receives data, after which it fails."""
-
-_PART = 256 * 1024
-"""Bytes of a request that are sent at once. Each part restarts the time limit."""
-
-_BUFFERED, _SLOWEST = 16 * 1024 * 1024, 1024 * 1024
-"""Bytes of a request that buffers on the way may hold, and bytes per second at which they are emptied."""
 
 _REPLIES_KEPT = 600.0
 """Seconds for which the server keeps the reply of a write after the last try of it may have begun."""
@@ -76,8 +72,11 @@ class Client:
         self._silence = min(SILENCE, settings.timeout)
         self._replies_kept = round((settings.timeout + _REPLIES_KEPT) * 1000)
         self._target: tuple[str, int] | None = None
-        self._idle = IdleConnections(drop)
-        self._busy: set[AbstractConnection] = set()
+        self._idle = IdleConnections(_close)
+        self._busy: set[Connection] = set()
+        self._heads: dict[str, bytes] = {}
+        """The packed start of the calls of each verb's script."""
+        self._plain_insert: PlainInsert | None = None
         self._closed = False
         self._closer = asyncio.get_running_loop().create_task(
             self._close_at_end(), name="dayjob redis connections"
@@ -90,7 +89,7 @@ class Client:
         finally:
             self._closed = True
             for connection in (*self._idle.clear(), *self._busy):
-                await drop(connection)
+                connection.close()
 
     def connection(self) -> AbstractConnection:
         return self.settings.connection(self._target)
@@ -107,33 +106,47 @@ class Client:
 
     async def execute(self, *commands: Command, silence: float | None = None) -> list[Any]:
         """Send the commands together, once, and return the replies."""
+        return await self.send([packed(command) for command in commands], silence or self._silence)
+
+    async def send(self, requests: Sequence[bytes], silence: float) -> list[Any]:
+        """Send packed commands together, once, and return the replies."""
         if self._closed:
             raise Closed(f"{self.settings.shown}: the engine is closed")
-        packed = list(map(_packed, commands))
         written = False
         try:
-            async with asyncio.timeout(silence or self._silence) as limit:
-                connection = self._idle.pop() if self._idle else self.connection()
-                self._busy.add(connection)
-                sent = False
-                try:
-                    if not connection.is_connected:
-                        await self.connect(connection)
-                    written = True
-                    if sum(map(len, packed)) <= _PART and connection._writer is not None:
-                        connection._writer.writelines(packed)  # The wait for the reply limits the buffer.
-                    else:
-                        await self._send_parts(connection, b"".join(packed), limit)
-                    sent = True
-                finally:
-                    if not sent:
-                        self._busy.discard(connection)
-                        await drop(connection)
-                return await self._receive(connection, len(packed), limit)
+            connection = self._idle.pop() if self._idle else await self.open(silence)
+            self._busy.add(connection)
+            written = True
+            usable = False
+            try:
+                replies = await connection.call(requests, silence)
+                usable = True
+                for reply in replies:
+                    if isinstance(reply, ResponseError):
+                        usable = isinstance(reply, NoScriptError | OutOfMemoryError)
+                        raise reply
+                return replies
+            finally:
+                self._busy.discard(connection)
+                if usable and not self._closed:
+                    self._idle.push(connection)
+                else:
+                    connection.close()
         except NoScriptError:
             raise
         except (OSError, RedisError) as error:
             raise self._classified(error, written) from error
+
+    async def open(self, silence: float) -> Connection:
+        """Return a new connection, within so many seconds."""
+        driver = self.connection()
+        try:
+            async with asyncio.timeout(silence):
+                await self.connect(driver)
+                return Connection(driver)
+        except BaseException:
+            await drop(driver)
+            raise
 
     async def execute_retrying(self, *commands: Command, timeout: float) -> list[Any]:
         """``execute``, repeated after transient failures. For idempotent commands of the engine's own."""
@@ -151,20 +164,39 @@ class Client:
                 raise cause
             await backoff.wait(SYSTEM, at_most=left)
 
-    async def run(self, verb: str, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Any:
-        """Return the reply of the verb's script."""
-        found = script(verb)
-        tail = (len(keys), *keys, *arguments)
-        try:
-            return (await self.execute(("EVALSHA", found.digest, *tail)))[0]
-        except NoScriptError:
-            return (await self.execute(("EVAL", found.source, *tail)))[0]
+    async def run(
+        self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int], *, in_full: bool = False
+    ) -> Any:
+        """Return the reply of the verb's script. ``reply`` is the key at which the script stores it.
+
+        ``in_full`` sends the script: the server is known to lack it.
+        """
+        if not in_full:
+            with suppress(NoScriptError):
+                return (await self.send((self._request(verb, reply, arguments),), self._silence))[0]
+        keys = (*self.settings.keys.fixed, reply)
+        return (await self.execute(("EVAL", script(verb).source, len(keys), *keys, *arguments)))[0]
+
+    async def insert_plain(self, job: Insertion, token: Token) -> Any:
+        """Return the reply of ``insert`` for a plain job. Raise ``NoScriptError`` if the server lacks it."""
+        if self._plain_insert is None:
+            self._plain_insert = PlainInsert(self.settings.keys, script("insert").digest, self._replies_kept)
+        return (await self.send((self._plain_insert.request(job, token),), self._silence))[0]
+
+    def _request(self, verb: str, reply: bytes, arguments: Sequence[bytes | str | int]) -> bytes:
+        """Return the packed call of a script. The part that all calls of the verb share is packed once."""
+        fixed = self.settings.keys.fixed
+        head = self._heads.get(verb)
+        if head is None:
+            start = packed(("EVALSHA", script(verb).digest, len(fixed) + 1, *fixed))
+            head = self._heads[verb] = start[start.index(b"\n") + 1 :]
+        rest = packed((reply, *arguments))
+        count = b"*%d\r\n" % (len(fixed) + len(arguments) + 4)
+        return b"".join((count, head, memoryview(rest)[rest.index(b"\n") + 1 :]))
 
     async def run_idempotent(self, verb: str, *arguments: bytes | str | int, now: int | None = None) -> Any:
         """Return the reply of a script that stores no reply, since a repetition changes nothing."""
-        keys = self.settings.keys
-        head = self.script_head(now)
-        return await self.run(verb, (*keys.fixed, keys.reply(b"", 0)), (*head, *arguments))
+        return await self.run(verb, self.settings.keys.reply(b"", 0), (*self.script_head(now), *arguments))
 
     def script_head(
         self, now: int | None, number: int = 0, step: int = 0, key: bytes = b""
@@ -172,42 +204,6 @@ class Client:
         """Return the first arguments of every script; see ``lua/shared/1_keys.lua``."""
         keys = self.settings.keys
         return ("" if now is None else now, keys.changes, keys.ends, number, step, key, self._replies_kept)
-
-    async def _send_parts(
-        self, connection: AbstractConnection, request: bytes, limit: asyncio.Timeout
-    ) -> None:
-        """Send a long request. The time limit restarts with each part that leaves this process."""
-        now = asyncio.get_running_loop().time
-        silence = self._silence + min(len(request), _BUFFERED) / _SLOWEST
-        for start in range(0, len(request), _PART):
-            limit.reschedule(now() + silence)
-            await connection.send_packed_command(request[start : start + _PART], check_health=False)
-        limit.reschedule(now() + silence)
-
-    async def _receive(self, connection: AbstractConnection, count: int, limit: asyncio.Timeout) -> list[Any]:
-        """Return the replies to so many commands, and make the connection idle again."""
-        parser: IdleTimeoutParser = connection._parser  # type: ignore[assignment]
-        parser.limit_silence(limit, self._silence)
-        usable = False
-        try:
-            replies: list[Any] = []
-            failure: ResponseError | None = None
-            for _ in range(count):
-                reply = await parser.read_response()
-                if isinstance(reply, ResponseError):
-                    failure = failure or reply
-                replies.append(reply)
-            usable = failure is None or isinstance(failure, NoScriptError | OutOfMemoryError)
-            if failure is not None:
-                raise failure
-            return replies
-        finally:
-            parser.limit_silence(None)
-            self._busy.discard(connection)
-            if usable and not self._closed:
-                self._idle.push(connection)
-            else:
-                await drop(connection)
 
     def _classified(self, error: Exception, written: bool) -> EngineUnavailable | ConfigError:
         """Return the error to raise. After ``MOVED`` the next try goes to the node that the server named."""
@@ -242,12 +238,12 @@ class Client:
     def _drop_idle(self) -> None:
         """Close the idle connections: they lead to a server that has ended, or to the wrong node."""
         for connection in self._idle.clear():
-            connection._close()  # type: ignore[no-untyped-call]
+            connection.close()
 
 
-def _packed(command: Command) -> bytes:
-    packed: bytes = pack_command(tuple(command))  # type: ignore[arg-type]
-    return packed
+def packed(command: Command) -> bytes:
+    request: bytes = pack_command(command if type(command) is tuple else tuple(command))  # type: ignore[arg-type]
+    return request
 
 
 def _described(error: Exception) -> str:
@@ -256,8 +252,12 @@ def _described(error: Exception) -> str:
     return f"{code} {text}" if isinstance(code, str) else text
 
 
+async def _close(connection: Connection) -> None:
+    connection.close()
+
+
 async def drop(connection: AbstractConnection) -> None:
-    """Close a connection without waiting for the server, on whichever loop it was opened."""
+    """Close a connection of the driver without waiting for the server, on whichever loop it was opened."""
     with suppress(RedisError, OSError, RuntimeError):
         if connection._writer is not None:
             connection._writer.transport.abort()  # A TLS shutdown would wait for the server.

@@ -10,6 +10,8 @@ from contextlib import suppress
 from struct import Struct as Layout
 from typing import Any
 
+from redis.exceptions import NoScriptError
+
 from dayjob.engines.base import (
     BATCH,
     Capabilities,
@@ -128,7 +130,13 @@ class RedisEngine:
         await self._opened[1].listen(for_claims=for_claims)
 
     async def _run(
-        self, token: Token | None, verb: str, *given: Any, step: int = 0, now: int | None = None
+        self,
+        token: Token | None,
+        verb: str,
+        *given: Any,
+        step: int = 0,
+        now: int | None = None,
+        in_full: bool = False,
     ) -> Any:
         """Return the reply of the verb's script, which stores it with the token's number and the step.
 
@@ -137,14 +145,23 @@ class RedisEngine:
         """
         if token is None:
             token = _new_token()
-        keys = (*self._keys.fixed, self._keys.reply(token.client, token.slot))
-        head = self._client.script_head(self._now() if now is None else now, token.number, step, token.key)
-        return await self._client.run(verb, keys, (*head, *given))
+        client = self._client
+        head = client.script_head(self._now() if now is None else now, token.number, step, token.key)
+        reply = self._keys.reply(token.client, token.slot)
+        return await client.run(verb, reply, (*head, *given), in_full=in_full)
 
     # Insert.
 
     async def insert(self, jobs: Sequence[Insertion], token: Token | None = None) -> list[Enqueued]:
-        return _enqueued(jobs, await self._run(token, "insert", *arguments.jobs(jobs, bounded=True)))
+        in_full = False
+        if self._clock is None and len(jobs) == 1 and arguments.is_plain(jobs[0]):
+            token = token or _new_token()
+            try:
+                return _enqueued(jobs, await self._client.insert_plain(jobs[0], token))
+            except NoScriptError:
+                in_full = True
+        given = arguments.jobs(jobs, bounded=True)
+        return _enqueued(jobs, await self._run(token, "insert", *given, in_full=in_full))
 
     async def insert_tx(self, connection: Any, jobs: Sequence[Insertion]) -> list[Enqueued]:
         raise ConfigError(

@@ -78,6 +78,8 @@ large payloads, and results, to keys of their own, added the claim to the record
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 LAYOUT = 5
 """The version that this code reads and writes."""
 
@@ -115,6 +117,7 @@ class Keys:
         self.layout = self.named("layout")
         self.changes = self.named("changes")
         self.ends = self.named("ends")
+        self.reply = lru_cache(maxsize=1000)(self._reply)
 
     def named(self, name: str) -> bytes:
         return self._tag + name.encode()
@@ -123,6 +126,6 @@ class Keys:
         """Return the channel on which a client receives the jobs that were claimed for it."""
         return self.handoffs + b":" + client
 
-    def reply(self, client: bytes, slot: int) -> bytes:
+    def _reply(self, client: bytes, slot: int) -> bytes:
         """Return the key of the stored reply of a client's slot, which has one write under way at a time."""
         return self.named(f"reply:{client.hex()}:{slot}")

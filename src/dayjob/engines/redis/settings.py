@@ -1,15 +1,12 @@
-"""The connections of an engine: their settings from the URL, and their parser. No password is shown."""
+"""The connections of an engine: their settings from the URL. No password is shown."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from urllib.parse import unquote
 
 from msgspec import Struct
-from redis._parsers.hiredis import _AsyncHiredisParser
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import ConnectionError as LostConnection
 
 from dayjob.engines.redis.keys import Keys
 from dayjob.engines.registry import Location
@@ -17,36 +14,6 @@ from dayjob.errors import ConfigError
 
 _KNOWN = "redis://, rediss:// and unix:// take prefix and timeout, rediss:// ca_certs, unix:// db"
 _CONNECT_TIMEOUT = 5.0
-
-
-class IdleTimeoutParser(_AsyncHiredisParser):
-    """The driver's parser of replies, which restarts the time limit of a try whenever data arrives.
-
-    A slow reply is not a failure. A read that gets no data within the time limit is one.
-    """
-
-    def __init__(self, socket_read_size: int) -> None:
-        super().__init__(socket_read_size=socket_read_size)
-        self._limit: asyncio.Timeout | None = None
-        self._silence = 0.0
-        self._has_data = False
-
-    def limit_silence(self, limit: asyncio.Timeout | None, silence: float = 0.0) -> None:
-        """Set the limit of the try under way. Its first read has the rest of it, later ones ``silence``."""
-        self._limit = limit
-        self._silence = silence
-        self._has_data = False
-
-    async def read_from_socket(self) -> bool:
-        if self._limit is not None:
-            if self._has_data:
-                self._limit.reschedule(asyncio.get_running_loop().time() + self._silence)
-            self._has_data = True
-        data = await self._stream.read(self._read_size)  # type: ignore[union-attr]
-        if not data:
-            raise LostConnection("the server closed the connection")
-        self._reader.feed(data)  # type: ignore[attr-defined]
-        return True
 
 
 class RedisSettings(Struct, frozen=True):
@@ -66,7 +33,7 @@ class RedisSettings(Struct, frozen=True):
         options = self.options if target is None else {**self.options, "host": target[0], "port": target[1]}
         return self.connection_type(
             **options, protocol=2, socket_timeout=None, socket_connect_timeout=_CONNECT_TIMEOUT,
-            client_name="dayjob", parser_class=IdleTimeoutParser,
+            client_name="dayjob",
         )  # fmt: skip
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as LostConnection
 
-from dayjob.engines.redis.client import Client, drop
+from dayjob.engines.redis.client import Client, packed
+from dayjob.engines.redis.connection import Connection
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, job_topic, queue_topic
@@ -79,10 +78,10 @@ class Subscriber:
         logged = False
         backoff = Backoff(POLL_INTERVAL, POLL_INTERVAL, jitter=True)
         while True:
-            connection = self._client.connection()
+            connection: Connection | None = None
             try:
-                async with asyncio.timeout(SILENCE):
-                    await self._subscribe(connection)
+                connection = await self._client.open(SILENCE)
+                await self._subscribe(connection)
                 logged = False
                 await self._read(connection)
             except Exception as error:  # Also errors of the driver on a reply that it does not expect.
@@ -94,32 +93,36 @@ class Subscriber:
                     )
                     logged = True
             finally:
-                await drop(connection)
+                if connection is not None:
+                    connection.close()
             self._begun.set()
             self._signals.publish_all()
             await backoff.wait(SYSTEM)
 
-    async def _subscribe(self, connection: AbstractConnection) -> None:
+    async def _subscribe(self, connection: Connection) -> None:
         keys = self._client.settings.keys
         channels = (keys.changes, keys.ends, self._handoff_channel)
-        await self._client.connect(connection)
-        await connection.send_command("SUBSCRIBE", *channels)
-        for _ in channels:
-            await connection.read_response()
+        connection.on_message = self._on_reply
+        replies = await connection.call([packed(("SUBSCRIBE", channel)) for channel in channels], SILENCE)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
         if self._begun.is_set():
             self._signals.publish_all()
         self._begun.set()
 
-    async def _read(self, connection: AbstractConnection) -> None:
+    async def _read(self, connection: Connection) -> None:
         checking = asyncio.get_running_loop().create_task(self._check_connection(connection))
         try:
-            while True:
-                message = await connection.read_response()
-                self._received = True
-                if message[0] == b"message":
-                    self._on_message(message[1], message[2])
+            await connection.wait_until_lost()
         finally:
             checking.cancel()
+        raise LostConnection("the server closed the connection")
+
+    def _on_reply(self, reply: list[bytes]) -> None:
+        self._received = True
+        if reply[0] == b"message":
+            self._on_message(reply[1], reply[2])
 
     def _on_message(self, channel: bytes, message: bytes) -> None:
         """Publish a message. A malformed one, which any client can send, counts as a change of all topics."""
@@ -137,17 +140,16 @@ class Subscriber:
                 )  # fmt: skip
             self._malformed += 1
 
-    async def _check_connection(self, connection: AbstractConnection) -> None:
+    async def _check_connection(self, connection: Connection) -> None:
         """Close a connection on which nothing arrives, not even the reply to a PING."""
         while True:
             self._received = False
             await SYSTEM.wait(asyncio.Event(), SILENCE)
             if not self._received:
-                with suppress(RedisError, OSError):
-                    await connection.send_command("PING")
+                connection.write(packed(("PING",)))
                 await SYSTEM.wait(asyncio.Event(), SILENCE)
                 if not self._received:
-                    await drop(connection)
+                    connection.close()
                     return
 
     def _topics(self, channel: bytes, message: bytes) -> list[Topic]:
