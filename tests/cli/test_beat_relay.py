@@ -41,9 +41,9 @@ class Receiver:
         else:
             self.confirmed.append(msgspec.msgpack.decode(payload, type=Confirmed))
 
-    def share(self, number: int = 1, storage: bytes = STORAGE, patience: float = BOUND) -> None:
+    def share(self, number: int = 1, storage: bytes = STORAGE, limit: float = BOUND) -> None:
         beats = (Beat(self.id, b"old", b"new"),)
-        self._relay.share(self, msgspec.msgpack.encode(Shared(number, storage, patience, beats)))
+        self._relay.share(self, msgspec.msgpack.encode(Shared(number, storage, limit, beats)))
 
     def reply(self, number: int = 1, stored: bool = True) -> None:
         self._relay.stored(self, msgspec.msgpack.encode(Confirmed(number, stored)))
@@ -104,7 +104,7 @@ async def test_the_others_are_unconfirmed_at_once_if_the_child_that_stores_ends(
 
 async def test_the_others_are_unconfirmed_soon_if_the_child_that_stores_freezes() -> None:
     a, b = children(2)
-    a.share(patience=0.02)
+    a.share(limit=0.02)
     b.share()
     await until(lambda: b.confirmed == [Confirmed(1, False)])
     a.reply()
@@ -128,7 +128,7 @@ async def test_heartbeats_of_different_storages_are_in_different_batches() -> No
     """A restarted child may have another version of the app, with another URL."""
     a, b, c, d = children(4)
     for child, storage in ((a, b"1"), (b, b"2"), (c, b"1"), (d, b"2")):
-        child.share(storage=storage, patience=0.04)
+        child.share(storage=storage, limit=0.04)
     await until(lambda: a.batches == [["c"]] and b.batches == [["d"]])
 
 
@@ -158,10 +158,10 @@ class Tree:
         self.stored.append([beat.id for beat in beats])
         return self.reply
 
-    async def share(self, link: int, patience: float = BOUND) -> bool:
+    async def share(self, link: int, limit: float = BOUND) -> bool:
         beat = Beat(f"worker {link}", b"old", b"new")
-        async with asyncio.timeout(patience):
-            return await self.links[link].share(URL, [beat], self.store, patience)
+        async with asyncio.timeout(limit):
+            return await self.links[link].share(URL, [beat], self.store, limit)
 
     async def share_all(self) -> list[bool]:
         return await with_timeout(asyncio.gather(*(self.share(link) for link in range(len(self.links)))))
@@ -194,7 +194,7 @@ async def test_a_child_stores_its_own_heartbeats_for_a_while_if_the_supervisor_d
 ) -> None:
     monkeypatch.setattr(tree.relay, "share", lambda child, payload: None)
     with pytest.raises(TimeoutError):
-        await tree.share(0, patience=0.05)
+        await tree.share(0, limit=0.05)
     assert not tree.links[0].is_available
     assert tree.links[1].is_available
 
@@ -206,7 +206,7 @@ async def test_an_old_batch_is_not_stored(tree: Tree, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tree.relay, "stored", lambda child, payload: replies.append(payload))
     monkeypatch.setattr(tree.relay, "share", lambda child, payload: held.append((child, payload)))
     with pytest.raises(TimeoutError):
-        await tree.share(0, patience=0.05)
+        await tree.share(0, limit=0.05)
     for child, payload in held:
         BeatRelay.share(tree.relay, child, payload)
     await until(lambda: replies == [msgspec.msgpack.encode(Confirmed(1, False))])

@@ -55,9 +55,9 @@ def beat(id: str) -> Beat:
 
 
 async def share(
-    group: BeatGroup, storage: Storage, *ids: str, patience: float = BOUND
+    group: BeatGroup, storage: Storage, *ids: str, limit: float = BOUND
 ) -> list[bool | BaseException]:
-    sharing = (group.share(beat(id), storage.store, patience) for id in ids)
+    sharing = (group.share(beat(id), storage.store, limit) for id in ids)
     return await with_timeout(asyncio.gather(*sharing, return_exceptions=True))
 
 
@@ -88,7 +88,7 @@ async def test_all_are_unconfirmed_if_the_commit_fails(group: BeatGroup, storage
 
 async def test_all_are_unconfirmed_if_the_commit_takes_too_long(group: BeatGroup, storage: Storage) -> None:
     storage.held = True
-    assert await share(group, storage, "a", "b", "c", patience=SHORT) == [False] * 3
+    assert await share(group, storage, "a", "b", "c", limit=SHORT) == [False] * 3
     storage.held = False
     assert await share(group, storage, "a", "b", "c") == [True] * 3, "the next ones are shared again"
 
@@ -132,7 +132,7 @@ class BrokenTree:
         self.shared: list[str] = []
         self.is_available = True
 
-    async def share(self, url: str, beats: Sequence[Beat], store: Store, patience: float) -> bool:
+    async def share(self, url: str, beats: Sequence[Beat], store: Store, limit: float) -> bool:
         self.shared += [beat.id for beat in beats]
         if not self.replies:
             await asyncio.Event().wait()
@@ -143,7 +143,7 @@ class BrokenTree:
 def lively(monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr("dayjob.worker.registration.ALONE_INTERVAL", 0.1)
     monkeypatch.setattr("dayjob.worker.registration.BEATS", 20)
-    monkeypatch.setattr("dayjob.worker.registration.PATIENCE", 40)
+    monkeypatch.setattr("dayjob.worker.registration.CONFIRMED_WITHIN", 40)
     monkeypatch.setattr(shared_beats, "_joined", None)
     monkeypatch.setattr(shared_beats, "_phase", None)
     return App("memory://", config=BrokerConfig(dead_after=2, duties=False))

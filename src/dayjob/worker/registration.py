@@ -20,7 +20,7 @@ from dayjob.model.durations import SECOND, to_micros
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.process import this_process
-from dayjob.worker.shared_beats import PATIENCE, BeatGroup, Store, next_beat_at
+from dayjob.worker.shared_beats import CONFIRMED_WITHIN, BeatGroup, Store, next_beat_at
 
 ALONE_INTERVAL = 60.0
 """Seconds between beats where only one process can open the storage, so that no other waits for them."""
@@ -70,14 +70,14 @@ class Registration:
         return not self._old_ids
 
     @property
-    def patience(self) -> float:
+    def limit(self) -> float:
         """Seconds within which a shared heartbeat has to be confirmed."""
-        return self._member.dead_after / SECOND / PATIENCE
+        return self._member.dead_after / SECOND / CONFIRMED_WITHIN
 
     async def share(self, group: BeatGroup, broker: Broker, running: int, store: Store) -> bool:
         """Store a heartbeat together with those of other workers. Return False if it is not confirmed."""
         fresh, beat = next_beat(self._member, running)
-        if not await group.share(beat, store, self.patience):
+        if not await group.share(beat, store, self.limit):
             return False
         self._member = fresh
         self._schedule_next(broker)

@@ -22,7 +22,7 @@ from dayjob.broker.worker_registry import Beat
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM
 
-PATIENCE = 6
+CONFIRMED_WITHIN = 6
 """A shared heartbeat is confirmed within this fraction of ``dead_after``, or its worker stores it itself."""
 
 LONGEST_WINDOW = 0.25
@@ -32,9 +32,9 @@ Store = Callable[[Sequence[Beat]], Awaitable[bool]]
 """Stores heartbeats in one commit. Returns False if they were refused."""
 
 
-def window_of(patience: float) -> float:
+def window_of(limit: float) -> float:
     """Return for how many seconds a batch waits for further heartbeats."""
-    return min(LONGEST_WINDOW, patience / 4)
+    return min(LONGEST_WINDOW, limit / 4)
 
 
 class Tree(Protocol):
@@ -45,10 +45,10 @@ class Tree(Protocol):
         """Whether heartbeats can be shared with them now."""
         ...
 
-    async def share(self, url: str, beats: Sequence[Beat], store: Store, patience: float) -> bool:
+    async def share(self, url: str, beats: Sequence[Beat], store: Store, limit: float) -> bool:
         """Have the heartbeats stored, by this process or another one. Return whether they are.
 
-        It is cancelled after ``patience`` seconds.
+        It is cancelled after ``limit`` seconds.
         """
         ...
 
@@ -76,7 +76,7 @@ class BeatGroup:
         """Whether there are others to share a heartbeat with."""
         return self._size > 1 or _available_tree() is not None
 
-    async def share(self, beat: Beat, store: Store, patience: float) -> bool:
+    async def share(self, beat: Beat, store: Store, limit: float) -> bool:
         """Store the heartbeat together with those of the others. Return False if it is not confirmed."""
         confirmed: Future[bool] = Future()
         full = asyncio.Event()
@@ -89,25 +89,25 @@ class BeatGroup:
             if len(self._batch) >= self._size:
                 self._full()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit):
                 if is_first:
-                    return await self._store_batch(full, store, patience)
+                    return await self._store_batch(full, store, limit)
                 return await asyncio.wrap_future(confirmed)
         except TimeoutError:
             return False
 
-    async def _store_batch(self, full: asyncio.Event, store: Store, patience: float) -> bool:
+    async def _store_batch(self, full: asyncio.Event, store: Store, limit: float) -> bool:
         stored, begun = False, SYSTEM.elapsed()
         batch: list[tuple[Beat, Future[bool]]] = []
         try:
-            await SYSTEM.wait(full, window_of(patience))
+            await SYSTEM.wait(full, window_of(limit))
             batch = self._take()
             beats = [beat for beat, _ in batch]
             tree = _available_tree()
             if tree is None:
                 stored = await store(beats)
             else:
-                left = patience - (SYSTEM.elapsed() - begun)
+                left = limit - (SYSTEM.elapsed() - begun)
                 stored = await tree.share(self._url, beats, store, left)
             return stored
         finally:

@@ -115,7 +115,7 @@ def tree(fleet: WorkerFleet, tmp_path: Path) -> Iterator[Tree]:
 def _has_ended(pid: int) -> bool:
     """Whether the process has ended with all of its threads. A thread that remains keeps connections open."""
     try:
-        return is_gone(pid) and len(os.listdir(f"/proc/{pid}/task")) <= 1
+        return is_gone(pid) and len(list(Path(f"/proc/{pid}/task").iterdir())) <= 1
     except OSError:
         return True
 

@@ -34,7 +34,7 @@ class Receiver(Protocol):
 class _Waiting(Struct, frozen=True):
     child: Receiver
     number: int
-    patience: float
+    limit: float
     beats: tuple[Beat, ...]
 
 
@@ -55,9 +55,9 @@ class BeatRelay:
         batch = self._open.get(shared.storage)
         if batch is None:
             batch = self._open[shared.storage] = []
-            window = window_of(shared.patience)
+            window = window_of(shared.limit)
             asyncio.get_running_loop().call_later(window, self._close, shared.storage, batch)
-        batch.append(_Waiting(child, shared.number, shared.patience, shared.beats))
+        batch.append(_Waiting(child, shared.number, shared.limit, shared.beats))
         if len(batch) >= min(self._count(), MOST):
             self._close(shared.storage, batch)
 
@@ -82,9 +82,9 @@ class BeatRelay:
             self._storing[first.child] = (first.number, others)
             beats = tuple(beat for waiting in others for beat in waiting.beats)
             first.child.send(message(STORE, ToStore(first.number, beats)))
-            # If this child is frozen, the others learn it before their own patience ends.
+            # If this child is frozen, the others learn it before their own limit ends.
             asyncio.get_running_loop().call_later(
-                first.patience / 2, self._end, first.child, first.number, False
+                first.limit / 2, self._end, first.child, first.number, False
             )
 
     def _end(self, child: Receiver, number: int, stored: bool) -> None:

@@ -51,7 +51,7 @@ class Shared(Struct, frozen=True, array_like=True):
 
     number: int
     storage: bytes
-    patience: float
+    limit: float
     """Seconds after which the child stores them itself."""
     beats: tuple[Beat, ...]
 
@@ -120,18 +120,18 @@ class SupervisorLink:
     def is_available(self) -> bool:
         return SYSTEM.elapsed() >= self._unresponsive_until
 
-    async def share(self, url: str, beats: Sequence[Beat], store: Store, patience: float) -> bool:
+    async def share(self, url: str, beats: Sequence[Beat], store: Store, limit: float) -> bool:
         """Have the heartbeats stored, by this process or by another child. Return whether they are."""
         number = next(self._numbers)
         answer: Future[tuple[Beat, ...] | bool] = Future()
         self._shared[number] = answer
         storage = hashlib.sha256(url.encode()).digest()
-        self._outgoing.put(message(SHARE, Shared(number, storage, patience, tuple(beats))))
+        self._outgoing.put(message(SHARE, Shared(number, storage, limit, tuple(beats))))
         try:
             others = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             self._unresponsive_until = max(
-                self._unresponsive_until, SYSTEM.elapsed() + UNRESPONSIVE * patience
+                self._unresponsive_until, SYSTEM.elapsed() + UNRESPONSIVE * limit
             )
             raise
         finally:
