@@ -107,6 +107,17 @@ async def test_the_others_are_unconfirmed_if_the_first_worker_stops(
     assert set(await with_timeout(others)) == {False}
 
 
+async def test_the_heartbeat_of_a_worker_that_has_stopped_is_not_stored(
+    group: BeatGroup, storage: Storage
+) -> None:
+    first, stopped = (asyncio.ensure_future(group.share(beat(id), storage.store, BOUND)) for id in "ab")
+    await until(lambda: len(group._batch) == 2)
+    stopped.cancel()
+    await turns()
+    assert await share(group, storage, "c") == [True]
+    assert (await with_timeout(first), storage.batches) == (True, [["a", "c"]])
+
+
 async def test_a_lone_worker_shares_with_no_other(storage: Storage) -> None:
     group = BeatGroup("sqlite:///jobs.db")
     group.join()

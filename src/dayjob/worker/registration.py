@@ -69,15 +69,10 @@ class Registration:
         """Whether another worker can store the next heartbeat: no work of this worker depends on it."""
         return not self._old_ids
 
-    @property
-    def limit(self) -> float:
-        """Seconds within which a shared heartbeat has to be confirmed."""
-        return self._member.dead_after / SECOND / CONFIRMED_WITHIN
-
     async def share(self, group: BeatGroup, broker: Broker, running: int, store: Store) -> bool:
         """Store a heartbeat together with those of other workers. Return False if it is not confirmed."""
         fresh, beat = next_beat(self._member, running)
-        if not await group.share(beat, store, self.limit):
+        if not await group.share(beat, store, self._member.dead_after / SECOND / CONFIRMED_WITHIN):
             return False
         self._member = fresh
         self._schedule_next(broker)

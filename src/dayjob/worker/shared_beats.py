@@ -102,7 +102,7 @@ class BeatGroup:
         try:
             await SYSTEM.wait(full, window_of(limit))
             batch = self._take()
-            beats = [beat for beat, _ in batch]
+            beats = [beat for beat, confirmed in batch if not confirmed.cancelled()]
             tree = _available_tree()
             if tree is None:
                 stored = await store(beats)

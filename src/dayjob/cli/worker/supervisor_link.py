@@ -130,9 +130,7 @@ class SupervisorLink:
         try:
             others = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
-            self._unresponsive_until = max(
-                self._unresponsive_until, SYSTEM.elapsed() + UNRESPONSIVE * limit
-            )
+            self._unresponsive_until = max(self._unresponsive_until, SYSTEM.elapsed() + UNRESPONSIVE * limit)
             raise
         finally:
             self._shared.pop(number, None)
