@@ -19,6 +19,8 @@ from benchmarks.fleet import make_app
 from dayjob import App, Worker
 from dayjob.broker import leader_election
 from dayjob.runtime.process import this_process
+from dayjob.worker import heartbeat
+from dayjob.worker.shared_beats import BeatGroup
 
 STOP = "stop"
 
@@ -41,6 +43,9 @@ def _count_claims(app: App) -> None:
 
 
 def _on_own_machines(first: int) -> None:
+    """Make the workers share no heartbeats, and no checks of the leader's process."""
+    beats: Any = heartbeat
+    beats.group_of = lambda broker: BeatGroup(broker.url)
     here, numbers = this_process(), itertools.count(first)
     elections: Any = leader_election
     elections.this_process = lambda: replace(here, host=f"machine {next(numbers)}")

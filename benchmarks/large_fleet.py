@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -87,6 +90,41 @@ async def fleet_idle(run: Run, engine: str) -> list[Result]:
             figures=f"{transactions * size:.0f}/s in all", value=transactions, unit="",
             at_most=0.3 + _LEADER / size if engine == "postgres" else None,
         ),
+    ]  # fmt: skip
+
+
+@contextmanager
+def _tree(url: str, size: int) -> Iterator[None]:
+    """Run ``dayjob worker`` with that many processes."""
+    command = [sys.executable, "-m", "dayjob", "worker", "benchmarks.idle_app:app", "--processes", str(size)]
+    environment = os.environ | {"BENCHMARK_URL": url}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@measure("fleet-tree", "postgres", "redis")
+async def fleet_tree(run: Run, engine: str) -> list[Result]:
+    """The cost of one idle process tree, whose workers share a heartbeat. It includes the leader."""
+    size, seconds = run.size(16, 8), run.size(60, 30)
+    url = run.url(engine)
+    with run.progress.stage(f"fleet-tree · {engine} · {size} processes", 1), _tree(url, size):
+        await asyncio.sleep(_SETTLED)
+        before = _Load(engine, url)
+        await asyncio.sleep(seconds)
+        after = _Load(engine, url)
+    calls = (after.transactions - before.transactions) / (after.at - before.at)
+    unit = "transactions" if engine == "postgres" else "commands"
+    return [
+        Result(
+            measure="fleet-tree", engine=engine,
+            description=f"{unit} a second of an idle tree of {size} processes",
+            figures=f"{after.connections} connections", value=calls, unit="/s",
+            at_most=5 + 0.15 * size if engine == "postgres" else None,
+        )
     ]  # fmt: skip
 
 

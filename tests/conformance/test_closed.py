@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dayjob import Broker, BrokerConfig, Closed, Enqueued, Job, Limit, NewJob, Recurring, Settlement
+from dayjob.broker.worker_registry import Beat
 from dayjob.engines.base import Progress
 from tests.support.arrange import OpenBroker, claim_one, running
 from tests.support.observe import every_job
@@ -83,6 +84,7 @@ CALLS: dict[str, Call] = {
     "workers": lambda broker, claim: broker.workers(),
     "register": lambda broker, claim: broker.register(MEMBER),
     "beat": lambda broker, claim: broker.beat(MEMBER, 1),
+    "store_beats": lambda broker, claim: broker.store_beats([Beat("w", b"old", b"new")]),
     "deregister": lambda broker, claim: broker.deregister(MEMBER),
     "diagnose": lambda broker, claim: broker.diagnose(),
     "explain": lambda broker, claim: broker.explain(claim.id),

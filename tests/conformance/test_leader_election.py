@@ -70,6 +70,22 @@ async def test_the_first_to_ask_leads_and_renews(
         await broker.lead()
 
 
+async def test_a_leader_reads_its_document_only_if_another_process_has_changed_it(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    await broker.lead()
+    reads = Stage(broker, "documents")
+    for _ in range(3):
+        clock.advance(RENEWAL)
+        assert await broker.lead() == RENEWAL
+    assert reads.calls == []
+    await held_by(broker, other_holder(), clock)
+    del reads.calls[:]
+    clock.advance(RENEWAL)
+    assert await broker.lead() > RENEWAL
+    assert (len(reads.calls), broker.leads) == (1, False)
+
+
 async def test_of_concurrent_brokers_one_leads(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(6)]
     await with_timeout(asyncio.gather(*(each.lead() for each in brokers)))

@@ -15,12 +15,13 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import Broker, BrokerConfig, Closed, InvalidState, JobState, LeaseLost, NewJob
-from dayjob.broker.worker_registry import KIND, Member
+from dayjob.broker.worker_registry import KIND, Member, next_beat
 from dayjob.engines.base import DocumentWrite
 from dayjob.runtime.process import started
 from tests.support.arrange import OpenBroker, claim_one, record
 from tests.support.observe import ids
 from tests.support.registered_workers import MEMBER, elsewhere
+from tests.support.staging import Gate, Stage
 from tests.support.waiting import WatchedClock, with_timeout
 
 GONE = replace(MEMBER, id="gone", process_started="0")
@@ -93,6 +94,51 @@ async def test_a_heartbeat_whose_reply_was_lost_does_no_harm(broker: Broker, clo
     assert again is not None
     assert (await broker.workers())[0].running == 2
     assert await broker.beat(again, 3) is not None
+
+
+async def test_the_heartbeats_of_several_workers_are_stored_in_one_commit(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    members = [await broker.register(replace(MEMBER, id=id)) for id in ("1", "2", "3")]
+    clock.advance(5)
+    beats = [next_beat(member, running) for running, member in enumerate(members)]
+    writes = Stage(broker, "compare_and_set")
+    assert await broker.store_beats([beat for _, beat in beats])
+    assert len(writes.calls) == 1
+    workers = await broker.workers()
+    assert [(worker.id, worker.running) for worker in workers] == [("1", 0), ("2", 1), ("3", 2)]
+    assert {worker.seen for worker in workers} == {clock.time}
+    assert await broker.beat(beats[0][0], 7) is not None, "each worker continues from its own document"
+
+
+async def test_no_heartbeat_of_a_batch_is_stored_if_one_of_the_workers_was_declared_dead(
+    broker: Broker, clock: WatchedClock
+) -> None:
+    alive, dead = [await broker.register(replace(MEMBER, id=id)) for id in ("alive", "dead")]
+    clock.advance(16)
+    assert await broker.beat(alive, 1) is not None
+    await broker.reclaim()
+    fresh, beat = next_beat(replace(alive, running=1, beat=1), 2)
+    assert not await broker.store_beats([beat, next_beat(dead, 2)[1]])
+    assert [(worker.id, worker.running) for worker in await broker.workers()] == [("alive", 1)]
+    assert await broker.beat(replace(alive, running=1, beat=1), 2) == fresh
+    assert await broker.beat(dead, 2) is None
+
+
+async def test_a_worker_is_deregistered_though_its_last_heartbeat_is_stored_meanwhile(
+    broker: Broker, open_broker: OpenBroker
+) -> None:
+    """Another process stores the heartbeats of a tree."""
+    member = await broker.register(MEMBER)
+    other = await open_broker()
+    removal = Stage(broker, "compare_and_set")
+    removal.before = Gate()
+    leaving = asyncio.ensure_future(broker.deregister(member))
+    await removal.before.reached()
+    assert await other.store_beats([next_beat(member, 0)[1]])
+    removal.before.open()
+    await with_timeout(leaving)
+    assert await documents(broker) == []
 
 
 # Declared dead.

@@ -31,6 +31,9 @@ def test_the_model_follows_from_the_constants() -> None:
     looks = (1 + 1 / notifier._LOOKS_PER_CHECK) / notifier.CHECK
     assert row("PostgreSQL: transactions/s") == [round(size * (beats + reads + looks)) for size in sizes]
     assert row("of these, flushed heartbeats/s") == [size * beats for size in sizes]
+    in_trees = [size * (beats / 8 + reads + looks) for size in sizes]
+    assert row("PostgreSQL: transactions/s in trees of 8") == [round(each) for each in in_trees]
+    assert row("of these, flushed heartbeats/s in trees of 8") == [size * beats / 8 for size in sizes]
     costs = [size * notifier.COST for size in sizes]
     assert row("PostgreSQL: time of one notification") == [round(cost * 1000) for cost in costs]
     limits = row("PostgreSQL: notifications/s of one busy process")

@@ -129,6 +129,21 @@ MUTATIONS = (
         "worker/test_heartbeat.py",
     ),
     Mutation(
+        "a worker relies on a shared heartbeat that was not confirmed", _BROKER, _HEARTBEAT,
+        "            self._unconfirmed = not await", "            self._unconfirmed = False and not await",
+        "worker/test_shared_beats.py",
+    ),
+    Mutation(
+        "a killed child that stores the heartbeats keeps the others waiting", _BROKER,
+        "cli/worker/beat_relay.py", "        _confirm(others, False)\n", "",
+        "cli/test_beat_relay.py",
+    ),
+    Mutation(
+        "a late reply confirms a later batch of heartbeats", _BROKER, "cli/worker/beat_relay.py",
+        "[0] == number:", "[0] is not None:",
+        "cli/test_beat_relay.py",
+    ),
+    Mutation(
         "jobs that have not begun are not released at shutdown", _BROKER, _WORKER,
         "        self._release(slots.take_waiting())\n", "        slots.take_waiting()\n",
         "worker/test_start_and_stop.py",

@@ -30,9 +30,15 @@ async def names(broker: Broker) -> list[str]:
 
 async def declare_dead(broker: Broker) -> None:
     """Declare a worker dead, as the leader does after missed heartbeats."""
-    [seen] = (await broker._session.worker_registry.live())[1]
-    gone = replace(seen.member, gone=True)
-    assert await broker._session.worker_registry._write(gone.id, seen.document.value, gone)
+    registry = broker._session.worker_registry
+
+    async def marked() -> bool:
+        """A heartbeat may come in between."""
+        [seen] = (await registry.live())[1]
+        gone = replace(seen.member, gone=True)
+        return await registry._write(gone.id, seen.document.value, gone)
+
+    await until(marked)
     assert await broker.reclaim(trust_silence=False) >= 0
 
 

@@ -18,7 +18,7 @@ from dayjob.broker.held_claims import HeldClaims
 from dayjob.broker.history import Sample
 from dayjob.broker.session import OnEnqueued, Session, Unit, not_open
 from dayjob.broker.validation import Policies, Validator
-from dayjob.broker.worker_registry import Member
+from dayjob.broker.worker_registry import Beat, Member
 from dayjob.duties import OnEnded
 from dayjob.duties.duties import MAX_BATCH
 from dayjob.engines.base import (
@@ -683,7 +683,11 @@ class Broker:
 
     async def beat(self, member: Member, running: int) -> Member | None:
         """Store a heartbeat of the worker. None if it has been declared dead."""
-        return await self._session.beat((member, running))
+        return await self._session.worker_registry.beat(member, running)
+
+    async def store_beats(self, beats: Sequence[Beat]) -> bool:
+        """Store the heartbeats of several workers in one commit. If any of them is refused, store none."""
+        return await self._session.worker_registry.store_beats(beats)
 
     async def deregister(self, member: Member) -> None:
         """Remove a worker from the registry."""

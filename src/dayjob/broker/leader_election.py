@@ -85,6 +85,8 @@ class LeaderElection:
         self._waiting: dict[str, int] = {}
         self._until = float("-inf")
         self._sought = False
+        self._stored: bytes | None = None
+        """The document as this process wrote it last; None if a write failed or has an unknown outcome."""
         self._watched: tuple[bytes, float] = (b"", 0.0)
         """The document of another leader, and the time since when it is unchanged."""
         self._neighbour: Holder | None = None
@@ -116,6 +118,8 @@ class LeaderElection:
         # A call before the time of the look has another cause: the leader may have released the lead.
         if self._look_at <= started < self._read_at and not _is_gone(self._neighbour):
             return self._next_look(started)
+        if self.leads and self._stored is not None and await self._write(self._stored, started):
+            return renewal_of(self._me.term)
         now, documents = await self._storage.documents(KIND)
         document = next((document for document in documents if document.name == _NAME), None)
         holder = None if document is None else _read(document)
@@ -130,18 +134,26 @@ class LeaderElection:
                 self._step_down()
                 self._read_at = started + left + SPREAD * entropy.fraction()
                 return self._next_look(started)
-        self._read_at = float("-inf")  # A leader reads and renews its document at each call.
-        self._waiting = self._count_waiting() if self.leads else {}
-        mine = replace(self._me, renewed=self._me.renewed + 1, waiting=self._waiting)
-        write = DocumentWrite(KIND, _NAME, None if document is None else document.value, _encode(mine))
+        self._read_at = float("-inf")  # A leader writes its document at each call.
         self._sought = True
-        if not await self._storage.compare_and_set([write]):
+        led = self.leads
+        if not await self._write(None if document is None else document.value, started):
             self._step_down()
             return 0.0
-        if not self.leads:
+        if not led:
             _log.info("this process is the leader and runs the duties of the fleet")
-        self._me, self._until = mine, started + mine.term
-        return renewal_of(mine.term)
+        return renewal_of(self._me.term)
+
+    async def _write(self, expected: bytes | None, started: float) -> bool:
+        """Write the document of this process. Return False if the stored one is not as expected."""
+        self._waiting = self._count_waiting() if self.leads else {}
+        mine = replace(self._me, renewed=self._me.renewed + 1, waiting=self._waiting)
+        value = _encode(mine)
+        self._stored = None
+        if not await self._storage.compare_and_set([DocumentWrite(KIND, _NAME, expected, value)]):
+            return False
+        self._me, self._until, self._stored = mine, started + mine.term, value
+        return True
 
     def _next_look(self, now: float) -> float:
         """Return seconds until the next look at the leader's process, or at its document."""

@@ -24,7 +24,7 @@ from dayjob.broker.limits import Limits
 from dayjob.broker.retrying_storage import RetryingStorage
 from dayjob.broker.schedules import Schedules
 from dayjob.broker.validation import Validator
-from dayjob.broker.worker_registry import Member, WorkerRegistry
+from dayjob.broker.worker_registry import WorkerRegistry
 from dayjob.duties import (
     Duty,
     EndedJobs,
@@ -131,18 +131,14 @@ class Session:
         self._renewals: CallBatcher[Renewal, Renewed] = CallBatcher(self.renew_all, timeout=timeout)
         self._cancels: CallBatcher[bytes, CancelOutcome] = CallBatcher(self.cancel_all, timeout=timeout)
         self._reads: CallBatcher[bytes, Job | None] = CallBatcher(self._get, timeout=timeout)
-        self._beats: CallBatcher[tuple[Member, int], Member | None] = CallBatcher(
-            lambda beats: self.worker_registry.beat_all(beats), timeout=timeout
-        )
         self._batchers: tuple[CallBatcher[Any, Any], ...] = (
             self._inserts, self._keyed_inserts, self._claim_requests, self._settlements,
-            self._keyed_settlements, self._renewals, self._cancels, self._reads, self._beats,
+            self._keyed_settlements, self._renewals, self._cancels, self._reads,
         )  # fmt: skip
         self.claim = self._claim_requests.submit
         self.renew = self._renewals.submit
         self.cancel = self._cancels.submit
         self.get = self._reads.submit
-        self.beat = self._beats.submit
 
     def _prepare_duties(self, config: BrokerConfig) -> None:
         def seconds(interval: Duration, name: str = "interval") -> float:

@@ -37,6 +37,8 @@ _MOST_COUNTED = 100
 RECONNECT = 4.0
 """Seconds that a process may need to connect again after an outage, and to store a heartbeat."""
 
+_LEAVE_TRIES = 3
+
 LIVING = 4
 """A process of this machine that is known to live may be silent for this multiple of ``dead_after``."""
 
@@ -64,6 +66,14 @@ class Member(Struct, frozen=True, omit_defaults=True):
     gone: bool = False
 
 
+class Beat(Struct, frozen=True):
+    """A heartbeat that is not stored yet: a compare-and-set of the worker's document."""
+
+    id: str
+    expected: bytes
+    value: bytes
+
+
 class Seen(Struct, frozen=True):
     """A member and the document that it was decoded from."""
 
@@ -82,6 +92,12 @@ class Seen(Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Member).decode
+
+
+def next_beat(member: Member, running: int) -> tuple[Member, Beat]:
+    """Return the next document of a worker, and the heartbeat that stores it."""
+    fresh = replace(member, running=running, beat=member.beat + 1)
+    return fresh, Beat(member.id, _encode(member), _encode(fresh))
 
 
 class DocumentWatch:
@@ -145,17 +161,16 @@ class WorkerRegistry:
         await self._write(member.id, None, member)
         return member
 
-    async def beat_all(self, beats: Sequence[tuple[Member, int]]) -> list[Member | None]:
-        """Store the heartbeats of workers of this process, in one commit. None for one declared dead."""
-        fresh = [replace(member, running=running, beat=member.beat + 1) for member, running in beats]
-        if await self._storage.compare_and_set(
-            [
-                DocumentWrite(KIND, member.id, _encode(member), _encode(new))
-                for (member, _), new in zip(beats, fresh, strict=True)
-            ]
-        ):
-            return [*fresh]
-        return [await self._beat_again(member, running) for member, running in beats]
+    async def beat(self, member: Member, running: int) -> Member | None:
+        """Store a heartbeat of a worker. None if it has been declared dead."""
+        fresh, beat = next_beat(member, running)
+        return fresh if await self.store_beats([beat]) else await self._beat_again(member, running)
+
+    async def store_beats(self, beats: Sequence[Beat]) -> bool:
+        """Store heartbeats of different workers in one commit. If any of them is refused, store none."""
+        return await self._storage.compare_and_set(
+            [DocumentWrite(KIND, beat.id, beat.expected, beat.value) for beat in beats]
+        )
 
     async def _beat_again(self, member: Member, running: int) -> Member | None:
         _, members = await self._read()
@@ -167,10 +182,11 @@ class WorkerRegistry:
         return None
 
     async def leave(self, member: Member) -> None:
-        """Remove a worker that has ended."""
-        for seen in (await self._read())[1]:
-            if seen.member.id == member.id:
-                await self._write(member.id, seen.document.value, None)
+        """Remove a worker that has ended. Its last heartbeat may still be on its way, in another process."""
+        for _ in range(_LEAVE_TRIES):
+            found = [seen for seen in (await self._read())[1] if seen.member.id == member.id]
+            if not found or await self._write(member.id, found[0].document.value, None):
+                return
 
     async def live(self) -> tuple[int, list[Seen]]:
         """Return the engine's time, and the workers that are alive at that time."""

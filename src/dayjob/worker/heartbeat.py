@@ -14,13 +14,13 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from dayjob.broker import Broker
+from dayjob.broker.worker_registry import Beat
 from dayjob.errors import Closed, DayjobError
 from dayjob.model.durations import Duration
 from dayjob.model.lifecycle import Transition
@@ -29,6 +29,7 @@ from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.threads import joined
 from dayjob.worker.executor import Run
 from dayjob.worker.registration import Registration
+from dayjob.worker.shared_beats import group_of
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -46,10 +47,6 @@ BLOCKED_AFTER = 1.0
 
 BLOCKED_LIMIT = 10.0
 """Seconds after which a worker whose event loop is blocked is unhealthy."""
-
-
-_of_broker: WeakKeyDictionary[Broker, set[Heartbeat]] = WeakKeyDictionary()
-"""The heartbeats of the workers that share a broker. One commit stores the beats of all of them."""
 
 
 class Heartbeat:
@@ -75,6 +72,7 @@ class Heartbeat:
         self._make_broker = make_broker
         self._own: Broker | None = None
         self._own_used_at = 0.0
+        self._opening = asyncio.Lock()
         self._runs = runs
         self._running = running
         self._take_waiting = take_waiting
@@ -89,16 +87,19 @@ class Heartbeat:
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="dayjob-heartbeat", daemon=True)
-        self._beating = False
+        self._group = group_of(broker)
+        self._sharing: asyncio.Task[None] | None = None
+        self._unconfirmed = False
+        """Whether a shared heartbeat was not confirmed, so that the worker has to store its own."""
         self._probed_at: float | None = None
         self._logged = False
 
     def start(self) -> None:
-        _of_broker.setdefault(self._broker, set()).add(self)
+        self._group.join()
         self._thread.start()
 
     async def stop(self) -> None:
-        _of_broker[self._broker].discard(self)
+        self._group.leave()
         self._loop.call_soon_threadsafe(self._stopped.set)
         await joined(self._thread)
         self._loop.close()
@@ -114,10 +115,11 @@ class Heartbeat:
                     self._take()
                 now = SYSTEM.elapsed()
                 due = [run for run in self._runs() if run.renew_at <= now and not run.lost]
-                if due or self._taken or self._registration.beat_at <= now:
+                beats = self._beats_itself(now)
+                if due or self._taken or beats:
                     try:
-                        if self._taken or not await self._on_worker_loop(due):
-                            await self._store(await self._own_broker(), due)
+                        if self._taken or not await self._store_on_worker_loop(due, beats):
+                            await self._store(await self._own_broker(), due, beats)
                         failing = False
                     except Exception as error:  # The next beat retries after any error.
                         if not failing:
@@ -126,16 +128,20 @@ class Heartbeat:
                 if self._own is not None and SYSTEM.elapsed() - self._own_used_at > OWN_KEPT:
                     await self._close_own()
         finally:
+            if self._sharing is not None:
+                self._sharing.cancel()
+                await asyncio.wait({self._sharing})
             if self._own is not None and not failing:
                 with suppress(DayjobError):
                     await self._release(self._own)
             await self._close_own()
 
     async def _own_broker(self) -> Broker:
-        if self._own is None:
-            self._own = await self._make_broker().open()
-        self._own_used_at = SYSTEM.elapsed()
-        return self._own
+        async with self._opening:
+            if self._own is None:
+                self._own = await self._make_broker().open()
+            self._own_used_at = SYSTEM.elapsed()
+            return self._own
 
     async def _close_own(self) -> None:
         own, self._own = self._own, None
@@ -143,45 +149,74 @@ class Heartbeat:
             with suppress(DayjobError):
                 await own.close()
 
-    async def _store(self, broker: Broker, due: list[Run]) -> None:
+    async def _store(self, broker: Broker, due: list[Run], beats: bool) -> None:
         """Store everything that is due."""
         await self._release(broker)
         await self._renew(broker, due)
-        if self._registration.beat_at <= SYSTEM.elapsed():
-            if broker is self._broker:
-                await asyncio.gather(*(each._beat_together() for each in _of_broker.get(broker, ())))
-            else:
-                await self._beat(broker)
+        if beats:
+            await self._registration.beat(broker, self._running(), self._on_replaced)
+            self._unconfirmed = False
 
-    async def _beat(self, broker: Broker) -> None:
-        await self._registration.beat(broker, self._running(), self._on_replaced)
+    # Heartbeats that are shared with other workers.
 
-    async def _beat_together(self) -> None:
-        if not self._beating:  # Otherwise another worker's call includes this one.
-            self._beating = True
-            try:
-                await self._beat(self._broker)
-            finally:
-                self._beating = False
+    def _beats_itself(self, now: float) -> bool:
+        """Return whether this worker has to store its heartbeat. Start to share one that is due."""
+        if self._registration.beat_at > now or self._sharing is not None:
+            return False
+        if self._unconfirmed or not (self._group.is_shared and self._registration.may_share):
+            return True
+        self._sharing = self._loop.create_task(self._share())
+        return False
 
-    async def _on_worker_loop(self, due: list[Run]) -> bool:
+    async def _share(self) -> None:
+        """Renewals go on meanwhile."""
+        try:
+            self._unconfirmed = not await self._registration.share(
+                self._group, self._broker, self._running(), self._store_beats
+            )
+        except Exception as error:
+            self._unconfirmed = True
+            _log.debug("a shared heartbeat was not stored: %r", error)
+        finally:
+            self._sharing = None
+
+    async def _store_beats(self, beats: Sequence[Beat]) -> bool:
+        """Store the heartbeats of several workers."""
+        stored: list[bool] = []
+
+        async def store() -> None:
+            stored.append(await self._broker.store_beats(beats))
+
+        if not await self._on_worker_loop(store(), RESPONSE):
+            stored.append(await (await self._own_broker()).store_beats(beats))
+        return stored[-1]
+
+    # The worker's event loop.
+
+    async def _store_on_worker_loop(self, due: list[Run], beats: bool) -> bool:
         """``_store`` on the worker's event loop. Return False if it does not respond, or is at its end."""
         leases = [self._broker.lease_of(run.job.queue, self._lease) for run in due]
         limit = min([RESPONSE, *(lease / 8 for lease in leases)])
+        return await self._on_worker_loop(self._store(self._broker, due, beats), limit)
+
+    async def _on_worker_loop(self, storing: Coroutine[Any, Any, None], limit: float) -> bool:
+        """Run it there. Return False if the loop does not respond within the limit, or is at its end."""
         if self.blocked_for() > limit:
+            storing.close()
             return False
-        storing: Coroutine[Any, Any, None] = self._store(self._broker, due)
         try:
             stored = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(storing, self._worker_loop))
         except RuntimeError:  # The loop is closed.
             storing.close()
             return False
-        while not stored.done():
-            self._probe()
-            await asyncio.wait({stored}, timeout=limit)
-            if not stored.done() and self.blocked_for() > limit:
-                stored.cancel()  # The repetition of a write that was under way is harmless.
-                return False
+        try:
+            while not stored.done():
+                self._probe()
+                await asyncio.wait({stored}, timeout=limit)
+                if not stored.done() and self.blocked_for() > limit:
+                    return False
+        finally:
+            stored.cancel()  # The repetition of a write that was under way is harmless.
         if stored.cancelled():  # The host of the loop has cancelled all tasks.
             return False
         try:
@@ -192,7 +227,9 @@ class Heartbeat:
 
     def _until_next(self) -> float:
         renewals = (run.renew_at for run in self._runs() if not run.lost)
-        soonest = min(renewals, default=self._registration.beat_at)
+        soonest = min(renewals, default=float("inf"))
+        if self._sharing is None:
+            soonest = min(soonest, self._registration.beat_at)
         return min(INTERVAL, max(soonest - SYSTEM.elapsed(), SHORTEST_INTERVAL))
 
     async def _renew(self, broker: Broker, due: list[Run]) -> None:

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from dayjob._version import __version__
 from dayjob.app import App
 from dayjob.broker import Broker
-from dayjob.broker.worker_registry import Member
+from dayjob.broker.worker_registry import Member, next_beat
 from dayjob.duties import BEATS
 from dayjob.model.durations import SECOND, to_micros
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.process import this_process
+from dayjob.worker.shared_beats import CONFIRMED_WITHIN, BeatGroup, Store, next_beat_at
 
 ALONE_INTERVAL = 60.0
 """Seconds between beats where only one process can open the storage, so that no other waits for them."""
@@ -63,6 +64,20 @@ class Registration:
         self._member = await broker.register(member)
         self._schedule_next(broker)
 
+    @property
+    def may_share(self) -> bool:
+        """Whether another worker can store the next heartbeat: no work of this worker depends on it."""
+        return not self._old_ids
+
+    async def share(self, group: BeatGroup, broker: Broker, running: int, store: Store) -> bool:
+        """Store a heartbeat together with those of other workers. Return False if it is not confirmed."""
+        fresh, beat = next_beat(self._member, running)
+        if not await group.share(beat, store, self._member.dead_after / SECOND / CONFIRMED_WITHIN):
+            return False
+        self._member = fresh
+        self._schedule_next(broker)
+        return True
+
     async def beat(self, broker: Broker, running: int, replaced: Callable[[str], None]) -> None:
         """Store a heartbeat. If the worker was declared dead, register it again and call ``replaced``."""
         member = await broker.beat(self._member, running)
@@ -92,7 +107,7 @@ class Registration:
     def _schedule_next(self, broker: Broker) -> None:
         alone = not broker.capabilities.multi_process
         interval = ALONE_INTERVAL if alone else self._member.dead_after / SECOND / BEATS
-        self.beat_at = SYSTEM.elapsed() + interval
+        self.beat_at = next_beat_at(interval)
 
 
 def _new_id(name: str) -> str:

@@ -82,6 +82,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
             "--concurrency": self.concurrency,
             "--threads": self.threads,
             "--pool-processes": self.pool_processes,
+            "--processes": self.processes,
             "--job-timeout": self.job_timeout,
             "--shutdown-timeout": self.shutdown_timeout,
             "--lease": self.lease,

@@ -30,6 +30,7 @@ from dayjob.events import Event
 from dayjob.runtime.clock import block
 from dayjob.worker import Worker
 from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.shared_beats import join_tree
 
 _log = logging.getLogger("dayjob.worker")
 
@@ -76,6 +77,8 @@ def run_child(options: WorkerOptions, descriptor: int) -> int:
 
     worker.app.events.add("worker.started", started)
     link.attach(worker)
+    if options.processes > 1:
+        join_tree(link)
     watcher.start()
     threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
     # A service manager may signal this process too. Only STOP_NOW counts as the second signal.

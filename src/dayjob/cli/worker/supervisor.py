@@ -12,15 +12,27 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from contextlib import suppress
 
 import click
 
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import ImportFailed, load_app
+from dayjob.cli.worker.beat_relay import BeatRelay
 from dayjob.cli.worker.options import WorkerOptions
 from dayjob.cli.worker.process import FAILED, OK, REPLACE, UNAVAILABLE, USAGE
-from dayjob.cli.worker.supervisor_link import KILL_AFTER, STOP, STOP_NOW
+from dayjob.cli.worker.supervisor_link import (
+    KILL_AFTER,
+    READY,
+    SHARE,
+    STOP,
+    STOP_NOW,
+    STORED,
+    message,
+    read_message,
+)
+from dayjob.model.codec import UNDECODABLE
 from dayjob.runtime.clock import SYSTEM
 
 _log = logging.getLogger("dayjob.supervisor")
@@ -64,10 +76,13 @@ def _check(app: App, options: WorkerOptions) -> None:
 class Child:
     """One worker process and the link to it."""
 
-    def __init__(self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, relay: BeatRelay
+    ) -> None:
         self._process = process
         self._writer = writer
-        self._ready = asyncio.ensure_future(reader.read(1))
+        self._relay = relay
+        self._reading = asyncio.ensure_future(self._read(reader))
         self._started = SYSTEM.elapsed()
         self.ran = 0.0
         self.was_ready = False
@@ -76,9 +91,22 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: bytes) -> None:
+    def send(self, sent: bytes) -> None:
         if self._process.returncode is None:
-            self._writer.write(message)
+            self._writer.write(sent)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        """Handle the messages of the child, until its end of the link is closed."""
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                kind, payload = await read_message(reader)
+                if kind == READY:
+                    self.was_ready = True
+                elif kind in (SHARE, STORED):
+                    try:
+                        (self._relay.share if kind == SHARE else self._relay.stored)(self, payload)
+                    except UNDECODABLE as error:
+                        _log.warning("worker process pid %d sent a malformed heartbeat: %s", self.pid, error)
 
     def kill(self) -> None:
         if self._process.returncode is None:
@@ -88,11 +116,10 @@ class Child:
         """Wait for the end. Return the exit code, or minus the signal that ended the process."""
         code = await self._process.wait()
         self.ran = SYSTEM.elapsed() - self._started
-        await asyncio.wait({self._ready}, timeout=_READ_TIMEOUT)
-        self.was_ready = (
-            self._ready.done() and self._ready.exception() is None and self._ready.result() != b""
-        )
-        self._ready.cancel()
+        self._relay.forget(self)
+        await asyncio.wait({self._reading}, timeout=_READ_TIMEOUT)
+        self._reading.cancel()
+        self._relay.forget(self)
         self._writer.close()
         return code
 
@@ -103,6 +130,7 @@ class Supervisor:
     def __init__(self, options: WorkerOptions) -> None:
         self._options = options
         self._children: dict[int, Child] = {}
+        self._relay = BeatRelay(lambda: sum(child.was_ready for child in self._children.values()))
         self._stopping = asyncio.Event()
         self._signals = 0
         self._code = OK
@@ -164,10 +192,12 @@ class Supervisor:
                 stdin=DEVNULL, pass_fds=[theirs.fileno()],
                 process_group=0,  # Ctrl-C goes to the supervisor only, which then stops its children.
             )  # fmt: skip
-        child = self._children[number] = Child(process, *await asyncio.open_connection(sock=ours))
+        child = self._children[number] = Child(
+            process, *await asyncio.open_connection(sock=ours), self._relay
+        )
         _log.info("worker process %d has pid %d", number, child.pid)
         if self._stopping.is_set():
-            child.send(STOP)
+            child.send(message(STOP))
         return child
 
     def _check_exit(self, number: int, child: Child, code: int) -> None:
@@ -185,14 +215,14 @@ class Supervisor:
             self._stop()
         elif self._signals == 2:
             _log.warning("%s again: stopping them at once", number.name)
-            self._send_all(STOP_NOW)
+            self._send_all(message(STOP_NOW))
             asyncio.get_running_loop().call_later(KILL_AFTER, self._kill)
         else:
             self._kill()
 
     def _stop(self) -> None:
         self._stopping.set()
-        self._send_all(STOP)
+        self._send_all(message(STOP))
         asyncio.get_running_loop().call_later(self._options.shutdown_timeout + KILL_AFTER, self._kill)
 
     def _fail(self, code: int, reason: str) -> None:
@@ -201,9 +231,9 @@ class Supervisor:
         if not self._stopping.is_set():
             self._stop()
 
-    def _send_all(self, message: bytes) -> None:
+    def _send_all(self, sent: bytes) -> None:
         for child in self._children.values():
-            child.send(message)
+            child.send(sent)
 
     def _kill(self) -> None:
         for number, child in self._children.items():
