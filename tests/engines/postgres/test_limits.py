@@ -233,9 +233,10 @@ async def test_a_line_is_woken_again_if_its_first_job_was_locked(brokers: list[B
 
 
 def blocks(session: Session, sql: str) -> int:
-    """Return the fewest blocks of shared buffers that a statement reads in five runs. It is rolled back.
+    """Return the blocks of shared buffers that a statement reads: the least of five runs, each rolled back.
 
-    Some runs read more: the first one plans, and so does one after an autovacuum of the table.
+    Some runs read more: the first one plans, and so does one after an autovacuum has changed the table's
+    statistics.
     """
     return min(_blocks_once(session, sql) for _ in range(5))
 
@@ -280,6 +281,36 @@ async def test_blocked_jobs_at_the_head_cost_a_claim_nothing(brokers: list[Broke
             measured.append(blocks(session, statements.with_schema(CLAIM)))
     few, many = measured
     assert many <= few + 30, measured
+
+
+# Writes of buckets.
+
+WRITES = """
+SELECT pg_stat_get_xact_tuples_inserted(buckets), pg_stat_get_xact_tuples_updated(buckets),
+    pg_stat_get_xact_tuples_deleted(buckets)
+FROM (SELECT 'dayjob.buckets'::regclass::oid AS buckets) AS named
+"""
+
+LEAVE = """
+SELECT dayjob.leave_limits(NULL, array_agg(ROW('running', limits, NULL, NULL)::dayjob.departure))
+FROM dayjob.jobs WHERE state = 'running'
+"""
+
+
+async def test_the_bucket_of_a_key_is_inserted_and_deleted_and_never_updated(
+    brokers: list[Broker], schema: str
+) -> None:
+    """With a key per job, the buckets are most of the cost of a limit."""
+    first, statements = brokers[0], Statements(schema)
+    await first.set_limit("key", Limit(running=1))
+    await first.enqueue_many([NewJob("q", limits=[f"key:{number}"]) for number in range(3)])
+    with closing(open_session(as_the_engine=True)) as session:
+        session.execute("BEGIN")
+        assert session.execute(statements.with_schema(CLAIM)).fetchone() == (3,)
+        assert session.execute(statements.with_schema(WRITES)).fetchone() == (3, 0, 0)
+        assert session.execute(statements.with_schema(LEAVE)).fetchone() == ([],)
+        assert session.execute(statements.with_schema(WRITES)).fetchone() == (3, 0, 3)
+        session.execute("ROLLBACK")
 
 
 async def test_many_bounded_enqueues_at_once_never_exceed_max_pending(schema: str) -> None:
