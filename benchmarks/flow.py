@@ -40,13 +40,13 @@ async def _compare(run: Run, engine: str, measure: str, task: str, jobs: int, bo
     ]
 
 
-@measure("limited-drain", "sqlite", "postgres", "redis", "memory")
+@measure("limited-drain", "sqlite", "postgres", "redis", "memory", "slatedb")
 async def limited_drain(run: Run, engine: str) -> list[Result]:
     """Throughput of one worker on tasks of a limit with room, against tasks without limits."""
     return await _compare(run, engine, "limited-drain", "limited", run.size(20_000, 4000), 0.8)
 
 
-@measure("keyed-drain", "sqlite", "postgres", "redis", "memory")
+@measure("keyed-drain", "sqlite", "postgres", "redis", "memory", "slatedb")
 async def keyed_drain(run: Run, engine: str) -> list[Result]:
     """Throughput of one worker on tasks with a limit of one for each of 10,000 keys."""
     return await _compare(run, engine, "keyed-drain", "keyed", run.size(10_000, 4000), 0.5)

@@ -216,6 +216,22 @@ async def test_units_take_more_room_and_keep_the_order(open_broker: OpenBroker) 
     assert await use(broker, "memory") == (3, 0)
 
 
+async def test_a_small_job_that_comes_due_does_not_overtake_the_line(
+    open_broker: OpenBroker, clock: ManualClock
+) -> None:
+    broker = await limited_broker(open_broker, memory=Limit(running=4))
+    (job,) = await claim_after(broker, await add(broker, "memory", units={"memory": 3}))
+    (large,) = await add(broker, "memory", units={"memory": 2})
+    assert await claimed(broker) == []
+    (small,) = await add(broker, "memory", delay=1)
+    clock.advance(2)
+    await broker.promote()
+    assert await states(broker, [large, small]) == [LIMITED, PENDING]
+    assert await claimed(broker) == []
+    await broker.ack(job)
+    assert await claimed(broker) == [large, small]
+
+
 async def test_a_job_above_a_lowered_limit_runs_alone(open_broker: OpenBroker) -> None:
     broker = await limited_broker(open_broker, memory=Limit(running=4))
     (large,) = await add(broker, "memory", units={"memory": 4})
