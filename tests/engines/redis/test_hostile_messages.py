@@ -146,17 +146,20 @@ async def test_a_hand_off_is_delivered_once_though_the_reply_was_lost(
 ) -> None:
     waiting, message = await genuine(broker, other)
     connections = engine_of(broker)._client
-    execute = connections.execute
+    finish = connections.finish
+    lost = 0
 
-    async def losing(*commands: Any, **options: Any) -> Any:
-        monkeypatch.setattr(connections, "execute", execute)
-        await execute(*commands, **options)
+    async def losing(call: Any) -> Any:
+        nonlocal lost
+        monkeypatch.setattr(connections, "finish", finish)
+        await finish(call)
+        lost += 1
         raise Transient("the reply is lost")
 
-    monkeypatch.setattr(connections, "execute", losing)
+    monkeypatch.setattr(connections, "finish", losing)
     receive(broker, message)
     [job] = await with_timeout(waiting)
-    assert job.attempts == 1
+    assert (job.attempts, lost) == (1, 1)
     receive(broker, message)
     await acknowledged(broker)
     assert (await other.stats("q")).running == 1

@@ -82,6 +82,19 @@ async def test_the_job_is_acknowledged_before_it_is_delivered(
     assert sizes(server, "handoffs") == [0]
 
 
+async def test_the_acknowledgment_is_written_when_the_message_arrives(broker: Broker, other: Broker) -> None:
+    """It does not wait for a turn of the event loop."""
+    waiting = await waiting_claim(broker)
+    message = lose_handoffs(broker)
+    await other.enqueue("q")
+    await until_received(message)
+    connections = engine_of(broker)._client
+    assert (len(connections._idle._stack), len(connections._busy)) == (1, 0)
+    receive(broker, message[0])
+    assert (len(connections._idle._stack), len(connections._busy)) == (0, 1)
+    assert len(await with_timeout(waiting)) == 1
+
+
 async def test_without_an_idle_connection_the_acknowledgment_opens_one(
     server: Server, broker: Broker, other: Broker
 ) -> None:

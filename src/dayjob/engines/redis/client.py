@@ -33,7 +33,7 @@ from dayjob.engines.base import Insertion, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.redis.arguments import PlainInsert
-from dayjob.engines.redis.connection import Connection
+from dayjob.engines.redis.connection import Begun, Connection
 from dayjob.engines.redis.scripts import script
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
@@ -112,30 +112,46 @@ class Client:
         """Send packed commands together, once, and return the replies."""
         if self._closed:
             raise Closed(f"{self.settings.shown}: the engine is closed")
-        written = False
-        try:
-            connection = self._idle.pop() if self._idle else await self.open(silence)
-            self._busy.add(connection)
-            written = True
-            usable = False
+        if self._idle:
+            connection = self._idle.pop()
+        else:
             try:
-                replies = await connection.call(requests, silence)
-                usable = True
-                for reply in replies:
-                    if isinstance(reply, ResponseError):
-                        usable = isinstance(reply, NoScriptError | OutOfMemoryError)
-                        raise reply
-                return replies
-            finally:
-                self._busy.discard(connection)
-                if usable and not self._closed:
-                    self._idle.push(connection)
-                else:
-                    connection.close()
+                connection = await self.open(silence)
+            except (OSError, RedisError) as error:
+                raise self._classified(error, written=False) from error
+        self._busy.add(connection)
+        return await self.finish((connection, connection.begin(requests, silence)))
+
+    def begin(self, *commands: Command) -> tuple[Connection, Begun] | None:
+        """Send the commands at once and return the call, if a connection is idle. ``finish`` must follow."""
+        if self._closed or not self._idle:
+            return None
+        connection = self._idle.pop()
+        self._busy.add(connection)
+        return connection, connection.begin([packed(command) for command in commands], self._silence)
+
+    async def finish(self, call: tuple[Connection, Begun]) -> list[Any]:
+        """Return the replies of a call that has begun."""
+        connection, begun = call
+        usable = False
+        try:
+            replies = await connection.finish(begun)
+            usable = True
+            for reply in replies:
+                if isinstance(reply, ResponseError):
+                    usable = isinstance(reply, NoScriptError | OutOfMemoryError)
+                    raise reply
+            return replies
         except NoScriptError:
             raise
         except (OSError, RedisError) as error:
-            raise self._classified(error, written) from error
+            raise self._classified(error, written=True) from error
+        finally:
+            self._busy.discard(connection)
+            if usable and not self._closed:
+                self._idle.push(connection)
+            else:
+                connection.close()
 
     async def open(self, silence: float) -> Connection:
         """Return a new connection, within so many seconds."""

@@ -26,6 +26,9 @@ _BUFFERED, _SLOWEST = 16 * 1024 * 1024, 1024 * 1024
 
 _INCOMPLETE = object()
 
+Begun = tuple[asyncio.Future[list[Any]], bytes]
+"""A call that has begun: its replies, and the request if that is too long to be written at once."""
+
 
 class Connection(asyncio.Protocol):
     """Takes over the transport of an open connection of the driver.
@@ -60,8 +63,10 @@ class Connection(asyncio.Protocol):
 
     async def call(self, requests: Sequence[bytes], silence: float) -> list[Any]:
         """Send the packed commands together, and return a reply to each. An error reply is returned."""
-        if self.is_closed:
-            raise LostConnection("the server closed the connection")
+        return await self.finish(self.begin(requests, silence))
+
+    def begin(self, requests: Sequence[bytes], silence: float) -> Begun:
+        """Begin a call: short commands are written when this returns."""
         self._silence = silence
         self._deadline = self._loop.time() + silence
         if self._timer is None or self._timer_at > self._deadline:
@@ -70,13 +75,20 @@ class Connection(asyncio.Protocol):
         self._expected = len(requests)
         waiter: asyncio.Future[list[Any]] = self._loop.create_future()
         self._waiter = waiter
+        request = requests[0] if len(requests) == 1 else b"".join(requests)
+        if self.is_closed:
+            self._fail(LostConnection("the server closed the connection"))
+        elif len(request) <= _PART:
+            self._transport.write(request)  # The wait for the reply limits the buffer.
+            request = b""
+        return waiter, request
+
+    async def finish(self, begun: Begun) -> list[Any]:
+        """Return the replies of a call that has begun."""
+        waiter, rest = begun
         try:
-            if len(requests) == 1 and len(requests[0]) <= _PART:
-                self._transport.write(requests[0])  # The wait for the reply limits the buffer.
-            elif sum(map(len, requests)) <= _PART:
-                self._transport.write(b"".join(requests))
-            else:
-                await self._send_parts(b"".join(requests), waiter)
+            if rest:
+                await self._send_parts(rest, waiter)
             return await waiter
         finally:
             self._waiter = None
@@ -89,12 +101,12 @@ class Connection(asyncio.Protocol):
         """Send a long request. The time limit restarts with each part that leaves this process."""
         silence = self._silence + min(len(request), _BUFFERED) / _SLOWEST
         for start in range(0, len(request), _PART):
+            if waiter.done():
+                return
             self._deadline = self._loop.time() + silence
             self._transport.write(request[start : start + _PART])
             if self._writable is not None:
                 await self._writable
-            if waiter.done():
-                return
         self._deadline = self._loop.time() + silence
 
     def write(self, request: bytes) -> None:

@@ -33,6 +33,7 @@ from dayjob.engines.base import (
 from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
+from dayjob.engines.redis.connection import Begun, Connection
 from dayjob.engines.redis.diagnosis import diagnose
 from dayjob.engines.redis.migration import prepare
 from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
@@ -227,29 +228,39 @@ class RedisEngine:
         return claimed
 
     def _acknowledge(self, registered: Registered, key: bytes, claim: bytes) -> None:
-        self._in_background(self._take_handoff(registered, key, claim))
-
-    async def _take_handoff(self, registered: Registered, key: bytes, claim: bytes) -> None:
-        """Acknowledge a hand-off and deliver its job.
-
-        The message may be late, repeated or forged. The job is delivered if the server still had it as
-        unacknowledged; or after a lost reply, if its claim is current and was not delivered before.
-        """
+        """Acknowledge a hand-off, at once if a connection is idle, and deliver its job."""
         commands: tuple[Command, ...] = (
             ("ZREM", self._keys.handoffs, key + claim),
             ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
             ("HGET", self._keys.jobs, key),
             ("HGET", self._keys.payloads, key),
         )
+        first_try = self._client.begin(*commands)
+        self._in_background(self._take_handoff(registered, key, claim, commands, first_try))
+
+    async def _take_handoff(
+        self,
+        registered: Registered,
+        key: bytes,
+        claim: bytes,
+        commands: tuple[Command, ...],
+        first_try: tuple[Connection, Begun] | None,
+    ) -> None:
+        """Deliver the job of a hand-off after the acknowledgment.
+
+        The message may be late, repeated or forged. The job is delivered if the server still had it as
+        unacknowledged; or after a lost reply, if its claim is current and was not delivered before.
+        """
+        client = self._client
         is_repeated = False
         try:
             try:
-                removed, _, blob, payload = await self._client.execute(*commands)
+                removed, _, blob, payload = await (
+                    client.execute(*commands) if first_try is None else client.finish(first_try)
+                )
             except Transient:
                 is_repeated = True
-                removed, _, blob, payload = await self._client.execute_retrying(
-                    *commands, timeout=self.timeout
-                )
+                removed, _, blob, payload = await client.execute_retrying(*commands, timeout=self.timeout)
             if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):
                 return
             if key + claim in registered.delivered:
