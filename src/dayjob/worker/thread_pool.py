@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from msgspec import Struct
@@ -36,16 +37,17 @@ class ThreadPool:
     def __init__(self, name: str, limit: PoolLimit) -> None:
         self._name = name
         self._limit = limit
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = 0
         self._started = 0
+        self._lock = Lock()
         self._loop = asyncio.get_running_loop()
         self._pid = process.pid
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Return the function's result. If the caller is cancelled, the thread is abandoned."""
         call = Call(function, self._loop.create_future(), copy_context())
-        self._submit(call)
+        self.submit(partial(self._perform, call))
         try:
             result, error = await call.future
         except asyncio.CancelledError:
@@ -59,23 +61,40 @@ class ThreadPool:
         finally:
             del error
 
-    def _submit(self, call: Call) -> None:
-        if self._idle > 0:
-            self._idle -= 1
-        else:
-            self._started += 1
-            Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
-        self._calls.put(call)
+    def submit(self, work: Callable[[], None]) -> None:
+        """Let an idle thread, or a new one, do the work. It calls ``idle`` at its end.
+
+        Callable from any thread.
+        """
+        with self._lock:
+            start = self._idle == 0
+            if start:
+                self._started += 1
+            else:
+                self._idle -= 1
+            name = f"{self._name}-{self._started}"
+        if start:
+            try:
+                Thread(target=self._serve, name=name, daemon=True).start()
+            except BaseException:
+                self._started -= 1
+                raise
+        self._work.put(work)
+
+    def idle(self) -> None:
+        """Let the current thread be reused. Call it before the result of its work is reported."""
+        with self._lock:
+            self._idle += 1
 
     def close(self) -> None:
         """End the idle threads. The others end after their calls."""
         for _ in range(self._started):
-            self._calls.put(None)
+            self._work.put(None)
 
     def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            self._perform(call)
-            del call  # An idle thread keeps no arguments and no result alive.
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # An idle thread keeps no arguments and no result alive.
 
     def _perform(self, call: Call) -> None:
         result, error = None, None
@@ -85,6 +104,7 @@ class ThreadPool:
             error = raised
         if process.pid != self._pid:
             end_forked(error)
+        self.idle()
         try:
             with suppress(RuntimeError):  # The loop is closed, so no caller waits.
                 self._loop.call_soon_threadsafe(self._done, call, result, error)
@@ -94,7 +114,6 @@ class ThreadPool:
             )
 
     def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
-        self._idle += 1
         if call.future.cancelled():
             self._limit.end_abandoned()
         else:  # The error is part of the result: SystemExit as an exception would end the event loop.
