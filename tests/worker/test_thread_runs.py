@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from threading import Event as ThreadEvent
 from typing import Any
@@ -18,7 +19,7 @@ from dayjob.runtime.clock import yield_to_loop
 from dayjob.runtime.ids import new_key
 from dayjob.worker.thread_runs import ThreadRuns
 from tests.support.bound import BOUND
-from tests.support.workers import record, run_until_idle, until, with_timeout, working
+from tests.support.workers import MakeApp, record, run_until_idle, until, with_timeout, working
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -238,6 +239,31 @@ async def test_a_failed_run_leaves_no_cycle_of_its_error_and_its_frames(app: App
         assert kept[0]() is None
     finally:
         gc.enable()
+
+
+async def test_a_run_that_needs_the_event_loop_waits_for_no_run_before_it_while_a_thread_is_free(
+    make_app: MakeApp, gate: ThreadEvent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant's scope is entered on the event loop. Only jobs with a tenant need it."""
+    monkeypatch.setattr("dayjob.worker.worker.MAX_WAIT", 60.0)
+
+    @asynccontextmanager
+    async def scope(tenant: str) -> AsyncIterator[None]:
+        yield
+
+    app = make_app(tenant_scope=scope)
+    entered: list[str] = []
+
+    @app.task
+    def work(name: str) -> None:
+        entered.append(name)
+        gate.wait(BOUND)
+
+    await work.aenqueue("plain")
+    await work.using(tenant="a").aenqueue("scoped")
+    async with working(app, threads=2):
+        await until(lambda: sorted(entered) == ["plain", "scoped"])
+        gate.set()
 
 
 async def test_a_stop_takes_no_further_run(app: App, outside: Broker, gate: ThreadEvent) -> None:

@@ -181,6 +181,8 @@ class Executor:
         """Return the settlement for what ``call`` returned or raised, or None if the claim was lost."""
         task = run.task
         assert task is not None
+        if run.lost:
+            return None
         if error is None and run.interrupted is not None:
             error = asyncio.CancelledError()
         try:

@@ -72,12 +72,17 @@ class PoolLimit:
     def leave(self) -> None:
         """Free a place. The run that has waited longest gets it, if it needs the event loop."""
         self.used -= 1
-        with self.lock:
-            if not self.waiting or self.used >= self.size or not self.needs_loop(self.waiting[0]):
-                return
-            run = self.waiting.popleft()
-        self.used += 1
-        self.ready(run)
+        self.place_waiting()
+
+    def place_waiting(self) -> None:
+        """Give free places to the first waiting runs that need the event loop."""
+        while self.waiting and self.used < self.size:
+            with self.lock:
+                if not self.waiting or not self.needs_loop(self.waiting[0]):
+                    return
+                run = self.waiting.popleft()
+            self.used += 1
+            self.ready(run)
 
     def take_waiting(self, accepted_by: float) -> list[Run]:
         """Remove and return the runs that were accepted by then and have not begun.

@@ -168,7 +168,7 @@ class Slots:
         for limit in self._limits.values():
             without_places += limit.take_waiting(accepted_by)
         others = _take(self.waiting, accepted_by)
-        if others:
+        if without_places or others:
             with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._leave_pools, others)
         return without_places + others
@@ -180,6 +180,8 @@ class Slots:
         for run in runs:
             if run.task is not None and run.task.pool is not None:
                 self._limits[run.task.pool].leave()
+        self._thread_runs.withdraw()  # A place may be granted for a run that was taken.
+        self._start_more()
 
     def start(self) -> None:
         """Start tasks for the waiting runs: one, and twice as many in each later turn of the loop."""
@@ -216,6 +218,7 @@ class Slots:
     def _threads_changed(self) -> None:
         if self._thread_ended is not None and not self._thread_ended.done():
             self._thread_ended.set_result(None)
+        self._thread_limit.place_waiting()
         self._start_more()
         self._on_free()
 

@@ -77,7 +77,8 @@ class ThreadPool:
             try:
                 Thread(target=self._serve, name=name, daemon=True).start()
             except BaseException:
-                self._started -= 1
+                with self._lock:
+                    self._started -= 1
                 raise
         self._work.put(work)
 

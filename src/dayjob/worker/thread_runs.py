@@ -138,7 +138,8 @@ class ThreadRuns:
 
     def _take_report(self, run: Run, ended: bool, result: Any, error: BaseException | None) -> None:
         if not ended:
-            self._on_start(run)
+            if not run.abandoned:
+                self._on_start(run)
             if not run.seconds and run.abandon is not None:
                 timeout = self._executor.timeout(run)
                 if timeout is not None:
@@ -181,10 +182,13 @@ class ThreadRuns:
             if has_place:
                 limit.active += (run is not None) - (ended is not None)
             wake = run is not None and self._start_waking()
+            for_loop = run is not None and bool(limit.waiting) and limit.needs_loop(limit.waiting[0])
         if run is None:
             self._threads.idle()
         elif wake:
             self._wake()
+        if for_loop:
+            self._schedule_reports(self._loop.call_soon_threadsafe)
         return run
 
     def _perform(self, run: Run) -> _Report:
