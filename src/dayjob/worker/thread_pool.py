@@ -7,6 +7,7 @@ an abandoned handler keeps its place in the limit until the handler returns.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context as Variables
@@ -41,6 +42,9 @@ class ThreadPool:
         self._idle = 0
         self._started = 0
         self._lock = Lock()
+        self._results: deque[tuple[Call, Any, BaseException | None]] = deque()
+        self._returning = False
+        """Whether the event loop will return the results to their callers."""
         self._loop = asyncio.get_running_loop()
         self._pid = process.pid
 
@@ -72,8 +76,8 @@ class ThreadPool:
                 self._started += 1
             else:
                 self._idle -= 1
-            name = f"{self._name}-{self._started}"
         if start:
+            name = f"{self._name}-{self._started}"
             try:
                 Thread(target=self._serve, name=name, daemon=True).start()
             except BaseException:
@@ -106,13 +110,17 @@ class ThreadPool:
         if process.pid != self._pid:
             end_forked(error)
         self.idle()
-        try:
+        self._results.append((call, result, error))
+        error = None  # The traceback refers to this frame: only the garbage collector would free the cycle.
+        if not self._returning:
+            self._returning = True
             with suppress(RuntimeError):  # The loop is closed, so no caller waits.
-                self._loop.call_soon_threadsafe(self._done, call, result, error)
-        finally:
-            error = (
-                None  # The traceback refers to this frame: only the garbage collector would free the cycle.
-            )
+                self._loop.call_soon_threadsafe(self._return_results)
+
+    def _return_results(self) -> None:
+        self._returning = False
+        while self._results:
+            self._done(*self._results.popleft())
 
     def _done(self, call: Call, result: Any, error: BaseException | None) -> None:
         if call.future.cancelled():
