@@ -15,8 +15,10 @@ from weakref import ref
 import pytest
 
 from dayjob import App, Broker, JobState, Worker
+from dayjob.model.settlement import Settlement
 from dayjob.runtime.clock import yield_to_loop
 from dayjob.runtime.ids import new_key
+from dayjob.worker.executor import Executor, Run
 from dayjob.worker.thread_runs import ThreadRuns
 from tests.support.bound import BOUND
 from tests.support.workers import MakeApp, record, run_until_idle, until, with_timeout, working
@@ -264,6 +266,30 @@ async def test_a_run_that_needs_the_event_loop_waits_for_no_run_before_it_while_
     async with working(app, threads=2):
         await until(lambda: sorted(entered) == ["plain", "scoped"])
         gate.set()
+
+
+async def test_an_error_of_the_worker_fails_one_run_only(
+    app: App, outside: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcome = Executor.outcome
+
+    def fails_first(self: Executor, run: Run, result: Any, error: BaseException | None) -> Settlement | None:
+        if result == 0:
+            raise RuntimeError("a defect")
+        return outcome(self, run, result, error)
+
+    monkeypatch.setattr(Executor, "outcome", fails_first)
+
+    @app.task(max_attempts=1)
+    def work(number: int) -> int:
+        return number
+
+    handles = await work.aenqueue_many([(number,) for number in range(3)])
+    await run_until_idle(app, threads=1)
+    jobs = [await record(outside, handle.id) for handle in handles]
+    assert [job.state for job in jobs] == [JobState.DEAD, JobState.DONE, JobState.DONE]
+    assert "RuntimeError: a defect" in str(jobs[0].last_error)
+    assert "the executor failed" in caplog.text
 
 
 async def test_a_stop_takes_no_further_run(app: App, outside: Broker, gate: ThreadEvent) -> None:

@@ -185,13 +185,13 @@ class Executor:
             return None
         if error is None and run.interrupted is not None:
             error = asyncio.CancelledError()
-        try:
-            if error is None:
+        if error is not None:
+            settlement = self._failure(task, run, error, self.timeout(run))
+        else:
+            try:
                 settlement = succeeded(task, run.context, result, self._app.config.max_payload)
-            else:
-                settlement = self._failure(task, run, error, self.timeout(run))
-        finally:
-            del error
+            except BaseException as raised:
+                settlement = self._failure(task, run, raised, self.timeout(run))
         return self._completed(task, run, settlement)
 
     async def execute(

@@ -14,6 +14,7 @@ ends, and no other run sees the change.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from asyncio import Task
 from collections import deque
@@ -222,7 +223,11 @@ class Slots:
         self._start_more()
         self._on_free()
 
-    def _thread_run_ended(self, run: Run, settlement: Settlement | None) -> None:
+    def _thread_run_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        try:
+            settlement = self._executor.outcome(run, result, error)
+        except BaseException as failure:
+            settlement = self._executor_failed(run, failure)
         ended_at = run.started_at + run.seconds
         self.rate.record(run.seconds, ended_at)
         self._thread_limit.rate.record(run.seconds, ended_at)
@@ -240,6 +245,9 @@ class Slots:
             settlement = await self._executor.execute(run, task, result)
         except BaseException as error:
             settlement = self._executor_failed(run, error)
+        finally:
+            if inspect.iscoroutine(result):
+                result.close()  # The run may have been interrupted before this task began.
         self._ended(run, settlement)
         self._end_task(task)
 

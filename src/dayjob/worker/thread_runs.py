@@ -19,7 +19,6 @@ from contextlib import suppress
 from contextvars import Context as Variables
 from typing import Any
 
-from dayjob.model.settlement import Settlement
 from dayjob.runtime import process
 from dayjob.runtime.clock import SYSTEM
 from dayjob.worker.executor import Executor, Run
@@ -40,8 +39,9 @@ class ThreadRuns:
     """The threads that take runs from a pool's limit. Used on one event loop.
 
     ``fresh`` returns the context variables of a run. ``gives_way`` returns whether a slot is needed for an
-    older run. ``on_change`` is called after runs have ended, and ``on_awaitable`` with a run whose function
-    returned an awaitable. It keeps the place, which is no longer granted.
+    older run. ``on_end`` gets a run with its result or error. ``on_change`` is called after runs have ended,
+    and ``on_awaitable`` with a run whose function returned an awaitable. It keeps the place, which is no
+    longer granted.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ThreadRuns:
         gives_way: Callable[[Run], bool],
         observed: Callable[[], bool],
         on_start: Callable[[Run], None],
-        on_end: Callable[[Run, Settlement | None], None],
+        on_end: Callable[[Run, Any, BaseException | None], None],
         on_awaitable: Callable[[Run, Awaitable[Any]], None],
         on_change: Callable[[], None],
     ) -> None:
@@ -123,7 +123,7 @@ class ThreadRuns:
             limit.granted -= 1
         limit.abandoned += 1
         run.seconds = SYSTEM.elapsed() - run.started_at
-        self._on_end(run, self._executor.outcome(run, None, asyncio.CancelledError()))
+        self._on_end(run, None, asyncio.CancelledError())
         run.abandoned = True
         self._on_change()
 
@@ -153,7 +153,7 @@ class ThreadRuns:
             self._on_awaitable(run, result)
         else:
             run.stop_timer()
-            self._on_end(run, self._executor.outcome(run, result, error))
+            self._on_end(run, result, error)
 
     # In the threads.
 
