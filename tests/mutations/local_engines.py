@@ -12,6 +12,7 @@ _RECORD = "engines/record.py"
 _VERBS = "engines/verbs.py"
 _JOBS = "engines/active_jobs.py"
 _RULES = "model/lifecycle.py"
+_MEMORY = "engines/memory/store.py"
 
 MUTATIONS = (
     Mutation(
@@ -23,6 +24,22 @@ MUTATIONS = (
         "fence: the state is not compared", _LOCAL, _RECORD,
         "state == JobState.RUNNING and claim == claimed", "claim == claimed",
         "conformance/test_stale_claims.py conformance/test_cancel.py",
+    ),
+    Mutation(
+        "a plain ack without the fence", ("memory",), _MEMORY,
+        "if record is None or not records.current(record.state, record.claim, op.claim):",
+        "if record is None:",
+        "conformance/test_stale_claims.py conformance/test_settle.py",
+    ),
+    Mutation(
+        "a plain ack keeps the room of its limits", ("memory",), _MEMORY,
+        "self.limiter(now).give_back(record.limits)", "pass",
+        "conformance/test_limits.py",
+    ),
+    Mutation(
+        "a plain ack keeps its dedup key", ("memory",), _MEMORY,
+        "            record.held_key = None\n", "",
+        "conformance/test_dedup.py",
     ),
     Mutation(
         "renew without the fence", _LOCAL, _VERBS,
@@ -221,7 +238,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an expired job is claimed", _ACTIVE, _JOBS,
-        "if record.expired(now):", "if record.expired(now) and not entry:",
+        "and record.expired(now):", "and record.expired(now) and not entry:",
         "conformance/test_expiry.py",
     ),
     Mutation(

@@ -224,7 +224,7 @@ class ActiveJobs:
                 if entry != last:
                     last = entry
                     record = self.jobs[entry[2]]
-                    if record.expired(now):
+                    if record.expires_us is not None and record.expired(now):
                         expired.append(entry)
                     else:
                         yield record

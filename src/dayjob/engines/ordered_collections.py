@@ -31,9 +31,11 @@ class LazyHeap(Generic[Item]):
         return iter(self._heap)
 
     def push(self, item: Item) -> None:
-        self.peek()
-        heappush(self._heap, item)
-        if len(self._heap) > 2 * len(self._jobs) + _SLACK:
+        heap = self._heap
+        while heap and not self._is_current(heap[0]):
+            heappop(heap)
+        heappush(heap, item)
+        if len(heap) > _SLACK and len(heap) > 2 * len(self._jobs) + _SLACK:
             self._heap = [entry for entry in set(self._heap) if self._is_current(entry)]
             heapify(self._heap)
 
@@ -65,10 +67,12 @@ class LazyHeap(Generic[Item]):
         return len(found)
 
     def pop(self) -> Item | None:
-        item = self.peek()
-        if item is not None:
-            heappop(self._heap)
-        return item
+        heap = self._heap
+        while heap:
+            item = heappop(heap)
+            if self._is_current(item):
+                return item
+        return None
 
 
 class SortedKeys:

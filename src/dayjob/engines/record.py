@@ -22,7 +22,7 @@ from dayjob.model.job import (
     Job,
     JobState,
 )
-from dayjob.model.lifecycle import EXPIRED, Transition, next_state
+from dayjob.model.lifecycle import EXPIRED, UNCONDITIONAL, Transition, counted, next_state
 from dayjob.model.limits import Units
 
 
@@ -266,6 +266,11 @@ def waiting_state(run_at: int, now: int) -> JobState:
 
 
 def _change(record: Record, transition: Transition, delay: int = 0, *, suspect: bool = False) -> None:
+    rule = UNCONDITIONAL.get((record.state, transition))
+    if rule is not None:
+        record.state = rule.target
+        record.attempts = counted(rule.attempts, record.attempts)
+        return
     change = next_state(
         record.state, transition, attempts=record.attempts, max_attempts=record.max_attempts,
         cancel_requested=record.cancel_requested, delay=delay, suspect=suspect,

@@ -7,7 +7,7 @@ guarantees of the verbs are in ``engines.base.Engine``.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from dayjob.engines import record as records
@@ -253,18 +253,15 @@ def _insert_some(store: Store, now: int, jobs: Sequence[Insertion]) -> list[byte
 
 def _count_acks(store: Store, ops: Sequence[SettleOp], queues: Sequence[str | None]) -> list[JobState | None]:
     deltas: defaultdict[tuple[str, JobState], int] = defaultdict(int)
-    states: list[JobState | None] = []
-    for op, queue in zip(ops, queues, strict=True):
-        if queue is None:
-            states.append(None)
-            continue
-        deltas[queue, JobState.RUNNING] -= 1
-        deltas[queue, JobState.DONE] += 1
-        store.topics.add(job_topic(op.key))
-        states.append(JobState.DONE)
+    for queue, acks in Counter(queues).items():
+        if queue is not None:
+            deltas[queue, JobState.RUNNING] -= acks
+            deltas[queue, JobState.DONE] += acks
     if deltas:
         store.count(deltas)
-    return states
+    done = [op.key for op, queue in zip(ops, queues, strict=True) if queue is not None]
+    store.topics.update(map(job_topic, done))
+    return [None if queue is None else JobState.DONE for queue in queues]
 
 
 async def renew(store: Store, now: int, renewals: Sequence[Renewal]) -> list[Renewed]:

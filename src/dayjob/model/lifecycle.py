@@ -111,6 +111,12 @@ _BY_TRANSITION: dict[tuple[JobState, Transition], tuple[Rule, ...]] = {
 }
 
 
+UNCONDITIONAL = {
+    pair: rules[0] for pair, rules in _BY_TRANSITION.items() if rules and rules[0].when is When.ALWAYS
+}
+"""The rules of the transitions that always have the same result in a state."""
+
+
 class Change(Struct, frozen=True, gc=False):
     """The result of a transition: the new state and the new number of attempts."""
 
@@ -138,12 +144,14 @@ def next_state(
             or (when is When.EXHAUSTED and attempts >= max_attempts)
             or (when is When.DELAYED and delay > 0)
         ):
-            effect = rule.attempts
-            return Change(rule.target, attempts if effect is Attempts.KEEP else _count(effect, attempts))
+            return Change(rule.target, counted(rule.attempts, attempts))
     return None
 
 
-def _count(effect: Attempts, attempts: int) -> int:
+def counted(effect: Attempts, attempts: int) -> int:
+    """Return the number of attempts after a transition with this effect."""
+    if effect is Attempts.KEEP:
+        return attempts
     if effect is Attempts.COUNT:
         return attempts + 1
     if effect is Attempts.UNCOUNT:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,7 +24,7 @@ from dayjob.worker import Worker
 from dayjob.worker.executor import ChildFailed, is_misfit
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.settler import Batch
-from dayjob.worker.thread_pool import Call, ThreadPool
+from dayjob.worker.thread_pool import ThreadPool
 
 Calls = SimpleQueue[Callable[[], None] | None]
 """The calls for a thread. None ends it."""
@@ -225,5 +224,5 @@ class CallingThread(ThreadPool):
         super().__init__("", limit)
         self._served = calls
 
-    def _submit(self, call: Call) -> None:
-        self._served.put(partial(self._perform, call))
+    def submit(self, work: Callable[[], None]) -> None:
+        self._served.put(work)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dayjob.app import App
+from dayjob.app import App, is_async
 from dayjob.context import Context, enter
 from dayjob.errors import BadPayload
 from dayjob.instrumentation import RunMeter
@@ -31,6 +31,7 @@ from dayjob.model.names import clean_error
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
 from dayjob.runtime import entropy, process
+from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.stop_signal import Reason
 from dayjob.task import Task
 from dayjob.worker.forked_process import end_forked
@@ -39,7 +40,10 @@ from dayjob.worker.unknown_tasks import UnknownTasks
 
 
 class Run(Struct, eq=False):
-    """A claimed job, from its claim to its settlement. Changed on the worker's event loop only."""
+    """A claimed job, from its claim to its settlement. Changed on the worker's event loop.
+
+    A thread that takes a run sets its times.
+    """
 
     job: Job
     context: Context
@@ -61,6 +65,8 @@ class Run(Struct, eq=False):
     """Whether the run was settled though its handler did not end."""
     outcome: Settlement | None = None
     """The settlement to store, from the end of the run on."""
+    abandon: Callable[[Run], None] | None = None
+    """Settles the run without its thread. Set while a thread of ``ThreadRuns`` performs it."""
     _timer: asyncio.TimerHandle | None = None
 
     def cancel_requested(self) -> None:
@@ -84,6 +90,8 @@ class Run(Struct, eq=False):
             self.context.cancelled.set(reason)
             if self.worker_task is not None:
                 self.worker_task.cancel()
+            elif self.abandon is not None:
+                self.abandon(self)
 
     def start_timer(self, seconds: float | None) -> None:
         """Interrupt the run after this many seconds."""
@@ -146,17 +154,60 @@ class Executor:
         self._job_timeout = job_timeout
         self._on_unknown = on_unknown
         self._unknown_tasks = UnknownTasks(app)
+        self._async_middleware = any(map(is_async, app.middleware))
         self._pid = process.pid
 
-    async def execute(self, run: Run, worker_task: asyncio.Task[Any]) -> Settlement | None:
-        """Return the settlement of the run, or None if the claim was lost. Call it in ``worker_task``."""
+    def timeout(self, run: Run) -> float | None:
+        timeout = None if run.task is None else run.task.timeout
+        return self._job_timeout if timeout is None else timeout
+
+    def needs_loop(self, run: Run) -> bool:
+        """Return whether a part of the run happens on the event loop, though its handler needs a thread."""
+        app = self._app
+        scoped = app.tenant_scope is not None and run.job.tenant is not None
+        return scoped or self._async_middleware or app.tracing is not None
+
+    def call(self, run: Run) -> Any:
+        """Call the handler of a run that does not need the event loop, in a thread."""
+        context = run.context
+        enter(context)
+        assert run.task is not None
+        call = handler_call(run.task, context)
+        if self._app.middleware:
+            call = self._app.sync_wrapped(context, call)
+        return call()
+
+    def outcome(self, run: Run, result: Any, error: BaseException | None) -> Settlement | None:
+        """Return the settlement for what ``call`` returned or raised, or None if the claim was lost."""
+        task = run.task
+        assert task is not None
+        if run.lost:
+            return None
+        if error is None and run.interrupted is not None:
+            error = asyncio.CancelledError()
+        if error is not None:
+            settlement = self._failure(task, run, error, self.timeout(run))
+        else:
+            try:
+                settlement = succeeded(task, run.context, result, self._app.config.max_payload)
+            except BaseException as raised:
+                settlement = self._failure(task, run, raised, self.timeout(run))
+        return self._completed(task, run, settlement)
+
+    async def execute(
+        self, run: Run, worker_task: asyncio.Task[Any], result: Awaitable[Any] | None = None
+    ) -> Settlement | None:
+        """Return the settlement of the run, or None if the claim was lost. Call it in ``worker_task``.
+
+        The handler may have been called already, and have returned an awaitable ``result``.
+        """
         task, context = run.task, run.context
         if run.lost:
             return None
         if task is None:
             missing = f"task {run.job.task!r}" if run.job.task else f"handler for queue {run.job.queue!r}"
             return self._unknown(run.job, "UnknownTask", f"no {missing} is registered")
-        timeout = task.timeout if task.timeout is not None else self._job_timeout
+        timeout = task.timeout if task.timeout is not None else self._job_timeout  # As ``timeout``.
         enter(context)
         tracing = self._app.tracing
         unrecorded = None if tracing is None else tracing.enter(context.job)
@@ -164,22 +215,17 @@ class Executor:
         try:
             if run.interrupted is not None:
                 raise asyncio.CancelledError
-            call = self._call(task, run, timeout)
-            if tracing is not None and unrecorded is None:
-                call = partial(tracing.run, context, call)
-            result = await call()
+            if result is None:
+                call = self._call(task, run, timeout)
+                if tracing is not None and unrecorded is None:
+                    call = partial(tracing.run, context, call)
+                result = call()
+            elif timeout is not None:
+                run.start_timer(run.started_at + timeout - SYSTEM.elapsed())
+            returned = await result
             if run.interrupted is not None:  # The handler suppressed its cancellation, and is not done.
                 raise asyncio.CancelledError
-            settlement = succeeded(task, context, result, self._app.config.max_payload)
-        except ChildFailed as error:
-            settlement = error.settlement
-            if settlement.transition is Transition.SNOOZE and settlement.error is not None:
-                self._unknown_tasks.warn(run.job, str(settlement.error))  # No other snooze has a reason.
-        except OtherVersion as error:
-            settlement = self._unknown(run.job, type(error).__name__, str(error))
-        except BadPayload as error:
-            reason = f"BadPayload: {error}"
-            settlement = Settlement(run.job, Transition.DEAD_LETTER, reason, retention=task.config.retention)
+            settlement = succeeded(task, context, returned, self._app.config.max_payload)
         except BaseException as error:
             settlement = self._failure(task, run, error, timeout)
         finally:
@@ -190,11 +236,14 @@ class Executor:
             run.worker_task = None
             if tracing is not None and unrecorded is not None:
                 tracing.leave(unrecorded)
+        return self._completed(task, run, settlement)
+
+    def _completed(self, task: AnyTask, run: Run, settlement: Settlement) -> Settlement | None:
         if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
             attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
             settlement = replace(settlement, max_attempts=attempts)
-        if context.charges is not None:
-            settlement = replace(settlement, charges=context.charges)
+        if run.context.charges is not None:
+            settlement = replace(settlement, charges=run.context.charges)
         return None if run.lost else settlement
 
     def _unknown(self, job: Job, kind: str, reason: str) -> Settlement:
@@ -245,6 +294,16 @@ class Executor:
         if process.pid != self._pid:
             end_forked(error)
         job = run.job
+        if isinstance(error, ChildFailed):
+            settlement = error.settlement
+            if settlement.transition is Transition.SNOOZE and settlement.error is not None:
+                self._unknown_tasks.warn(job, str(settlement.error))  # No other snooze has a reason.
+            return settlement
+        if isinstance(error, OtherVersion):
+            return self._unknown(job, type(error).__name__, str(error))
+        if isinstance(error, BadPayload):
+            text = f"BadPayload: {error}"
+            return Settlement(job, Transition.DEAD_LETTER, text, retention=task.config.retention)
         if isinstance(error, asyncio.CancelledError):
             current = asyncio.current_task()
             reason = run.interrupted

@@ -23,13 +23,11 @@ class MemoryWatch:
     """
 
     def __init__(self) -> None:
-        self._check_at = 0.0
+        self.check_at = 0.0
         self._limit = rss() + GROWTH
 
     def check(self, now: float) -> None:
-        if now < self._check_at:
-            return
-        self._check_at = now + CHECK_INTERVAL
+        self.check_at = now + CHECK_INTERVAL
         if rss() > self._limit:
             gc.collect()
             used = rss()
@@ -56,5 +54,5 @@ def collect_less_often() -> None:
 
 def run_ended(now: float) -> None:
     """Collect garbage if the memory has grown. Called after each run, with the elapsed time of the clock."""
-    if _watch is not None:
+    if _watch is not None and now >= _watch.check_at:
         _watch.check(now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from dayjob.worker.run_rate import RunRate
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class PoolLimit:
     """Up to ``size`` runs have a place. Others wait, in the order of their claims.
 
-    A run gets its place before it begins. ``ready`` is called with a run that has got one after a wait.
+    A run gets its place before it begins. ``ready`` is called with a run that has got one after a wait. The
+    runs for which ``needs_loop`` is false are left to ``ThreadRuns``: its threads have places, and take them.
     """
 
     def __init__(self, size: int) -> None:
@@ -24,22 +25,39 @@ class PoolLimit:
         self.used = 0
         self.abandoned = 0
         """The places of runs that have ended though their threads are still busy."""
+        self.granted = 0
+        """The places that ``ThreadRuns`` has for its threads. Changed on the event loop."""
+        self.active = 0
+        """The granted places whose threads have a run. Changed by the threads too."""
         self.rate = RunRate()
         self.waiting: deque[Run] = deque()
+        self.lock = Lock()
+        """Held to take a waiting run, and to change ``granted`` and ``active``."""
         self.ready: Callable[[Run], None] = lambda run: None
+        self.needs_loop: Callable[[Run], bool] = lambda run: True
 
     def admit(self, run: Run) -> bool:
         """Give the run a place and return True, or let it wait and return False."""
-        if self.used < self.size:
+        if self.used < self.size and not self.waiting:
             self.used += 1
             return True
         self.waiting.append(run)
         return False
 
     @property
+    def free(self) -> int:
+        """The number of places without a run."""
+        return max(self.size - self.used, 0) + self.granted - self.active
+
+    @property
+    def unplaced(self) -> int:
+        """The number of waiting runs for which no place is free."""
+        return max(len(self.waiting) - self.free, 0)
+
+    @property
     def is_full(self) -> bool:
         """Whether as many runs wait as there are places, and more than will begin within milliseconds."""
-        return len(self.waiting) >= self.size and len(self.waiting) >= self.rate.ahead()
+        return self.unplaced >= self.size and self.unplaced >= self.rate.ahead()
 
     @property
     def problem(self) -> str | None:
@@ -52,13 +70,30 @@ class PoolLimit:
         )
 
     def leave(self) -> None:
-        """Free a place. The run that has waited longest gets it."""
+        """Free a place. The run that has waited longest gets it, if it needs the event loop."""
         self.used -= 1
-        if self.used < self.size:
-            with suppress(IndexError):  # None waits. Another thread may take the runs at any time.
+        self.place_waiting()
+
+    def place_waiting(self) -> None:
+        """Give free places to the first waiting runs that need the event loop."""
+        while self.waiting and self.used < self.size:
+            with self.lock:
+                if not self.waiting or not self.needs_loop(self.waiting[0]):
+                    return
                 run = self.waiting.popleft()
-                self.used += 1
-                self.ready(run)
+            self.used += 1
+            self.ready(run)
+
+    def take_waiting(self, accepted_by: float) -> list[Run]:
+        """Remove and return the runs that were accepted by then and have not begun.
+
+        Callable from any thread.
+        """
+        taken: list[Run] = []
+        with self.lock:
+            while self.waiting and self.waiting[0].accepted_at <= accepted_by:
+                taken.append(self.waiting.popleft())
+        return taken
 
     def abandon(self) -> None:
         """Keep the place of a run that ends, for its busy thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from contextlib import suppress
 
 from dayjob.broker import Broker
@@ -30,6 +31,8 @@ class ProgressReports:
         self._latest: dict[tuple[bytes, bytes], Progress] = {}
         """By claim: a lost job may run here again while its earlier run has not ended."""
         self._being_stored: dict[tuple[bytes, bytes], Progress] = {}
+        self._from_threads: deque[Progress] = deque()
+        """Reports that are not in ``_latest`` yet."""
         self._stored_at = -INTERVAL
         self.pending = False
         """Whether there are reports that may not be stored yet."""
@@ -43,8 +46,14 @@ class ProgressReports:
         if threading.get_ident() == self._thread:
             self._add(report)
             return
+        self._from_threads.append(report)
+        self.pending = True
         with suppress(RuntimeError):  # The loop is closed, so the worker has stopped.
-            self._loop.call_soon_threadsafe(self._add, report)
+            self._loop.call_soon_threadsafe(self._add_from_threads)
+
+    def _add_from_threads(self) -> None:
+        while self._from_threads:
+            self._add(self._from_threads.popleft())
 
     def _add(self, report: Progress) -> None:
         self._latest[report.key, report.claim] = report
@@ -59,6 +68,7 @@ class ProgressReports:
         It is stored with the outcome. The write of a report under way may come after the settlement, and the
         engine ignores it then.
         """
+        self._add_from_threads()  # The end of a run may be reported before the callback for its progress.
         claim = job.key, job.claim
         report = self._latest.pop(claim, None) or self._being_stored.get(claim)
         return None if report is None else (report.fraction, report.message)
@@ -78,7 +88,9 @@ class ProgressReports:
         finally:
             self._being_stored = {}
             self._storing = None
-            self.pending = bool(self._latest)
+            self.pending = False  # First: a thread may add a report at any time.
+            if self._latest or self._from_threads:
+                self.pending = True
         for report in list(self._latest.values())[:1]:
             self._add(report)
 

@@ -1,6 +1,7 @@
 """The slots of a worker: up to ``size`` asyncio tasks, each of which performs waiting runs in turn.
 
-A run in a thread or a child process also needs a place in its pool.
+A run in a thread or a child process also needs a place in its pool. A run that needs a thread but not the
+event loop has no task: ``ThreadRuns`` performs it, and each thread that it uses takes a slot.
 
 A run that waits for nothing ends within the first step of its task, and the task takes the next run. Most
 short runs therefore need no separate task. A run that was suspended is the last one of its task: libraries
@@ -13,10 +14,11 @@ ends, and no other run sees the change.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from asyncio import Task
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -29,6 +31,8 @@ from dayjob.task import Pool
 from dayjob.worker.executor import Executor, Run, describe
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.run_rate import RunRate
+from dayjob.worker.thread_pool import ThreadPool
+from dayjob.worker.thread_runs import ThreadRuns
 
 
 class Isolation:
@@ -59,8 +63,10 @@ class Isolation:
 
 _log = logging.getLogger("dayjob.worker")
 
-_MAX_RUNS_PER_TASK = 32
-"""A task ends after this many runs, so that the event loop serves others too."""
+_RUNS_PER_TASK = 32
+_MAX_RUNS_PER_TASK = 128
+_TASK_SECONDS = 0.001
+"""A task ends after 32 runs, so that the event loop serves others too. In a millisecond, 128 may run."""
 
 
 class Slots:
@@ -70,9 +76,11 @@ class Slots:
         self,
         size: int,
         limits: Mapping[Pool, PoolLimit],
+        threads: ThreadPool,
         executor: Executor,
         stopping: asyncio.Event,
         *,
+        observed: Callable[[], bool],
         on_start: Callable[[Run], None],
         on_end: Callable[[Run, Settlement | None], None],
         on_free: Callable[[], None],
@@ -88,6 +96,8 @@ class Slots:
         self._isolation = Isolation()
         self._starting = False
         self._closed = False
+        self._thread_ended: asyncio.Future[None] | None = None
+        """Set by the next end of a run in a thread, for ``wait``."""
         self.waiting: deque[Run] = deque()
         """The runs that begin in the next free slots. Those that need a place in a pool have one."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -95,12 +105,22 @@ class Slots:
         self.rate = RunRate()
         for limit in limits.values():
             limit.ready = self._begin_next
+        self._thread_limit = limits["thread"]
+        self._thread_limit.needs_loop = executor.needs_loop
+        self._thread_runs = ThreadRuns(
+            self._thread_limit, threads, executor, stopping, fresh=self._isolation.fresh,
+            gives_way=self._gives_way, observed=observed, on_start=on_start, on_end=self._thread_run_ended,
+            on_awaitable=self._await_result, on_change=self._threads_changed,
+        )  # fmt: skip
 
     def add(self, run: Run) -> bool:
         """Let the run begin in a free slot. Return False if its pool has no place for it soon."""
         task = run.task
         if task is not None and task.pool is not None:
             limit = self._limits[task.pool]
+            if not limit.needs_loop(run):
+                limit.waiting.append(run)
+                return limit.unplaced <= limit.rate.ahead()
             if not limit.admit(run):
                 return len(limit.waiting) <= limit.rate.ahead()
         self.waiting.append(run)
@@ -111,9 +131,19 @@ class Slots:
         self._start_more()
 
     @property
+    def in_use(self) -> int:
+        """The number of slots in use."""
+        return len(self.tasks) + self._thread_limit.granted
+
+    @property
+    def running(self) -> int:
+        """The number of runs that have begun and have not ended."""
+        return len(self.tasks) + self._thread_limit.active
+
+    @property
     def waiting_for_pools(self) -> int:
         """The number of runs that wait for a place in their pool."""
-        return sum(len(limit.waiting) for limit in self._limits.values())
+        return sum(limit.unplaced for limit in self._limits.values())
 
     def full_queues(self) -> set[str]:
         """Return the queues of the runs that wait for a full pool."""
@@ -137,9 +167,9 @@ class Slots:
         """
         without_places: list[Run] = []
         for limit in self._limits.values():
-            without_places += _take(limit.waiting, accepted_by)
+            without_places += limit.take_waiting(accepted_by)
         others = _take(self.waiting, accepted_by)
-        if others:
+        if without_places or others:
             with suppress(RuntimeError):  # The loop is closed.
                 self._loop.call_soon_threadsafe(self._leave_pools, others)
         return without_places + others
@@ -151,25 +181,75 @@ class Slots:
         for run in runs:
             if run.task is not None and run.task.pool is not None:
                 self._limits[run.task.pool].leave()
+        self._thread_runs.withdraw()  # A place may be granted for a run that was taken.
+        self._start_more()
 
     def start(self) -> None:
         """Start tasks for the waiting runs: one, and twice as many in each later turn of the loop."""
         self._starting = False
-        free = self._size - len(self.tasks)
+        for_threads = self._thread_limit.waiting
+        if for_threads and self.waiting and for_threads[0].accepted_at < self.waiting[0].accepted_at:
+            self._thread_runs.grant(self._size - self.in_use)
+        free = self._size - self.in_use
         for _ in range(min(len(self.waiting), free, max(len(self.tasks), 1))):
             self.tasks.add(self._loop.create_task(self._serve(), context=self._isolation.fresh()))
+        if for_threads:
+            self._thread_runs.grant(self._size - self.in_use)
         self._start_more()
 
     def _start_more(self) -> None:
         """Call ``start`` in the next turn, if a run is waiting and a slot may be free."""
         if (
-            self.waiting
-            and not self._starting
+            not self._starting
             and not self._stopping.is_set()
-            and len(self.tasks) < self._size
+            and self.in_use < self._size
+            and (self.waiting or (self._thread_limit.waiting and self._thread_runs.could_use_slot()))
         ):
             self._starting = True
             self._loop.call_soon(self.start)
+
+    def _gives_way(self, run: Run) -> bool:
+        """Return whether an older run than this waits for a slot. Callable from any thread."""
+        if not self.waiting or self.in_use < self._size:
+            return False
+        with suppress(IndexError):  # Another thread may take the run.
+            return self.waiting[0].accepted_at < run.accepted_at
+        return False
+
+    def _threads_changed(self) -> None:
+        if self._thread_ended is not None and not self._thread_ended.done():
+            self._thread_ended.set_result(None)
+        self._thread_limit.place_waiting()
+        self._start_more()
+        self._on_free()
+
+    def _thread_run_ended(self, run: Run, result: Any, error: BaseException | None) -> None:
+        try:
+            settlement = self._executor.outcome(run, result, error)
+        except BaseException as failure:
+            settlement = self._executor_failed(run, failure)
+        ended_at = run.started_at + run.seconds
+        self.rate.record(run.seconds, ended_at)
+        self._thread_limit.rate.record(run.seconds, ended_at)
+        self._on_end(run, settlement)
+
+    def _await_result(self, run: Run, result: Awaitable[Any]) -> None:
+        """Await the result of a plain function in a task. The run keeps its place until then."""
+        awaiting = self._end_in_task(run, result)
+        self.tasks.add(self._loop.create_task(awaiting, context=self._isolation.fresh()))
+
+    async def _end_in_task(self, run: Run, result: Awaitable[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            settlement = await self._executor.execute(run, task, result)
+        except BaseException as error:
+            settlement = self._executor_failed(run, error)
+        finally:
+            if inspect.iscoroutine(result):
+                result.close()  # The run may have been interrupted before this task began.
+        self._ended(run, settlement)
+        self._end_task(task)
 
     async def _serve(self) -> None:
         """Perform waiting runs one after the other, in one step, while the task's context is unchanged."""
@@ -182,7 +262,8 @@ class Slots:
             first_step = False
 
         self._loop.call_soon(end_first_step)
-        for _ in range(_MAX_RUNS_PER_TASK):
+        ends_at = SYSTEM.elapsed() + _TASK_SECONDS
+        for number in range(_MAX_RUNS_PER_TASK):
             if self._stopping.is_set():
                 break
             try:
@@ -196,21 +277,33 @@ class Slots:
             try:
                 settlement = await self._executor.execute(run, task)
             except BaseException as error:
-                if self._closed or self._loop.is_closed():
-                    raise
-                _log.exception("Job %s: the executor failed", run.job.id)
-                settlement = Settlement.nack(run.job, describe(error))
-            ended_at = SYSTEM.elapsed()
-            run.seconds = ended_at - run.started_at
-            self.rate.record(run.seconds, ended_at)
-            if run.task is not None and run.task.pool is not None:
-                limit = self._limits[run.task.pool]
-                limit.rate.record(run.seconds, ended_at)
-                limit.leave()
-            if not run.abandoned:
-                self._on_end(run, settlement)
+                settlement = self._executor_failed(run, error)
+            ended_at = self._ended(run, settlement)
+            if ended_at > ends_at and number >= _RUNS_PER_TASK - 1:
+                break
             if not first_step or not self._isolation.unchanged_by(run, task):
                 break
+        self._end_task(task)
+
+    def _executor_failed(self, run: Run, error: BaseException) -> Settlement:
+        if self._closed or self._loop.is_closed():
+            raise error
+        _log.error("Job %s: the executor failed", run.job.id, exc_info=error)
+        return Settlement.nack(run.job, describe(error))
+
+    def _ended(self, run: Run, settlement: Settlement | None) -> float:
+        ended_at = SYSTEM.elapsed()
+        run.seconds = ended_at - run.started_at
+        self.rate.record(run.seconds, ended_at)
+        if run.task is not None and run.task.pool is not None:
+            limit = self._limits[run.task.pool]
+            limit.rate.record(run.seconds, ended_at)
+            limit.leave()
+        if not run.abandoned:
+            self._on_end(run, settlement)
+        return ended_at
+
+    def _end_task(self, task: Task[Any]) -> None:
         self.tasks.discard(task)
         self._start_more()
         self._on_free()
@@ -220,16 +313,20 @@ class Slots:
         self._closed = True
 
     async def wait(self, seconds: float, or_until: asyncio.Event | None = None) -> None:
-        """Wait until all tasks have ended, for this many seconds at most, or until the event is set."""
+        """Wait until all runs have ended, for this many seconds at most, or until the event is set."""
         deadline = SYSTEM.elapsed() + seconds
         interrupt = asyncio.ensure_future(or_until.wait()) if or_until is not None else None
+        self._thread_runs.withdraw()
         try:
-            while self.tasks and (left := deadline - SYSTEM.elapsed()) > 0:
+            while self.in_use and (left := deadline - SYSTEM.elapsed()) > 0:
                 if interrupt is not None and interrupt.done():
                     return
                 pending: set[asyncio.Future[Any]] = {*self.tasks}
                 if interrupt is not None:
                     pending.add(interrupt)
+                if self._thread_limit.granted:
+                    self._thread_ended = self._loop.create_future()
+                    pending.add(self._thread_ended)
                 await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if interrupt is not None:

@@ -311,7 +311,7 @@ class Worker:
             job_timeout=self._job_timeout, on_unknown=self._unknown_task,
         )  # fmt: skip
         self._slots = Slots(
-            self.concurrency, limits, executor, self._stopping,
+            self.concurrency, limits, threads, executor, self._stopping, observed=self._starts_observed,
             on_start=self._run_started, on_end=self._run_ended, on_free=self._slot_freed,
         )  # fmt: skip
         registration = self._registration = Registration(self.app, self.name, queues, self.concurrency)
@@ -325,7 +325,7 @@ class Worker:
         )
         heartbeat = self._heartbeat = Heartbeat(
             broker, self._heartbeat_broker, lambda: list(self._runs.values()),
-            lambda: len(self._slots.tasks), self._slots.take_waiting, self._lease, registration,
+            lambda: self._slots.running, self._slots.take_waiting, self._lease, registration,
             self._replaced, self._released,
         )  # fmt: skip
         heartbeat.start()
@@ -429,7 +429,7 @@ class Worker:
             _log.warning("worker %s stops at once", self.id)
             self._stopping_now.set()
         else:
-            _log.info("worker %s stops: %d jobs are running", self.id, len(self._slots.tasks))
+            _log.info("worker %s stops: %d jobs are running", self.id, self._slots.running)
             self._stopping.set()
 
     def _emit(self, name: str) -> None:
@@ -587,6 +587,9 @@ class Worker:
         for run in runs:
             self._settle(run, Settlement(run.job, Transition.RELEASE))
 
+    def _starts_observed(self) -> bool:
+        return "job.started" in self.app.events.wanted or self.app.meter is not None
+
     def _run_started(self, run: Run) -> None:
         job = run.job
         if "job.started" in self.app.events.wanted:
@@ -671,12 +674,12 @@ class Worker:
             self._give_back_timer.cancel()
         slots = self._slots
         self._release(slots.take_waiting())
-        if slots.tasks and not self._stopping_now.is_set():
-            running = counted(len(slots.tasks), "running job")
+        if slots.running and not self._stopping_now.is_set():
+            running = counted(slots.running, "running job")
             _log.info("stopping: waiting up to %g s for %s", self._shutdown_timeout, running)
         await slots.wait(self._shutdown_timeout, or_until=self._stopping_now)
-        if slots.tasks:
-            _log.warning("released after the shutdown timeout: %s", counted(len(slots.tasks), "running job"))
+        if slots.running:
+            _log.warning("released after the shutdown timeout: %s", counted(slots.running, "running job"))
             for run in list(self._runs.values()):
                 run.interrupt("shutdown")
             await slots.wait(_INTERRUPT_TIMEOUT)

@@ -10,7 +10,7 @@ from threading import Lock
 
 from dayjob.engines import record as records
 from dayjob.engines.active_jobs import ActiveStore, Entry
-from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery
+from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, SettleOp
 from dayjob.engines.local import Subscribers
 from dayjob.engines.ordered_collections import LazyHeap
 from dayjob.engines.record import Facts, Record
@@ -122,6 +122,23 @@ class MemoryStore(ActiveStore):
             if len(jobs) == limit or room <= 0:
                 break
         return jobs
+
+    def ack_plain(self, ops: Sequence[SettleOp], now: int) -> list[str | None]:
+        """Most settlements are plain acks. They need the fence, and no change of the record."""
+        active, queues = self.active, list[str | None]()
+        for op in ops:
+            record = self._jobs.get(op.key)
+            if record is None or not records.current(record.state, record.claim, op.claim):
+                queues.append(None)
+                continue
+            queues.append(record.queue)
+            if record.limits:
+                self.limiter(now).give_back(record.limits)
+            record.held_key = None
+            active.release(record)
+            active.remove(op.key)
+            del self._facts[op.key]
+        return queues
 
     async def claimed_by(self, workers: Sequence[str], limit: int) -> Sequence[Record]:
         return self.active.claimed_by({*workers}, limit)
