@@ -72,8 +72,8 @@ MUTATIONS = (
         "conformance/test_dedup.py",
     ),
     Mutation(
-        "the dedup index is not unique", _POSTGRES, "engines/postgres/migrations/0001.sql",
-        "CREATE UNIQUE INDEX jobs_holders", "CREATE INDEX jobs_holders",
+        "the dedup index is not unique", _POSTGRES, "engines/postgres/migrations/0007.sql",
+        "CREATE UNIQUE INDEX CONCURRENTLY jobs_keys", "CREATE INDEX CONCURRENTLY jobs_keys",
         "conformance/test_dedup.py",
     ),
     Mutation(

@@ -21,9 +21,9 @@ MUTATIONS = (
         "conformance/test_stale_claims.py",
     ),
     Mutation(
-        "the dedup index is not unique", _SQLITE, "engines/sqlite/migrations/0004.sql",
+        "the dedup index is not unique", _SQLITE, "engines/sqlite/migrations/0005.sql",
         "CREATE UNIQUE INDEX dayjob_holders", "CREATE INDEX dayjob_holders",
-        "conformance/test_dedup.py",
+        "engines/sqlite/test_migrations.py",
     ),
     Mutation(
         "a claim keeps a dedup key that it should release", _SQLITE, _SQL + "claim.sql",
