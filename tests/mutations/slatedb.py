@@ -150,4 +150,9 @@ MUTATIONS = (
         "        if claim.running:\n", "        if len(claim.running) > 1:\n",
         "conformance/test_reopen.py engines/slatedb/test_opening.py",
     ),
+    Mutation(
+        "a long log stays long", _SLATEDB, _THREAD,
+        "if await self.settings.log_objects() > _LOG_OBJECTS:", "if not self.settings:",
+        "engines/slatedb/test_s3.py",
+    ),
 )  # fmt: skip
