@@ -8,7 +8,7 @@ import sys
 if __name__ == "__main__":
     server = subprocess.Popen(
         sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        restore_signals=False,  # Python ignores SIGXFSZ, so a limit of the size of files is an error of a write.
+        restore_signals=False,  # Python ignores SIGXFSZ, so writes beyond a limit fail.
     )  # fmt: skip
     try:
         sys.stdin.buffer.read()

@@ -4,7 +4,6 @@
 -- Returns a string with one part for each job: '\1', or '\0' and the id of the existing job; or see full_queue.
 local MOST_EXAMINED = 10 -- waiting claims that one call examines
 local LARGEST = 65536 -- bytes of a job that is handed off
-local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked
 local PROMPT = 100000 -- microseconds after which a client without an acknowledgment gets no further hand-off
 
 -- Return whether a new job is the next of its queue. A job with limits or a turn is left to a claim. A job whose claim would release its dedup key is not handed off:
