@@ -27,7 +27,7 @@ MUTATIONS = (
     Mutation(
         "a failed write leaves the thread running", _SLATEDB, _THREAD,
         "            self._fail(error)\n        return error is None", "        return error is None",
-        "faults/slatedb/test_failed_commits.py faults/slatedb/test_outages.py",
+        "faults/slatedb/test_failed_commits.py::test_a_write_that_can_not_be_confirmed_ends_the_thread",
     ),
     Mutation(
         "an answer from memory needs no commit", _SLATEDB, _BATCH,
@@ -94,7 +94,7 @@ MUTATIONS = (
         "a renewed lease is lost by a restart", _SLATEDB, _STORE,
         "        self.active.enter(record)\n        self._save_state(record)",
         "        self.active.enter(record)",
-        "conformance/test_reopen.py",
+        "conformance/test_reopen.py::test_a_renewed_lease_is_stored",
     ),
     Mutation(
         "a reservation is lost by a restart", _SLATEDB, _STORE,

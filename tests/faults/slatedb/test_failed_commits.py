@@ -60,6 +60,23 @@ async def test_a_write_in_the_batch_of_a_listing_is_not_acknowledged_if_its_comm
     assert await stored(url) == []
 
 
+async def test_a_write_that_can_not_be_confirmed_ends_the_thread(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has in memory may not be stored. The flush after the write has succeeded."""
+    thread = open_thread(url)
+
+    async def refuse(_: object) -> None:
+        raise EngineUnavailable("no confirmation")
+
+    monkeypatch.setattr(thread._database, "wait_durable", refuse)
+    with pytest.raises(EngineUnavailable):
+        await broker.enqueue("q", b"unconfirmed")
+    assert thread.failure is not None
+    await broker.enqueue("q", b"important")
+    assert b"important" in await stored(url)
+
+
 async def test_the_repetition_of_a_write_whose_commit_failed_is_applied(
     url: str, broker: Broker, proxy: Proxy
 ) -> None:
