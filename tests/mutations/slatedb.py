@@ -115,7 +115,7 @@ MUTATIONS = (
         "the id of a finished job is used again", _SLATEDB, _STORE,
         "if other != key and self.archive.has(key, self._archived):",
         "if other != key and self.archive.has(key, self._archived) and not key:",
-        "conformance/test_enqueue.py engines/slatedb/test_opening.py",
+        "conformance/test_reserved_ids.py::test_a_kept_job_holds_its_id_after_the_reservation",
     ),
     Mutation(
         "counters are lost by a restart", _SLATEDB, _BATCH,
@@ -127,7 +127,7 @@ MUTATIONS = (
         "an orphan's claim is compared by its job only", _SLATEDB, _STORE,
         "if record is not None and records.is_current(record, claim):",
         "if record is not None and record.lease_us:",
-        "engines/slatedb/test_ownership.py engines/slatedb/test_opening.py",
+        "engines/slatedb/test_ownership.py::test_a_new_claim_of_an_orphans_job_is_not_ended",
     ),
     Mutation(
         "the claims of a dead process wait for their leases", _SLATEDB, _STORE,

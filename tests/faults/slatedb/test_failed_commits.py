@@ -70,9 +70,14 @@ async def test_a_write_that_can_not_be_confirmed_ends_the_thread(
         raise EngineUnavailable("no confirmation")
 
     monkeypatch.setattr(thread._database, "wait_durable", refuse)
+    enqueued = asyncio.ensure_future(broker.enqueue("q", b"unconfirmed"))
+    await asyncio.wait({enqueued}, timeout=BOUND / 4)
+    failed = thread.failure is not None
+    if not failed and thread._loop is not None:  # Otherwise the broker could not be closed.
+        thread._loop.call_soon_threadsafe(thread._fail, EngineUnavailable("the end of the test"))
+    assert failed
     with pytest.raises(EngineUnavailable):
-        await broker.enqueue("q", b"unconfirmed")
-    assert thread.failure is not None
+        await enqueued
     await broker.enqueue("q", b"important")
     assert b"important" in await stored(url)
 
