@@ -19,7 +19,10 @@ async def test_scripts_and_commands_read_the_shifted_clock(monkeypatch: pytest.M
     monkeypatch.setattr(redis_client, "_packed", redis_client._packed)
     read_shifted_clock()
     try:
-        async with running_server() as server, Broker(server.url, config=BrokerConfig(duties=False)) as broker:
+        async with (
+            running_server() as server,
+            Broker(server.url, config=BrokerConfig(duties=False)) as broker,
+        ):
             right, _ = await broker._engine.documents("none")
             with client(server.url) as connection:
                 set_clock(connection, YEAR)
