@@ -6,7 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _LOCAL = ("memory", "sqlite", "slatedb")
 _INDEXED = ("memory", "sqlite")
-"""SlateDB has the ends of retentions in an index of finished jobs, which a job that is active again has left."""
+"""SlateDB has the ends of retentions in an index of finished jobs, which a requeued job has left."""
 _ACTIVE = ("memory", "slatedb")
 """The engines that have their active jobs in memory."""
 
