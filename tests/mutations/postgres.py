@@ -212,6 +212,6 @@ MUTATIONS = (
     Mutation(
         "settlements lock their jobs in the order of the caller", _POSTGRES, _WRITES,
         "            sent = in_lock_order(sent)\n", "",
-        "engines/postgres/test_locks.py",
+        "engines/postgres/test_locks.py::test_a_batch_of_acks_is_sent_in_the_order_of_the_locks",
     ),
 )  # fmt: skip
