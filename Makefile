@@ -140,7 +140,8 @@ soak: $(STAMP) ## Run a steady load for an hour: nothing may grow (ENGINE=e MINU
 
 .PHONY: fuzz
 fuzz: $(STAMP) ## Send hostile input to every entrance, 5,000 examples a test
-	$(BIN)/python -m pytest tests/fuzz tests/conformance/test_fuzzed_jobs.py --hypothesis-profile=fuzz $(ARGS)
+	$(BIN)/python -m pytest tests/fuzz tests/conformance/test_fuzzed_jobs.py --hypothesis-profile=fuzz \
+	    --timeout=3600 $(ARGS)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output

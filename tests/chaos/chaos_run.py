@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from dayjob.runtime.clock import SYSTEM
-from tests.chaos.environments import Environment, Harm
+from tests.chaos.environments import STEPS, Environment, Harm
 from tests.chaos.fleet import Fleet, Slot, Supervisor
 from tests.chaos.history import History
 from tests.chaos.load import KEPT_QUEUES, LEASE, LIMITS, ORDERED
@@ -25,9 +25,6 @@ from tests.chaos.rules import Violation, check
 from tests.chaos.seeded import Choices
 from tests.support.processes import pause, spawning
 from tests.support.shifted_clock import SharedOffset
-
-STEPS = (600.0, -600.0, 86_400.0, -86_400.0, 31_536_000.0, -31_536_000.0)
-"""Steps of the clock in seconds: ten minutes, a day, a year."""
 
 SINGLE = ["produce", "consume", "operate", "work", "schedule", "drain"]
 
@@ -74,7 +71,6 @@ class ChaosRun:
         self._on_fault = on_fault
         self._fleet: Fleet | None = None
         self._supervisor: Supervisor | None = None
-        self._step = 0.0
         self.count = 0
 
     @property
@@ -149,7 +145,9 @@ class ChaosRun:
         await faults[name](self._choices)
         since, self._environment.lossy_since = self._environment.lossy_since, None
         lossy, end = since is not None, SYSTEM.elapsed()
-        step, self._step = self._step, 0.0
+        step, self._environment.step = self._environment.step, 0.0
+        if step:
+            (self._folder / CLOCK_WAS_SET).touch()
         self._record.write(Fault(kind=name, at=since or begin, until=end, lossy=lossy, step=step))
 
     def _victim(self) -> Slot:
@@ -202,8 +200,7 @@ class ChaosRun:
     async def _step_clock(self, choices: Choices) -> None:
         """Set the clock of all processes, and set it right after a while."""
         step = choices.one(STEPS[:4] if self._environment.name == "slatedb" else STEPS)
-        (self._folder / CLOCK_WAS_SET).touch()
-        self._step = step
+        self._environment.step = step
         self._offset.set(step)
         await pause(choices.seconds(0.5, 3))
         self._offset.set(0)

@@ -19,10 +19,11 @@ from tests.chaos.load import LEASE
 from tests.chaos.seeded import Choices
 from tests.engines.slatedb.s3 import BUCKET, CREDENTIALS, Server, proxying
 from tests.support.processes import pause
+from tests.support.servers import redis_clock
 from tests.support.servers.postgres import with_options
 from tests.support.servers.postgres_cluster import free_port
 from tests.support.servers.postgres_proxy import proxy
-from tests.support.servers.private_postgres import REPLICATED, Stop, private_server, standby_of
+from tests.support.servers.private_postgres import REPLICATED, PrivateServer, Stop, private_server, standby_of
 from tests.support.servers.proxy import proxied
 from tests.support.servers.redis import Server as RedisServer
 from tests.support.servers.redis import client, running_server
@@ -39,6 +40,12 @@ TIMEOUT = 4
 FILE_LIMIT = 2**21
 """The size of files on a disk that is full, in bytes. The files of a record are smaller."""
 
+
+STEPS = (600.0, -600.0, 86_400.0, -86_400.0, 31_536_000.0, -31_536_000.0)
+"""Steps of a clock in seconds: ten minutes, a day, a year."""
+
+FAST_LINK, SLOW_LINK = 4_000_000.0, 200_000.0
+"""Bytes per second of a slow link."""
 
 REPLICATION_LAG = 1.0
 """Seconds that a replica may be behind."""
@@ -61,6 +68,8 @@ class Environment:
         self.fleet: Fleet | None = None
         self.lossy_since: float | None = None
         """When the fault that is under way began to lose writes."""
+        self.step = 0.0
+        """The seconds by which the fault that is under way sets the engine's clock."""
 
     def loses_writes(self) -> None:
         """Mark the beginning of the time in which the fault under way loses writes, by contract."""
@@ -166,14 +175,63 @@ async def postgres(folder: Path) -> AsyncIterator[Environment]:
                 wire.lose_reply(lambda statement: True)
             await pause(0.3)
 
+        async def slow(choices: Choices) -> None:
+            wire.bytes_per_second = choices.one([FAST_LINK, SLOW_LINK])
+            await pause(choices.seconds(0.5, 3))
+            wire.bytes_per_second = None
+
+        async def set_clock(choices: Choices) -> None:
+            """Replace the function that reads the server's clock, for a while."""
+            environment.step = choices.one(STEPS)
+            ((right,),) = await server.fetch("SELECT pg_get_functiondef('dayjob.now_us'::regproc)")
+            wrong = f"(clock_timestamp() + make_interval(secs => {environment.step}))"
+            await server.fetch(right.replace("clock_timestamp()", wrong))
+            await pause(choices.seconds(0.5, 3))
+            await server.fetch(right)
+
+        async def full_disk(choices: Choices) -> None:
+            """Statements that store rows fail, all or some of them, as they do on a full disk."""
+            await server.fetch(DISK_FULL.replace("some", str(choices.one([1.0, 0.5, 0.1]))))
+            for statement in await server.fetch(FULL_TABLES):
+                await _until_done(server, *statement)
+            await pause(choices.seconds(0.2, 3))
+            await _until_done(server, "DROP FUNCTION disk_full CASCADE")
+
         environment.faults = {
             "server restarted": restart, "sessions terminated": terminate, "read-only server": read_only,
             "connections cut": cut, "connections refused": refuse, "black hole": stall,
-            "replies lost": lose_replies, "standby promoted": promote,
+            "replies lost": lose_replies, "standby promoted": promote, "slow link": slow,
+            "server clock set": set_clock, "full disk": full_disk,
         }  # fmt: skip
         yield environment
         wire.resume()
         await wire.accept()
+
+
+DISK_FULL = """
+CREATE FUNCTION disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF random() < some THEN
+        RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full';
+    END IF;
+    RETURN NULL;
+END $$
+"""
+"""A trigger that fails as the server does when the disk of its tables is full."""
+
+FULL_TABLES = """
+SELECT format('CREATE TRIGGER disk_full BEFORE INSERT OR UPDATE ON %%I.%%I EXECUTE FUNCTION disk_full()',
+    schemaname, tablename)
+FROM pg_tables WHERE schemaname = 'dayjob'
+"""
+
+
+async def _until_done(server: PrivateServer, statement: str) -> None:
+    """Run a statement that changes tables, again after a deadlock with the load."""
+    while True:
+        with suppress(psycopg.errors.DeadlockDetected):
+            await server.fetch(statement)
+            return
 
 
 @asynccontextmanager
@@ -229,15 +287,37 @@ async def redis(folder: Path) -> AsyncIterator[Environment]:
             await pause(0.3)
 
         async def slow(choices: Choices) -> None:
-            wire.bytes_per_second = choices.one([4_000_000.0, 200_000.0])
+            wire.bytes_per_second = choices.one([FAST_LINK, SLOW_LINK])
             await pause(choices.seconds(0.5, 3))
             wire.bytes_per_second = None
 
+        async def set_clock(choices: Choices) -> None:
+            environment.step = choices.one(STEPS)
+            with client(server.url) as connection:
+                redis_clock.set_clock(connection, environment.step)
+                await pause(choices.seconds(0.5, 3))
+                redis_clock.set_clock(connection, 0)
+
+        async def full_memory(choices: Choices) -> None:
+            """The server refuses writes that need memory."""
+            with client(server.url) as connection:
+                connection.config_set("maxmemory", 1)
+                await pause(choices.seconds(0.2, 3))
+                connection.config_set("maxmemory", 0)
+
+        async def full_disk(choices: Choices) -> None:
+            """A write to the log is cut off, and the server ends. Later there is room again."""
+            log = max(path.stat().st_size for path in server.directory.rglob("*.aof*"))
+            _limit_files([server.pid], log + choices.number(2_000))
+            await pause(choices.seconds(0.5, 3))
+            await asyncio.to_thread(server.restart)
+
         environment.faults = {
-                "server killed": restart, "clients killed": kill_clients, "connections cut": cut,
-                "connections refused": refuse, "black hole": stall, "replies lost": lose_replies,
-                "slow link": slow, "replica promoted": promote,
-            }  # fmt: skip
+            "server killed": restart, "clients killed": kill_clients, "connections cut": cut,
+            "connections refused": refuse, "black hole": stall, "replies lost": lose_replies,
+            "slow link": slow, "replica promoted": promote, "server clock set": set_clock,
+            "full memory": full_memory, "full disk": full_disk,
+        }  # fmt: skip
         yield environment
 
 
@@ -283,7 +363,16 @@ async def slatedb(folder: Path) -> AsyncIterator[Environment]:
             await pause(choices.seconds(0.2, TIMEOUT))
             wire.latency = 0
 
-        environment.faults = {"store errors": errors, "slow store": slow, "silent store": silent}
+        async def full(choices: Choices) -> None:
+            """The store has no room for new objects."""
+            wire.failing = b"507 Insufficient Storage"
+            wire.fails = lambda method, path: method == "PUT"
+            await pause(choices.seconds(0.2, TIMEOUT + 1))
+            wire.failing = None
+
+        environment.faults = {
+            "store errors": errors, "slow store": slow, "silent store": silent, "full store": full,
+        }  # fmt: skip
         try:
             yield environment
         finally:

@@ -21,6 +21,7 @@ from tests.chaos.record import Closed, Opened, Record, write_final
 from tests.chaos.recorder import Recorder
 from tests.chaos.seeded import Choices
 from tests.support.processes import pause, send_to_test, wait_for_test
+from tests.support.servers.redis_clock import read_shifted_clock
 from tests.support.shifted_clock import SharedOffset, shift_clock
 
 DRAIN_LIMIT = 80.0
@@ -39,6 +40,7 @@ async def member(url: str, folder_path: str, roles: list[str], options: dict[str
     offset = SharedOffset(folder / "clock")
     skew = round(options.get("skew", 0) * 1_000_000)
     shift_clock(lambda: offset.get() + skew)
+    read_shifted_clock()
     os.environ["DAYJOB_CHAOS_URL"] = url
     from tests.chaos import load
 

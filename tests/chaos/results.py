@@ -45,10 +45,10 @@ def append(found: Outcome) -> None:
 
 
 def table(log: str) -> Iterator[str]:
-    """Yield the lines of the table: all runs of an engine in one line."""
+    """Yield the lines of the table: all runs of an engine in the last section of the log, in one line."""
     rows = [
         [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in log.splitlines()
+        for line in log.rpartition("\n## ")[2].splitlines()
         if line.startswith("| 20")
     ]
     yield f"| {' | '.join(COLUMNS)} |"

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.chaos import load
 from tests.chaos.record import Opened, Record
 from tests.chaos.recorder import Recorder
+from tests.support.servers.redis_clock import read_shifted_clock
 from tests.support.shifted_clock import SharedOffset, shift_clock
 
 FOLDER = "DAYJOB_CHAOS_FOLDER"
@@ -21,6 +22,7 @@ app = load.app
 if FOLDER in os.environ:
     _folder = Path(os.environ[FOLDER])
     shift_clock(SharedOffset(_folder / "clock").get)
+    read_shifted_clock()
     _record = Record(_folder, f"supervised-{os.getpid()}")
     _record.write(Opened(pid=os.getpid(), role="supervised", announces=True))
     _recorder = Recorder(_record)

@@ -16,6 +16,14 @@ from tests.support.observe import every_job, everything, ids
 from tests.support.waiting import SAME_TURN, WatchedClock, cancel_at, with_timeout
 
 
+async def test_a_batch_with_the_id_of_an_existing_job_stores_the_others(broker: Broker) -> None:
+    """The id of the existing job was generated, so it is not reserved."""
+    existing = (await broker.enqueue("q")).id
+    replies = await broker.enqueue_many([NewJob("q"), NewJob("q", id=existing), NewJob("q")])
+    assert [reply.created for reply in replies] == [True, False, True]
+    assert (await broker.stats("q")).pending == len(await broker.jobs("q")) == 3
+
+
 async def test_a_bad_enqueue_among_good_ones_fails_alone(broker: Broker) -> None:
     calls: list[Coroutine[Any, Any, Enqueued]] = []
     for number in range(30):

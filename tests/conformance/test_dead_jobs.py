@@ -161,6 +161,12 @@ async def test_reschedule_changes_the_priority_of_a_waiting_job(broker: Broker, 
     assert [(job.id, job.priority) for job in claimed] == [(third.id, 0), (second.id, 1), (first.id, 1000)]
 
 
+async def test_a_job_with_a_later_priority_leaves_its_old_place(broker: Broker) -> None:
+    first, second = await broker.enqueue_many([NewJob("q"), NewJob("q")])
+    assert await broker.reschedule(first.id, priority=5000)
+    assert ids(await broker.claim("q", limit=5)) == [second.id, first.id]
+
+
 async def test_a_priority_changed_and_changed_back_returns_the_job_once(broker: Broker) -> None:
     enqueued = await broker.enqueue("q")
     for priority in (1, 1000, 1, 1000, 1000):

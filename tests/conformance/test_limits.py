@@ -186,6 +186,19 @@ async def test_a_job_that_waits_holds_no_room(open_broker: OpenBroker) -> None:
     assert await states(broker, [both]) == [LIMITED]
 
 
+async def test_a_woken_job_that_another_limit_blocks_passes_its_room_on(open_broker: OpenBroker) -> None:
+    broker = await limited_broker(open_broker, one=Limit(running=1), two=Limit(running=1))
+    await add(broker, "one")
+    await add(broker, "two")
+    holder, _ = await claim_jobs(broker)
+    (both,) = await add(broker, "one", "two")
+    (last,) = await add(broker, "one")
+    assert await claimed(broker) == []
+    await broker.ack(holder)
+    assert [*await claimed(broker), *await claimed(broker)] == [last]
+    assert await states(broker, [both]) == [LIMITED]
+
+
 async def test_two_limits_in_both_orders_neither_deadlock_nor_leak(open_broker: OpenBroker) -> None:
     broker = await limited_broker(open_broker, one=Limit(running=1), two=Limit(running=2))
     ids = []

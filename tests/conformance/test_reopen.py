@@ -94,6 +94,13 @@ async def test_claims_stay_current(first: Broker, reopen: Reopen, clock: Watched
         await second.ack(stale)
 
 
+async def test_a_renewed_lease_is_stored(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
+    claim = await running(first)
+    await first.renew(claim, 1000)
+    second = await reopen()
+    assert (await record(second, claim.id)).lease_expires_at == clock.time + timedelta(seconds=1000)
+
+
 async def test_leases_continue(first: Broker, reopen: Reopen, clock: WatchedClock) -> None:
     claim = await running(first)
     clock.advance(20)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dayjob import Broker
+from dayjob import Broker, NewJob
 from dayjob.engines.base import Contended, Engine, RetentionTimes, SettleOp, Token, Transient
 from dayjob.model.lifecycle import Transition
 from tests.support.repeated_writes import (
@@ -107,6 +107,15 @@ async def test_a_repetition_that_is_contended_keeps_its_token(jobs: Jobs, verb: 
     reply = await jobs.broker._session.storage.write(call)
     assert REPLIES[verb](jobs, reply), reply
     assert tries == 3
+
+
+async def test_a_repeated_insert_of_a_job_that_has_left_stores_nothing(jobs: Jobs) -> None:
+    job, token = jobs.broker._validator.insertion(NewJob("plain")), new_token()
+    [first] = await jobs.engine.insert([job], token=token)
+    [claimed] = await jobs.broker.claim("plain")
+    await jobs.broker.ack(claimed)
+    assert await jobs.engine.insert([job], token=replace(token, repeated=True)) == [first]
+    assert (await jobs.broker.stats("plain")).pending == 0
 
 
 async def test_the_same_job_with_another_token_is_another_write(jobs: Jobs) -> None:

@@ -19,7 +19,7 @@ from dayjob import Broker, NewJob, Recurring
 from dayjob.engines.base import ID_RESERVATION, ClaimRequest, DocumentWrite
 from dayjob.model.durations import SECOND
 from dayjob.runtime.ids import new_key
-from tests.support.arrange import OpenBroker, claim_one, done, quiet, running
+from tests.support.arrange import KEEP_ALL, OpenBroker, claim_one, done, quiet, running
 from tests.support.engines import EngineUnderTest
 from tests.support.observe import every_job, everything
 from tests.support.waiting import WatchedClock
@@ -195,6 +195,17 @@ async def test_generated_ids_are_not_reserved(broker: Broker, clock: WatchedCloc
     clock.advance(HOUR)
     assert (await broker._engine.sweep(10))[1] == 0
     assert (await broker.enqueue("q", id=id)).created
+
+
+async def test_a_kept_job_holds_its_id_after_the_reservation(
+    open_broker: OpenBroker, clock: WatchedClock
+) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    id = (await broker.enqueue("q", b"first")).id
+    await broker.ack(await claim_one(broker))
+    clock.advance(2 * ID_RESERVATION / SECOND)
+    assert not (await broker.enqueue("q", b"second", id=id)).created
+    assert [job.payload for job in await broker.jobs("q")] == [b"first"]
 
 
 async def test_reservations_survive_a_reopening(open_broker: OpenBroker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dayjob import Broker, Job, JobState
+from tests.support.arrange import KEEP_ALL, OpenBroker, quiet
 
 UNKNOWN = "0197f0f0-0000-7000-8000-000000000000"
 
@@ -42,6 +43,15 @@ async def test_purge_leaves_jobs_that_are_not_dead(broker: Broker) -> None:
     assert (await the(broker, waiting)).state is JobState.PENDING
     assert (await the(broker, running)).state is JobState.RUNNING
     assert await broker.get(dead) is None
+
+
+async def test_purge_and_requeue_leave_jobs_that_are_done_or_cancelled(open_broker: OpenBroker) -> None:
+    broker = await open_broker(quiet(retention=KEEP_ALL))
+    done, cancelled = [(await broker.enqueue("q")).id for _ in range(2)]
+    await broker.ack((await broker.claim("q"))[0])
+    await broker.cancel(cancelled)
+    assert await broker.purge_many([done, cancelled]) == await broker.requeue_many([done, cancelled]) == 0
+    assert [(await the(broker, id)).state for id in (done, cancelled)] == [JobState.DONE, JobState.CANCELLED]
 
 
 async def test_requeue_takes_the_selected_dead_jobs_only(broker: Broker) -> None:

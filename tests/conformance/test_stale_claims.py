@@ -295,6 +295,14 @@ async def test_of_two_settlements_of_one_claim_in_a_batch_the_first_applies(open
     assert await broker.kv_get(b"late") is None
 
 
+async def test_a_claim_is_acked_once_in_a_batch_of_plain_acks(broker: Broker) -> None:
+    claim = await running(broker)
+    results = await broker.settle_many([Settlement.ack(replace(claim)), Settlement.ack(replace(claim))])
+    assert [result.applied for result in results] == [True, False]
+    stats = await broker.stats(claim.queue)
+    assert (stats.running, stats.done) == (0, 1)
+
+
 async def check_fence(broker: Broker, clock: WatchedClock, stale: Job, current: Job) -> None:
     """Check that the stale claim is refused, and that the current one renews, reports and settles."""
     for verb in VERBS.values():

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.routing import Route
 
@@ -140,6 +140,7 @@ def test_no_request_to_the_dashboard_is_a_server_error(caplog: pytest.LogCapture
         app = dashboard(broker, token=TOKEN)
 
         @given(requests())
+        @example(("GET", b"/jobs/", b"state=\x80", [(b"authorization", f"Bearer {TOKEN}".encode())], b""))
         @few(4)
         def check(request: Any) -> None:
             status = runner.run(status_of(app, *request))

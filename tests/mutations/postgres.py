@@ -72,8 +72,8 @@ MUTATIONS = (
         "conformance/test_dedup.py",
     ),
     Mutation(
-        "the dedup index is not unique", _POSTGRES, "engines/postgres/migrations/0001.sql",
-        "CREATE UNIQUE INDEX jobs_holders", "CREATE INDEX jobs_holders",
+        "the dedup index is not unique", _POSTGRES, "engines/postgres/migrations/0007.sql",
+        "CREATE UNIQUE INDEX CONCURRENTLY jobs_keys", "CREATE INDEX CONCURRENTLY jobs_keys",
         "conformance/test_dedup.py",
     ),
     Mutation(
@@ -222,6 +222,6 @@ MUTATIONS = (
     Mutation(
         "settlements lock their jobs in the order of the caller", _POSTGRES, _WRITES,
         "            sent = in_lock_order(sent)\n", "",
-        "engines/postgres/test_locks.py",
+        "engines/postgres/test_locks.py::test_a_batch_of_acks_is_sent_in_the_order_of_the_locks",
     ),
 )  # fmt: skip

@@ -46,7 +46,7 @@ MUTATIONS = (
     Mutation(
         "a repeated plain insert is applied again", _REDIS, _LUA + "insert_plain.lua",
         "if not stored or struct.unpack('>I8', stored) < number then", "if not stored or number then",
-        "engines/redis/test_lost_replies.py conformance/test_repeated_writes.py",
+        "conformance/test_repeated_writes.py::test_a_repeated_insert_of_a_job_that_has_left_stores_nothing",
     ),
     Mutation(
         "a repeated claim returns lost claims", _REDIS, _CLAIM,
@@ -187,7 +187,7 @@ MUTATIONS = (
         "a hand-off that was revoked is delivered", _REDIS, "engines/redis/engine.py",
         "if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):",
         "if not record.is_claimed_by(claim, blob):",
-        "engines/redis/test_lost_handoffs.py",
+        "engines/redis/test_hostile_messages.py engines/redis/test_lost_handoffs.py",
     ),
     Mutation(
         "the end of a job wakes no caller of wait", _REDIS, _CHANGES,

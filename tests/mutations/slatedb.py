@@ -27,7 +27,7 @@ MUTATIONS = (
     Mutation(
         "a failed write leaves the thread running", _SLATEDB, _THREAD,
         "            self._fail(error)\n        return error is None", "        return error is None",
-        "faults/slatedb/test_failed_commits.py faults/slatedb/test_outages.py",
+        "faults/slatedb/test_failed_commits.py::test_a_write_that_can_not_be_confirmed_ends_the_thread",
     ),
     Mutation(
         "an answer from memory needs no commit", _SLATEDB, _BATCH,
@@ -94,7 +94,7 @@ MUTATIONS = (
         "a renewed lease is lost by a restart", _SLATEDB, _STORE,
         "        self.active.enter(record)\n        self._save_state(record)",
         "        self.active.enter(record)",
-        "conformance/test_reopen.py",
+        "conformance/test_reopen.py::test_a_renewed_lease_is_stored",
     ),
     Mutation(
         "a reservation is lost by a restart", _SLATEDB, _STORE,
@@ -115,7 +115,7 @@ MUTATIONS = (
         "the id of a finished job is used again", _SLATEDB, _STORE,
         "if other != key and self.archive.has(key, self._archived):",
         "if other != key and self.archive.has(key, self._archived) and not key:",
-        "conformance/test_enqueue.py engines/slatedb/test_opening.py",
+        "conformance/test_reserved_ids.py::test_a_kept_job_holds_its_id_after_the_reservation",
     ),
     Mutation(
         "counters are lost by a restart", _SLATEDB, _BATCH,
@@ -127,7 +127,7 @@ MUTATIONS = (
         "an orphan's claim is compared by its job only", _SLATEDB, _STORE,
         "if record is not None and records.is_current(record, claim):",
         "if record is not None and record.lease_us:",
-        "engines/slatedb/test_ownership.py engines/slatedb/test_opening.py",
+        "engines/slatedb/test_ownership.py::test_a_new_claim_of_an_orphans_job_is_not_ended",
     ),
     Mutation(
         "the claims of a dead process wait for their leases", _SLATEDB, _STORE,
@@ -149,5 +149,10 @@ MUTATIONS = (
         "a claim with other running jobs is forgotten", _SLATEDB, _CLAIMS,
         "        if claim.running:\n", "        if len(claim.running) > 1:\n",
         "conformance/test_reopen.py engines/slatedb/test_opening.py",
+    ),
+    Mutation(
+        "a long log stays long", _SLATEDB, _THREAD,
+        "if await self.settings.log_objects() > _LOG_OBJECTS:", "if not self.settings:",
+        "engines/slatedb/test_s3.py",
     ),
 )  # fmt: skip

@@ -21,9 +21,9 @@ MUTATIONS = (
         "conformance/test_stale_claims.py",
     ),
     Mutation(
-        "the dedup index is not unique", _SQLITE, "engines/sqlite/migrations/0004.sql",
+        "the dedup index is not unique", _SQLITE, "engines/sqlite/migrations/0005.sql",
         "CREATE UNIQUE INDEX dayjob_holders", "CREATE INDEX dayjob_holders",
-        "conformance/test_dedup.py",
+        "engines/sqlite/test_migrations.py",
     ),
     Mutation(
         "a claim keeps a dedup key that it should release", _SQLITE, _SQL + "claim.sql",
@@ -70,7 +70,7 @@ MUTATIONS = (
     Mutation(
         "a verb that fails leaves its first changes", _SQLITE, _THREADS,
         '                self._connection.execute("ROLLBACK TO dayjob_call")\n', "",
-        "conformance/test_group_commit.py engines/sqlite/test_disk_full.py",
+        "engines/sqlite/test_failed_verbs.py",
     ),
     Mutation(
         "a transaction begins without the write lock", _SQLITE, _THREADS,
@@ -101,7 +101,7 @@ MUTATIONS = (
     Mutation(
         "a batch with an existing id is stored in part", _SQLITE, _STORE,
         "        if not complete:\n            self._cursor.execute(\"ROLLBACK TO dayjob_insert\")\n", "",
-        "conformance/test_batches.py conformance/test_enqueue.py",
+        "conformance/test_batches.py::test_a_batch_with_the_id_of_an_existing_job_stores_the_others",
     ),
     Mutation(
         "a renewed lease is not written", _SQLITE, _STORE,

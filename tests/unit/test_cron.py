@@ -210,6 +210,14 @@ def test_an_expression_that_is_not_a_str_is_refused(expression: object) -> None:
         check_cron(expression)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12"])
+@pytest.mark.parametrize("expression", ["@daily", "30 0 12 * * *", "* * * * *", "0 0 1 1 *"])
+def test_nothing_is_due_after_the_year_9999(expression: str, zone: str) -> None:
+    timing, last = Cron(expression, zone), at("9999-12-31T23:59:59")
+    assert timing.after(last) is None
+    assert all(time <= last for time in timing.latest(last, 2))
+
+
 @pytest.mark.parametrize("zone", ["Mars/Base", "", "Europe", "../etc/passwd", "a\0b", "\ud800", "/etc"])
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(ConfigError, match="is unknown"):

@@ -209,3 +209,17 @@ def test_a_refused_url_does_not_print_its_secrets(scheme: str, rest: str) -> Non
 def test_a_path_is_refused_with_the_url_of_a_sqlite_file(path: str) -> None:
     with pytest.raises(ConfigError, match=f"for a SQLite file write 'sqlite:///{path}'"):
         parse(path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres:///?schema=\ud800",
+        "redis://h/0?prefix=a\udcff",
+        "postgres://u:\ud800@h/d",
+        "memory://?\udfff=1",
+    ],
+)
+def test_a_url_with_a_character_that_has_no_bytes_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="character that UTF-8 lacks"):
+        create_engine(url, SYSTEM)

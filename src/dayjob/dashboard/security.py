@@ -92,6 +92,10 @@ def audit(
     _audit_log.log(level, "%s", text, extra=extra)
 
 
+_ASCII = "".join(map(chr, range(128)))
+"""Stays as it is in a query. Starlette can't redirect a query with other bytes."""
+
+
 class Guard:
     """Admits requests to the application, or refuses them."""
 
@@ -123,6 +127,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "query_string": quote(scope["query_string"], safe=_ASCII).encode()}
         request = Request(scope, receive)
         cookies: list[str] = []
         send = _with_headers(send, cookies)

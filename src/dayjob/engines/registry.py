@@ -209,6 +209,12 @@ def parse(url: str) -> Location:
         raise ConfigError(
             f"the URL {shown!r} holds a '#', a tab or a line break: write it as %23, %09 or %0A"
         )
+    try:
+        (parts.netloc + parts.query).encode()  # A path may be that of a file whose name is no UTF-8.
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the URL {shown!r} has a character that UTF-8 lacks ({error.reason}): write it as UTF-8"
+        ) from None
     parts = parts._replace(scheme=scheme)
     options = parse_qsl(parts.query, keep_blank_values=True)
     names = [name for name, _ in options]

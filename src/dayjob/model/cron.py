@@ -8,6 +8,7 @@ right after the gap, and a repeated time is due the first time only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -34,6 +35,8 @@ _ANY_TIME = datetime(2024, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_CLOCK_CHANGE = 3 * 3600 * SECOND
 """The largest change of any zone's clocks."""
+_LAST = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // _MICROSECOND
+"""A day before the last time that ``datetime`` has: no zone's local time is beyond its range."""
 
 
 class Timing(Protocol):
@@ -71,9 +74,10 @@ class Cron:
 
     def _forwards(self, instant: int) -> Iterator[int]:
         minute = 0 if self._seconds is None else 60 * SECOND
-        for due in CronSim(self._expression, self._local(instant - minute)):
-            for second in self._seconds or (0,):
-                yield _to_micros(due) + second * SECOND
+        with suppress(OverflowError):  # The next one would be after the year 9999.
+            for due in CronSim(self._expression, self._local(instant - minute)):
+                for second in self._seconds or (0,):
+                    yield _to_micros(due) + second * SECOND
 
     def _backwards(self, instant: int) -> Iterator[int]:
         # Fixed times are local times, and the clocks may have been put back since: start after that.
@@ -83,7 +87,7 @@ class Cron:
                 yield _to_micros(due) + second * SECOND
 
     def _local(self, instant: int) -> datetime:
-        return to_datetime(instant).astimezone(self._zone)
+        return to_datetime(min(instant, _LAST)).astimezone(self._zone)
 
 
 class Every:

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from dayjob import Broker, BrokerConfig, Job, NewJob, Retention, Settlement
-from dayjob.engines.base import Progress
+from dayjob.engines.base import Progress, SettleOp
+from dayjob.engines.postgres import writes
+from dayjob.engines.postgres.rows import ack_columns
 from dayjob.runtime import entropy
 from tests.support.servers.private_postgres import private_server
 
 QUIET = BrokerConfig(duties=False, retention=Retention(done=0))
 
 ROUNDS = 20
+
+
+async def test_a_batch_of_acks_is_sent_in_the_order_of_the_locks(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+
+    def columns(ops: Sequence[SettleOp]) -> tuple[Any, ...]:
+        sent.extend(op.key for op in ops)
+        return tuple(ack_columns(ops))
+
+    monkeypatch.setattr(writes, "ack_columns", columns)
+    await broker.enqueue_many([NewJob("q") for _ in range(5)])
+    jobs = await broker.claim("q", limit=5)
+    await broker.settle_many([Settlement.ack(job) for job in reversed(jobs)])
+    assert sent == sorted(job.key for job in jobs)
 
 
 @pytest.mark.slow

@@ -45,6 +45,17 @@ async def test_a_lost_handoff_is_revoked_and_the_attempt_does_not_count(
     assert (job.id, job.attempts) == (enqueued.id, 1)
 
 
+async def test_a_lost_handoff_is_revoked_though_the_clock_was_set_back(broker: Broker, other: Broker) -> None:
+    """Its deadline would be as late as the clock was ahead, and no worker is declared dead for it."""
+    waiting = await waiting_claim(broker)
+    lost = lose_handoffs(broker)
+    enqueued = await other.enqueue("q")
+    await until_received(lost)
+    assert await promote(other, after=-1_000_000) == 1
+    [job] = await with_timeout(waiting)
+    assert (job.id, job.attempts) == (enqueued.id, 1)
+
+
 async def test_an_acknowledged_handoff_is_not_revoked(server: Server, broker: Broker, other: Broker) -> None:
     waiting = await waiting_claim(broker)
     await other.enqueue("q")

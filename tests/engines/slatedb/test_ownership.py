@@ -128,6 +128,18 @@ async def test_the_death_of_the_owner_releases_the_database_and_its_claims_at_on
         assert await broker.reap() == 0, "claims of this process are never orphans"
 
 
+async def test_a_new_claim_of_an_orphans_job_is_not_ended(url: str, spawn: Spawn) -> None:
+    first = await spawn(claim_and_stay, url)
+    await first.receive()
+    await first.kill()
+    async with Broker(url, config=QUIET) as broker:
+        [orphan] = await broker.jobs("q", JobState.RUNNING)
+        await broker.release(orphan)
+        jobs = await broker.claim("q", limit=2)
+        assert orphan.id in [job.id for job in jobs]
+        assert await broker.reap() == 0
+
+
 async def test_claims_of_this_process_outlive_its_brokers(url: str) -> None:
     async with Broker(url, config=QUIET) as broker:
         await broker.enqueue_many([NewJob("q") for _ in range(3)])

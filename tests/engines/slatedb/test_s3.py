@@ -240,6 +240,24 @@ async def test_the_log_stays_short(url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert (await broker.stats("q")).pending == 12
 
 
+async def test_a_log_that_processes_left_which_ended_early_is_shortened(
+    url: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them flushes too little for a table, and the next one replays the log of all."""
+    crashed = await spawn(claim_and_stay, url)
+    await crashed.receive()
+    await crashed.kill()
+    left = await settings_of(url).log_objects()
+    assert left >= 3
+    monkeypatch.setattr(store_thread, "_LOG_OBJECTS", left)
+    async with Broker(url, config=QUIET):  # It adds an object of its own.
+
+        async def shortened() -> bool:
+            return await settings_of(url).log_objects() < left
+
+        await until(shortened)
+
+
 async def test_the_owner_is_read_from_the_last_log_object_after_a_crash(
     url: str, proxy: Proxy, spawn: Spawn
 ) -> None:

@@ -180,3 +180,18 @@ async def test_a_migration_that_fails_changes_nothing(
     async with Broker(url, config=QUIET) as broker:
         assert len(await broker.claim("q")) == 1
         await write_a_document(broker)
+
+
+@pytest.mark.parametrize("layout", [*OLDER, NEWEST])
+async def test_the_index_of_dedup_keys_admits_one_holder(tmp_path: Path, layout: int) -> None:
+    """Another program that writes to the file can't give a key to a second job."""
+    path = tmp_path / "jobs.db"
+    older(path, layout)
+    async with Broker(f"sqlite:///{path}", config=QUIET) as broker:
+        await broker.enqueue("q", dedup_key="k")
+        await broker.enqueue("q")
+    with (
+        closing(sqlite3.connect(path)) as connection,
+        pytest.raises(sqlite3.IntegrityError, match="UNIQUE"),
+    ):
+        connection.execute("UPDATE dayjob_jobs SET held_key = 'k' WHERE queue_id = 1")

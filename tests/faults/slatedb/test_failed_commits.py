@@ -60,6 +60,28 @@ async def test_a_write_in_the_batch_of_a_listing_is_not_acknowledged_if_its_comm
     assert await stored(url) == []
 
 
+async def test_a_write_that_can_not_be_confirmed_ends_the_thread(
+    url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has in memory may not be stored. The flush after the write has succeeded."""
+    thread = open_thread(url)
+
+    async def refuse(_: object) -> None:
+        raise EngineUnavailable("no confirmation")
+
+    monkeypatch.setattr(thread._database, "wait_durable", refuse)
+    enqueued = asyncio.ensure_future(broker.enqueue("q", b"unconfirmed"))
+    await asyncio.wait({enqueued}, timeout=BOUND / 4)
+    failed = thread.failure is not None
+    if not failed and thread._loop is not None:  # Otherwise the broker could not be closed.
+        thread._loop.call_soon_threadsafe(thread._fail, EngineUnavailable("the end of the test"))
+    assert failed
+    with pytest.raises(EngineUnavailable):
+        await enqueued
+    await broker.enqueue("q", b"important")
+    assert b"important" in await stored(url)
+
+
 async def test_the_repetition_of_a_write_whose_commit_failed_is_applied(
     url: str, broker: Broker, proxy: Proxy
 ) -> None:

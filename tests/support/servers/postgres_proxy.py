@@ -1,7 +1,7 @@
 """A proxy between PostgreSQL and its clients that simulates network faults.
 
-It cuts connections, refuses them, stalls, and loses the reply of a commit: the server has committed, and the
-client gets an error.
+It cuts connections, refuses them, stalls, slows down, and loses the reply of a commit: the server has
+committed, and the client gets an error.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from dayjob.runtime.clock import SYSTEM
 from tests.support.bound import BOUND
 from tests.support.servers.postgres_cluster import free_port
 from tests.support.servers.postgres_protocol import GONE, Message, abort, read_message, read_opening
@@ -77,6 +78,7 @@ class Link:
                 self._withholding = self._loss is not None
             self._server_writer.write(message.encoded)
             await self._server_writer.drain()
+            await self._proxy.throttle(message)
 
     def _statement_of(self, message: Message) -> str | None:
         """Return the statement that the message runs, or None."""
@@ -105,6 +107,7 @@ class Link:
                     return
             for held in self._withheld:
                 self._client_writer.write(held.encoded)
+                await self._proxy.throttle(held)
             self._withheld.clear()
             await self._client_writer.drain()
 
@@ -134,6 +137,8 @@ class Proxy:
         self._links: set[Link] = set()
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._losses: list[Loss] = []
+        self.bytes_per_second: float | None = None
+        """The rate at which each connection forwards requests, and replies; None is unlimited."""
         self._flowing = asyncio.Event()
         self._flowing.set()
 
@@ -193,6 +198,11 @@ class Proxy:
 
     async def flows(self) -> None:
         await self._flowing.wait()
+
+    async def throttle(self, message: Message) -> None:
+        """Wait for the time that the message takes on a slow link."""
+        if self.bytes_per_second is not None:
+            await SYSTEM.wait(asyncio.Event(), len(message.encoded) / self.bytes_per_second)
 
     def take_loss(self, statement: str) -> Loss | None:
         for loss in self._losses:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
+from dayjob.runtime.clock import SYSTEM
 from tests.support.servers.postgres import server_url
 from tests.support.servers.postgres_proxy import Proxy, proxy
 
@@ -44,6 +45,13 @@ async def test_everything_is_forwarded(wire: Proxy) -> None:
         text, number = (await cursor.fetchall())[0]
         assert (len(str(text)), number) == (3_000_000, 7)
         assert wire.connections == 1
+
+
+async def test_a_slow_link_takes_the_time_of_its_bytes(wire: Proxy) -> None:
+    async with await connect(wire.through(server_url())) as connection:
+        wire.bytes_per_second, begun = 4_000_000.0, SYSTEM.elapsed()
+        await connection.execute("SELECT repeat('x', 400000)")
+        assert SYSTEM.elapsed() - begun >= 0.1
 
 
 async def test_a_cut_breaks_connections_and_new_ones_work(wire: Proxy) -> None:

@@ -159,19 +159,27 @@ class SlateSettings(Struct, frozen=True):
                     raise
         return []
 
+    async def log_objects(self) -> int:
+        """Return the number of log objects that an opening process replays."""
+        start = await self._log_start()
+        return 0 if start is None else await self.opening(self._log().last_wal_file_id(start)) - start
+
     async def _log_start(self) -> int | None:
         """Return the number of the last log object whose rows are all in tables."""
         manifest = await self.opening(self._admin().read_manifest(None))
         return None if manifest is None else manifest.replay_after_wal_id
 
     async def _last_rows_after(self, start: int) -> list[uniffi.RowEntry]:
-        options = uniffi.SlateDbWalReaderOptions(max_fetch_tasks=1)
-        log = uniffi.SlateDbWalReader.with_options(self.path, self.resolve(), options)
+        log = self._log()
         for number in range(await self.opening(log.last_wal_file_id(start)), start, -1):
             found = await self.opening(_rows(log, number))
             if found:  # A writer that opens the database adds an empty one.
                 return found
         return []
+
+    def _log(self) -> uniffi.SlateDbWalReader:
+        options = uniffi.SlateDbWalReaderOptions(max_fetch_tasks=1)
+        return uniffi.SlateDbWalReader.with_options(self.path, self.resolve(), options)
 
     async def read_epoch(self) -> int:
         """Return the number of times that a writer has opened the database. SlateDB stores it."""

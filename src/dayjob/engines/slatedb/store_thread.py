@@ -69,6 +69,7 @@ _WATCH_INTERVAL = 1.0
 _LOG_OBJECTS = 64
 """Flushes to a bucket after which a table is written. A crash leaves about as many log objects to replay.
 
+Processes that end after fewer flushes leave a longer log. The next one writes a table when it has opened it.
 In a folder they are cheap, and the limit is the one of SlateDB: 4,096.
 """
 
@@ -253,6 +254,8 @@ class StoreThread:
             asyncio.ensure_future(work())
             for work in (self._flush, self._deliver_commits, self._beat, self._watch)
         ]
+        if not self.settings.local:
+            self._table = asyncio.ensure_future(self._shorten_log())
         self._serves = True
         self.opened.set_result(None)
         try:
@@ -561,6 +564,12 @@ class StoreThread:
             flushes += 1
             if flushes >= _LOG_OBJECTS and not self.settings.local and self._table.done():
                 flushes, self._table = 0, asyncio.ensure_future(self._flush_table())
+
+    async def _shorten_log(self) -> None:
+        """Write a table if the log is long. Otherwise processes that end early make it longer and longer."""
+        with suppress(DayjobError):
+            if await self.settings.log_objects() > _LOG_OBJECTS:
+                await self._flush_table()
 
     async def _flush_table(self) -> None:
         """Write a table. Opening then replays only the log objects that follow it."""

@@ -4,7 +4,6 @@
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the jobs (shared/6_insert.lua).
 -- Returns '\1' if the job was stored.
 local MOST_EXAMINED = 10 -- waiting claims that one call examines
-local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked
 local PROMPT = 100000 -- microseconds after which a client without an acknowledgment gets no further hand-off
 
 -- Return the claim that has waited longest on the queue and whose client is responsive, if the queue is empty and not

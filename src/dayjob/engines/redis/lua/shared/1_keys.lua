@@ -12,6 +12,7 @@ local BUCKETS, BUCKET_DUES, IDLE_BUCKETS, TURNS = KEYS[24], KEYS[25], KEYS[26], 
 local TENANTS, REPLY = KEYS[28], KEYS[29]
 
 local CHUNK = 1000 -- the most values in one command; `unpack` fails near 8,000
+local ACKNOWLEDGED_WITHIN = 2000000 -- microseconds until an unacknowledged hand-off is revoked
 
 local sub, pack, unpack_from = string.sub, struct.pack, struct.unpack
 
