@@ -103,10 +103,13 @@ async def genuine(broker: Broker, other: Broker, **options: Any) -> tuple[asynci
 
 
 async def test_a_forged_hand_off_is_not_delivered(broker: Broker, other: Broker) -> None:
+    await other.enqueue("q")
+    [held] = await other.claim("q")
     waiting, message = await genuine(broker, other)
     receive(broker, message[:16] + new_key() + new_key())  # no such job
     receive(broker, message[:32] + new_key())  # another claim
     receive(broker, new_key() + message[16:])  # another waiting claim
+    receive(broker, message[:16] + held.key + held.claim)  # a claim that was not handed off
     await acknowledged(broker)
     assert not waiting.done()
     receive(broker, message)
