@@ -217,6 +217,21 @@ async def test_two_limits_in_both_orders_neither_deadlock_nor_leak(open_broker: 
     assert (await use(broker, "one"), await use(broker, "two")) == ((0, 0), (0, 0))
 
 
+async def test_room_that_the_first_of_a_line_could_not_use_is_for_those_behind_it(
+    open_broker: OpenBroker,
+) -> None:
+    """One of three units is free, and the first job needs two. When it starts, a third unit is free again."""
+    broker = await limited_broker(open_broker, memory=Limit(running=3))
+    (job,) = await claim_after(broker, await add(broker, "memory", units={"memory": 2}))
+    large = await add(broker, "memory", units={"memory": 2})
+    assert await claimed(broker) == []
+    small = await add(broker, "memory")
+    assert await states(broker, large + small) == [LIMITED, LIMITED]
+    await broker.ack(job)
+    assert await states(broker, large + small) == [PENDING, PENDING]
+    assert await claimed(broker) == large + small
+
+
 async def test_units_take_more_room_and_keep_the_order(open_broker: OpenBroker) -> None:
     broker = await limited_broker(open_broker, memory=Limit(running=4))
     await add(broker, "memory", units={"memory": 3})

@@ -257,12 +257,17 @@ class Limiter:
         return woken
 
     def _woken(self, name: str, queue: str, units: int) -> list[Record]:
-        """Return the first jobs of a line that fit together, until they take that many units."""
+        """Return the first jobs of a line that fit together, until they take that many units.
+
+        Room that the first job could not use, since it needs more than one unit, is added to the units.
+        """
         settings, now = self._settings(name), self._bucket(name)
         bucket = BucketState(now.running, now.tat)
         found: list[Record] = []
         for record in self._store.line(name, queue):
             taken = dict(record.limits)[name]
+            if not found and units > 0:
+                units += taken - 1
             if units <= 0 or not self._fits(bucket, settings, taken):
                 break
             self._take(bucket, settings, taken)

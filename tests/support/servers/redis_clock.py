@@ -25,7 +25,7 @@ _COMMAND = f"local shifted = {_SHIFTED} return {{tostring(shifted[1]), shifted[2
 
 def read_shifted_clock() -> None:
     """Let this process use the shifted clock of its server, from now on."""
-    lean, packed = scripts._lean, client._packed
+    lean, packed = scripts._lean, client.packed
 
     def shifted_script(source: str) -> str:
         return lean(source).replace(_TIME, _SHIFTED)
@@ -34,7 +34,7 @@ def read_shifted_clock() -> None:
         return packed(("EVAL", _COMMAND, 0) if tuple(command) == ("TIME",) else command)
 
     scripts._lean = shifted_script
-    client._packed = shifted_command
+    client.packed = shifted_command
     scripts.script.cache_clear()
 
 

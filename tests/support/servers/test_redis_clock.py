@@ -16,7 +16,7 @@ YEAR = 365 * 24 * 3600
 
 async def test_scripts_and_commands_read_the_shifted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "_lean", scripts._lean)
-    monkeypatch.setattr(redis_client, "_packed", redis_client._packed)
+    monkeypatch.setattr(redis_client, "packed", redis_client.packed)
     read_shifted_clock()
     try:
         async with (

@@ -153,6 +153,9 @@ CREATE FUNCTION dayjob.wake_lines(
                     LIMIT greatest(unused, 0)
                     FOR UPDATE SKIP LOCKED
                 LOOP
+                    IF ids = '{}' AND unused > 0 THEN -- Room that the first job could not use, since it needs more than one unit.
+                        unused := unused + job.units - 1;
+                    END IF;
                     IF unused <= 0 OR (running_then > 0 AND running_then + job.units > bucket.most)
                         OR tat_then - greatest(bucket.burst - dayjob.cost(job.units, bucket.per, bucket.rate), 0) > moment
                             AND bucket.rate IS NOT NULL

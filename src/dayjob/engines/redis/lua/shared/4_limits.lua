@@ -248,6 +248,9 @@ local function use_limits()
         local r = in_line(member)
         if r then
           local taken = units_in(r, name)
+          if woken == 0 and units > 0 then -- Room that the first job could not use, since it needs more than one unit.
+            units = units + taken - 1
+          end
           if units <= 0 or woken >= most or not fits(copy, of, taken) then
             return woken, r, units > 0 and fits(copy, of, taken)
           end
