@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from dayjob.app import App
 from dayjob.dashboard.app import Dashboard
 from dayjob.dashboard.clients import is_loopback
 from dayjob.errors import ConfigError
+from dayjob.runtime.clock import yield_to_loop
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -61,7 +63,8 @@ class Server(uvicorn.Server):
     def __init__(self, dashboard: Dashboard, root_path: str = "") -> None:
         super().__init__(
             uvicorn.Config(
-                dashboard,
+                self._respond,
+                interface="asgi3",
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -73,6 +76,11 @@ class Server(uvicorn.Server):
             )
         )
         self._dashboard = dashboard
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, unless uvicorn refuses its body: then it ends the connection in this turn."""
+        await yield_to_loop()
+        await self._dashboard(scope, receive, send)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._dashboard.stop()
