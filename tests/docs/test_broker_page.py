@@ -16,7 +16,8 @@ TEXT = PAGE.read_text()
 INTERNAL = {
     "beat", "check", "check_cancels", "declare_limits", "deregister", "diagnose", "enqueue_job", "enqueue_tx",
     "first_due", "history", "is_open", "lead", "leads", "lease_of", "next_due", "reclaim_from",
-    "record_progress", "register", "release_undelivered", "sample", "start_duties", "stop_duties", "store_beats",
+    "record_progress", "register", "release_undelivered", "sample", "start_duties", "stop_duties",
+    "store_beats",
 }  # fmt: skip
 """Methods for the worker, the duties, the command line and the dashboard."""
 
