@@ -372,6 +372,15 @@ async def test_windows_count_within_a_batch(broker: Broker) -> None:
     assert {(each.id, each.created) for each in [*others, last]} == {(first.id, False)}
 
 
+async def test_of_one_key_in_a_batch_the_first_job_wins_though_a_later_one_has_a_window(
+    broker: Broker,
+) -> None:
+    jobs = [NewJob("q", b"1", dedup_key="k"), NewJob("q", b"2", dedup_key="k", dedup_for=60)]
+    first, second = await broker.enqueue_many(jobs)
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert [job.payload for job in await broker.jobs("q")] == [b"1"]
+
+
 async def test_of_concurrent_calls_with_windows_one_is_stored(open_broker: OpenBroker) -> None:
     brokers = [await open_broker() for _ in range(3)]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import pytest
 
 from dayjob import Broker, Job, JobState, Limit, NewJob, QueueConfig
+from dayjob.engines.base import MOST_BLOCKED
 from dayjob.engines.postgres.database import Connection, connect
 from dayjob.engines.postgres.settings import PostgresSettings
 from dayjob.engines.postgres.statements import Statements
+from dayjob.model.job import id_key
 from dayjob.runtime import ids
 from tests.engines.postgres.query_plans import Session, open_session
 from tests.support.arrange import quiet
@@ -227,6 +229,138 @@ async def test_a_line_is_woken_again_if_its_first_job_was_locked(brokers: list[B
         return [job.id for job in await first.claim("q", worker="w")] == [second]
 
     await until(is_claimed)
+
+
+async def test_no_job_of_a_line_overtakes_its_locked_first_job(brokers: list[Broker], schema: str) -> None:
+    """The wake-up skips the first job. The second one becomes pending, and joins the line again."""
+    first = brokers[0]
+    await first.set_limit("api", Limit(running=1))
+    new = [each.id for each in await first.enqueue_many([NewJob("q", limits=["api"])] * 3)]
+    (job,) = await first.claim("q", limit=3, worker="w")
+    async with locked(schema, new[1]):
+        await first.ack(job)
+        assert await claim_ids(first) == []
+    assert await first.next_due() is not None
+
+    async def is_claimed() -> bool:
+        await first.promote()
+        return await claim_ids(first) == [new[1]]
+
+    await until(is_claimed)
+
+
+@asynccontextmanager
+async def locked(schema: str, id: str) -> AsyncIterator[None]:
+    """Lock a job in another transaction, which is rolled back."""
+    connection = await connect(PostgresSettings("", server_url()), 10)
+    lock = Statements(schema).with_schema("SELECT FROM dayjob.jobs WHERE id = $1 FOR UPDATE")
+    try:
+        await connection.execute("BEGIN")
+        await connection.execute(lock, id_key(id))
+        yield
+        await connection.execute("ROLLBACK")
+    finally:
+        connection.terminate()
+
+
+async def claim_ids(broker: Broker, limit: int = 10) -> list[str]:
+    return [job.id for job in await broker.claim("q", limit=limit, worker="w")]
+
+
+@pytest.mark.parametrize("limit", [10, 2, 1])
+@pytest.mark.parametrize("second", [["key:1"], ["other", "key:1"]], ids=["same limits", "one shared limit"])
+async def test_no_job_overtakes_a_locked_one_of_its_key(
+    brokers: list[Broker], schema: str, second: list[str], limit: int
+) -> None:
+    """An ack after the end of the lease locks the job, which is pending again, until it commits."""
+    first = brokers[0]
+    await first.set_limit("key", Limit(running=1))
+    limits = [["key:1", "api"], second, ["key:2"], []]
+    new = [each.id for each in await first.enqueue_many([NewJob("q", limits=names) for names in limits])]
+    async with locked(schema, new[0]):
+        claimed = [id for _ in range(3) for id in await claim_ids(first, limit)]
+    assert claimed == [new[2], new[3]]
+    assert (await first.stats("q")).pending == 2, "the second job joined a line"
+    (job,) = await first.claim("q", limit=limit, worker="w")
+    assert job.id == new[0]
+    assert await claim_ids(first, limit) == []
+    await first.ack(job)
+    assert await claim_ids(first, limit) == [new[1]]
+
+
+async def test_a_locked_job_holds_back_neither_earlier_jobs_of_its_key_nor_other_queues(
+    brokers: list[Broker], schema: str
+) -> None:
+    first = brokers[0]
+    await first.set_limit("api", Limit(running=5))
+    jobs = [NewJob(queue, limits=["api"]) for queue in ("q", "q", "q", "other")]
+    new = [each.id for each in await first.enqueue_many(jobs)]
+    async with locked(schema, new[1]):
+        claimed = await first.claim(["q", "other"], limit=10, worker="w")
+    assert [job.id for job in claimed] == [new[0], new[3]]
+    assert await claim_ids(first) == [new[1], new[2]]
+
+
+async def test_a_claim_examines_a_bounded_number_of_jobs_behind_a_locked_one(
+    brokers: list[Broker], schema: str
+) -> None:
+    first = brokers[0]
+    await first.set_limit("key", Limit(running=1))
+    new = await first.enqueue_many([NewJob("q", limits=["key:1"])] * (3 * MOST_BLOCKED))
+    lock = "SELECT count(*) FROM dayjob.jobs WHERE xmax::text <> '0'"
+    async with locked(schema, new[0].id):
+        assert await claim_ids(first, 1) == []
+        with closing(open_session(as_the_engine=False)) as session:
+            found = session.execute(Statements(schema).with_schema(lock)).fetchone()
+    assert found is not None
+    assert MOST_BLOCKED <= found[0] <= 2 * MOST_BLOCKED
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+async def test_a_waiting_claim_gets_a_job_after_its_lock_is_gone(
+    brokers: list[Broker], schema: str, jobs: int
+) -> None:
+    """A rollback notifies no listener."""
+    first = brokers[0]
+    await first.set_limit("key", Limit(running=1))
+    new = await first.enqueue_many([NewJob("q", limits=["key:1"])] * jobs)
+    async with locked(schema, new[0].id):
+        assert await claim_ids(first) == []
+        waiting = asyncio.ensure_future(first.claim("q", wait=600, worker="w"))
+        await turns(1)
+    (job,) = await with_timeout(waiting)
+    assert job.id == new[0].id
+
+
+async def test_no_job_overtakes_one_that_returns_while_a_claim_waits(
+    brokers: list[Broker], schema: str
+) -> None:
+    """A claim has picked the second job of a key, and waits for a bucket. The first one runs until then."""
+    first, second, *_ = brokers
+    await first.set_limit("key", Limit(running=1))
+    new = [each.id for each in await first.enqueue_many([NewJob("q", limits=["key:1"])] * 2)]
+    (job,) = await first.claim("q", worker="w")
+    new += [each.id for each in await first.enqueue_many([NewJob("q", limits=["api"]), NewJob("q")])]
+    gate = await connect(PostgresSettings("", server_url()), 10)
+    watch = await connect(PostgresSettings("", server_url()), 10)
+    try:
+        async with gate.transaction():
+            await gate.execute(Statements(schema).with_schema("INSERT INTO dayjob.buckets VALUES ('api')"))
+            claim = asyncio.ensure_future(claim_ids(second))
+            await until(lambda: has_waiting(watch, schema, 1))
+            await first.release(job)
+            await gate.execute(
+                Statements(schema).with_schema("DELETE FROM dayjob.buckets WHERE name = 'api'")
+            )
+    finally:
+        gate.terminate()
+        watch.terminate()
+    assert await with_timeout(claim) == new[2:]
+    (job,) = await first.claim("q", limit=2, worker="w")
+    assert job.id == new[0]
+    await first.ack(job)
+    assert await claim_ids(first) == [new[1]]
+    assert [(info.running, info.limited) for info in await first.limits()] == [(1, 0)]
 
 
 # Blocks.

@@ -41,6 +41,12 @@ Rows = Sequence[Sequence[Any]]
 SEARCH_INTERVAL = 1.0
 """Seconds between searches of the parts of the index that hints leave out; longer if a search takes long."""
 
+RETRY_LOCKED = 0.25
+"""Seconds until a look at a queue with limits some of whose jobs other transactions had locked."""
+
+_LOCKED = "0 locked "
+"""How ``claim_limited`` names such a queue."""
+
 SEARCH_SHARE = 50
 """Searches may take this part of the time of one connection."""
 
@@ -60,11 +66,16 @@ class Claimer:
         self._hinted = asyncio.Lock()
         """Held from a look for late jobs until its claim has ended: no other look comes in between."""
         self._searching: asyncio.Task[None] | None = None
+        self._retries: dict[str, asyncio.TimerHandle] = {}
+        """The next look at each queue with jobs that other transactions had locked."""
         self._thorough_at = 0.0
         self._most_rows = BATCH
         """The most rows that a statement locks. Few while payloads are large, as most would not fit."""
 
     async def close(self) -> None:
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
         searching, self._searching = self._searching, None
         if searching is not None:
             searching.cancel()
@@ -164,8 +175,20 @@ class Claimer:
             "claim_limited", self._database.now(), [queue for queue, _ in request.queues],
             [lease for _, lease in request.queues], limit, request.worker, key, size, MOST_BLOCKED,
         )  # fmt: skip
-        self._publish([row[rows.TASK] for row in found if row[rows.KEY] is None])
+        texts = [row[rows.TASK] for row in found if row[rows.KEY] is None]
+        self._publish([text for text in texts if not text.startswith(_LOCKED)])
+        self._claim_later({text.removeprefix(_LOCKED) for text in texts if text.startswith(_LOCKED)})
         return [row for row in found if row[rows.KEY] is not None]
+
+    def _claim_later(self, queues: set[str]) -> None:
+        """Wake the claims of these queues in this process after ``RETRY_LOCKED``: a rollback does not."""
+        loop = asyncio.get_running_loop()
+        for queue in queues - self._retries.keys():
+            self._retries[queue] = loop.call_later(RETRY_LOCKED, self._retry, queue)
+
+    def _retry(self, queue: str) -> None:
+        del self._retries[queue]
+        self._notifier.publish_here([queue_topic(queue)])
 
     def _publish(self, texts: Sequence[str]) -> None:
         _, topics = rows.split_topics(texts)

@@ -349,8 +349,15 @@ def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
         return [[number] for number in range(len(jobs))]  # An id occurs twice: one by one, the first wins.
     plain = [number for number, job in enumerate(jobs) if job.dedup_key is None]
     keyed = [number for number, job in enumerate(jobs) if job.dedup_key is not None]
-    keyed.sort(key=lambda number: (jobs[number].dedup_scope, jobs[number].dedup_key or ""))
-    return [numbers for numbers in (plain, keyed) if numbers]
+    keys = [(job.dedup_scope, job.dedup_key or "") for job in jobs]
+    keyed.sort(key=keys.__getitem__)
+    windows = {keys[number] for number in keyed if jobs[number].dedup_for is not None}
+    groups = [keyed]
+    if sum(keys[number] in windows for number in keyed) > len(windows):
+        groups = [
+            [number] for number in keyed
+        ]  # A group opens its windows first. Of one key, the first job wins.
+    return [numbers for numbers in (plain, *groups) if numbers]
 
 
 async def _store(

@@ -103,8 +103,8 @@ CREATE FUNCTION dayjob.lock_buckets(names text[]) RETURNS void
 -- Make the first jobs of the lines of locked buckets pending, while they fit and take fewer units than were freed.
 -- Then set the due time of each bucket, and remove idle ones.
 -- topics are "0 pending QUEUE" and "0 scheduled ", as in the replies of settlements.
--- A job that another transaction has locked is about to leave its line. If that transaction is rolled back, the line is
--- woken again after a second.
+-- A job that another transaction has locked is about to leave its line. The jobs behind it are not woken: they would join the
+-- line again. If that transaction is rolled back, the line is woken again after a second.
 CREATE FUNCTION dayjob.wake_lines(
     moment bigint, names text[], freed bigint[], at_most bigint, OUT topics text[], OUT woken bigint
 )
@@ -147,12 +147,21 @@ CREATE FUNCTION dayjob.wake_lines(
                 ids := '{}';
                 is_open := unused > 0;
                 FOR job IN
-                    SELECT jobs.id, dayjob.units_of(jobs.limits, bucket.name) AS units FROM dayjob.jobs
-                    WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue = line
-                    ORDER BY jobs.priority, jobs.turn, jobs.id
-                    LIMIT greatest(unused, 0)
-                    FOR UPDATE SKIP LOCKED
+                    WITH seen AS MATERIALIZED (
+                        SELECT jobs.ctid AS place, jobs.id, jobs.limits FROM dayjob.jobs
+                        WHERE jobs.state = 'limited' AND jobs.limited_by = bucket.name AND jobs.queue = line
+                        ORDER BY jobs.priority, jobs.turn, jobs.id
+                        LIMIT greatest(unused, 0)
+                    )
+                    SELECT seen.id, dayjob.units_of(seen.limits, bucket.name) AS units, free.place IS NULL AS is_locked
+                    FROM seen
+                    LEFT JOIN LATERAL (
+                        SELECT jobs.ctid AS place FROM dayjob.jobs
+                        WHERE jobs.ctid = seen.place AND jobs.state = 'limited'
+                        FOR UPDATE SKIP LOCKED
+                    ) AS free ON true
                 LOOP
+                    EXIT WHEN job.is_locked;
                     IF ids = '{}' AND unused > 0 THEN -- Room that the first job could not use, since it needs more than one unit.
                         unused := unused + job.units - 1;
                     END IF;
@@ -413,6 +422,10 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
 -- Claim jobs from queues with limits or turns, in the order of (priority, turn, id). Return the jobs, then the topics: each is the
 -- task of a row without an id.
 -- Claims of such a queue run one after the other: with SKIP LOCKED, the second job of a key would overtake the first.
+-- A job that another transaction has locked is skipped, and holds back the later jobs that share a bucket with it: they stay
+-- pending. So does a job that became pending while this claim waited for a bucket: the snapshot of the pick does not have it.
+-- The row "0 locked QUEUE" requests another claim after some time. Skipped jobs are searched for only if the server's count of
+-- rows read by the index differs from the number of picked ones, which is always so without track_counts.
 -- Buckets are locked in the order of their names after the jobs. A claim that goes on after jobs without room locks the
 -- buckets of the next ones only if it does not have to wait.
 -- If the jobs together fit into each of their buckets, and none has a line or a rate, then all are claimed at once. Else they are
@@ -429,11 +442,26 @@ CREATE FUNCTION dayjob.claim_limited(
         moment bigint;
         from_queue text;
         candidate record;
+        picked tid[];
         places tid[];
         found bigint;
         found_size bigint;
         found_turn bigint;
         found_limits jsonb[];
+        snapshot pg_snapshot;
+        fetched bigint;
+        must_look boolean;
+        has_looked boolean;
+        held text[];
+        held_priorities bigint[];
+        held_turns bigint[];
+        held_ids uuid[];
+        held_here bigint;
+        late_names text[];
+        late_priorities bigint[];
+        late_turns bigint[];
+        late_ids uuid[];
+        last record;
         names text[];
         totals bigint[];
         counts bigint[];
@@ -486,14 +514,22 @@ CREATE FUNCTION dayjob.claim_limited(
             after_priority := -1;
             after_turn := 0;
             after_id := '00000000-0000-0000-0000-000000000000';
+            snapshot := NULL;
+            held := '{}';
+            held_priorities := '{}';
+            held_turns := '{}';
+            held_ids := '{}';
+            held_here := 0;
             blocked_here := 0;
             claimed_here := 0;
             last_turn := 0;
             examined := at_most - cardinality(claimed);
+            <<ranges>>
             LOOP
-                SELECT array_agg(picked.place), count(*), sum(picked.size), max(picked.turn),
-                    array_agg(picked.limits) FILTER (WHERE picked.limits IS NOT NULL)
-                INTO places, found, found_size, found_turn, found_limits
+                fetched := pg_stat_get_xact_tuples_fetched('dayjob.jobs_pending'::regclass);
+                SELECT array_agg(job.place), count(*), sum(job.size), max(job.turn),
+                    array_agg(job.limits) FILTER (WHERE job.limits IS NOT NULL), coalesce(snapshot, pg_current_snapshot())
+                INTO places, found, found_size, found_turn, found_limits, snapshot
                 FROM (
                     SELECT jobs.ctid AS place, jobs.turn, jobs.limits, octet_length(jobs.payload) AS size FROM dayjob.jobs
                     WHERE jobs.queue = from_queue AND jobs.state = 'pending'
@@ -502,12 +538,53 @@ CREATE FUNCTION dayjob.claim_limited(
                     ORDER BY jobs.priority, jobs.turn, jobs.id
                     LIMIT examined
                     FOR UPDATE SKIP LOCKED
-                ) AS picked;
-                EXIT WHEN found = 0;
-                fits_all := found <= at_most - cardinality(claimed) AND (size + found_size <= most_bytes OR found = 1 AND size = 0);
-                names := '{}';
-                created := '{}';
-                IF found_limits IS NOT NULL THEN
+                ) AS job;
+                picked := coalesce(places, '{}');
+                must_look := found <> pg_stat_get_xact_tuples_fetched('dayjob.jobs_pending'::regclass) - fetched;
+                has_looked := false;
+                LOOP
+                    IF must_look OR held <> '{}' THEN
+                        SELECT jobs.priority, jobs.turn, jobs.id INTO last FROM dayjob.jobs
+                        WHERE jobs.ctid = picked[cardinality(picked)];
+                    END IF;
+                    IF must_look THEN
+                        SELECT held || array_agg(coalesce(pair ->> 0, '')), held_priorities || array_agg(jobs.priority),
+                            held_turns || array_agg(jobs.turn), held_ids || array_agg(jobs.id)
+                        INTO held, held_priorities, held_turns, held_ids
+                        FROM dayjob.jobs LEFT JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair ON true
+                        WHERE jobs.queue = from_queue AND jobs.state = 'pending'
+                            AND (jobs.priority, jobs.turn, jobs.id) > (after_priority, after_turn, after_id)
+                            AND (jobs.priority, jobs.turn, jobs.id) < (
+                                CASE WHEN cardinality(picked) < examined THEN 9223372036854775807 ELSE last.priority END,
+                                last.turn, last.id
+                            )
+                            AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+                            AND jobs.ctid <> ALL (picked);
+                        must_look := false;
+                    END IF;
+                    IF held <> '{}' THEN
+                        SELECT array_agg(job.place), count(*), sum(job.size), max(job.turn),
+                            array_agg(job.limits) FILTER (WHERE job.limits IS NOT NULL)
+                        INTO places, found, found_size, found_turn, found_limits
+                        FROM (
+                            SELECT jobs.ctid AS place, jobs.turn, jobs.limits, octet_length(jobs.payload) AS size FROM dayjob.jobs
+                            WHERE jobs.ctid = ANY (picked) AND jobs.ctid <> ALL (ARRAY(
+                                SELECT later.ctid
+                                FROM dayjob.jobs AS later
+                                CROSS JOIN LATERAL jsonb_array_elements(later.limits) AS pair
+                                JOIN unnest(held, held_priorities, held_turns, held_ids) AS first (name, priority, turn, id)
+                                    ON first.name = pair ->> 0
+                                WHERE later.ctid = ANY (picked)
+                                    AND (first.priority, first.turn, first.id) < (later.priority, later.turn, later.id)
+                            ))
+                            ORDER BY jobs.priority, jobs.turn, jobs.id
+                        ) AS job;
+                    END IF;
+                    fits_all := found <= at_most - cardinality(claimed)
+                        AND (size + found_size <= most_bytes OR found = 1 AND size = 0);
+                    names := '{}';
+                    created := '{}';
+                    EXIT WHEN found_limits IS NULL;
                     SELECT array_agg(bucket.name), array_agg(bucket.units), array_agg(bucket.jobs)
                     INTO names, totals, counts
                     FROM (
@@ -552,10 +629,46 @@ CREATE FUNCTION dayjob.claim_limited(
                         IF place < cardinality(names) THEN
                             is_full := true;
                             topics := topics || ('0 pending ' || from_queue);
-                            EXIT;
+                            EXIT ranges;
                         END IF;
                     END IF;
                     locked := locked || names;
+                    EXIT WHEN has_looked OR NOT EXISTS (
+                        SELECT FROM dayjob.jobs
+                        WHERE jobs.queue = from_queue AND jobs.state = 'pending' AND jobs.late >= pg_snapshot_xmin(snapshot)
+                    );
+                    SELECT array_agg(pair ->> 0), array_agg(job.priority), array_agg(job.turn), array_agg(job.id)
+                    INTO late_names, late_priorities, late_turns, late_ids
+                    FROM (
+                        SELECT pg_snapshot_xmax(snapshot) AS first, '18446744073709551615'::xid8 AS last
+                        UNION ALL
+                        SELECT number, number FROM pg_snapshot_xip(snapshot) AS number
+                    ) AS numbers
+                    CROSS JOIN LATERAL (
+                        SELECT jobs.priority, jobs.turn, jobs.id, jobs.limits FROM dayjob.jobs
+                        WHERE jobs.queue = from_queue AND jobs.state = 'pending'
+                            AND jobs.late >= numbers.first AND jobs.late <= numbers.last AND jobs.ctid <> ALL (picked)
+                    ) AS job
+                    CROSS JOIN LATERAL jsonb_array_elements(job.limits) AS pair
+                    WHERE pair ->> 0 = ANY (names);
+                    EXIT WHEN late_names IS NULL;
+                    held := held || late_names;
+                    held_priorities := held_priorities || late_priorities;
+                    held_turns := held_turns || late_turns;
+                    held_ids := held_ids || late_ids;
+                    UPDATE dayjob.buckets SET running = 0 WHERE buckets.name = ANY (created);
+                    has_looked := true;
+                END LOOP;
+                held_here := held_here + cardinality(picked) - found;
+                IF found = 0 THEN
+                    EXIT WHEN cardinality(picked) < examined OR held_here >= most_blocked;
+                    after_priority := last.priority;
+                    after_turn := last.turn;
+                    after_id := last.id;
+                    examined := least(2 * examined, most_blocked);
+                    CONTINUE;
+                END IF;
+                IF names <> '{}' THEN
                     IF cardinality(created) = cardinality(names) THEN
                         used := array_fill(0::bigint, ARRAY[cardinality(names)]);
                         tats := used;
@@ -588,9 +701,10 @@ CREATE FUNCTION dayjob.claim_limited(
                     size := size + found_size;
                     last_turn := greatest(last_turn, found_turn);
                     is_full := cardinality(claimed) >= at_most;
-                    EXIT WHEN is_full OR found < examined;
+                    EXIT WHEN is_full OR cardinality(picked) < examined OR held_here >= most_blocked;
                     SELECT jobs.priority, jobs.turn, jobs.id INTO after_priority, after_turn, after_id
-                    FROM dayjob.jobs WHERE jobs.ctid = places[found];
+                    FROM dayjob.jobs WHERE jobs.ctid = picked[cardinality(picked)];
+                    examined := least(2 * examined, most_blocked);
                     CONTINUE;
                 END IF;
                 SELECT array_agg(setting.per), array_agg(dayjob.cost(setting.burst, setting.per, setting.rate))
@@ -697,9 +811,17 @@ CREATE FUNCTION dayjob.claim_limited(
                     topics := topics || ('0 pending ' || from_queue);
                     EXIT;
                 END IF;
-                EXIT WHEN is_full OR found < examined;
+                EXIT WHEN is_full OR cardinality(picked) < examined OR held_here >= most_blocked;
+                IF held <> '{}' THEN
+                    after_priority := last.priority;
+                    after_turn := last.turn;
+                    after_id := last.id;
+                END IF;
                 examined := least(2 * examined, most_blocked);
             END LOOP;
+            IF held <> '{}' THEN
+                topics := topics || ('0 locked ' || from_queue);
+            END IF;
             IF claimed_here > 0 OR blocked_here > 0 THEN
                 INSERT INTO dayjob.counters (queue, pending, limited, running)
                 VALUES (from_queue, -claimed_here - blocked_here, blocked_here, claimed_here);
