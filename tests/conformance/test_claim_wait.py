@@ -9,6 +9,7 @@ import pytest
 
 from dayjob import Broker, NewJob
 from tests.support.arrange import OpenBroker, claim_one, dead, running, state
+from tests.support.garbage import garbage_of
 from tests.support.waiting import LONG, SAME_TURN, WatchedClock, cancel_at, with_timeout
 
 Wake = Callable[[Broker, WatchedClock], Awaitable[object]]
@@ -136,6 +137,23 @@ async def test_several_waiting_claims_each_get_a_job(broker: Broker, clock: Watc
         claimed += [job.id for task in done for job in task.result()]
         waiting = [task for task in waiting if task not in done]
     assert len(set(claimed)) == 4
+
+
+async def test_a_waiting_claim_leaves_no_reference_cycle(broker: Broker, clock: WatchedClock) -> None:
+    """An idle worker makes one such claim per job, and collects seldom: cycles would add up to megabytes."""
+
+    async def claim_a_job() -> None:
+        waiting = asyncio.create_task(broker.claim("q", wait=LONG))
+        await clock.until_waiting()
+        await broker.enqueue("q")
+        [job] = await with_timeout(waiting)
+        await broker.ack(job)
+
+    await claim_a_job()
+    with garbage_of("dayjob") as found:
+        for _ in range(3):
+            await claim_a_job()
+    assert found == []
 
 
 async def test_a_cancelled_waiting_claim_claims_nothing(broker: Broker, clock: WatchedClock) -> None:

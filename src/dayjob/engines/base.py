@@ -238,7 +238,9 @@ class WaitingClaim:
         return jobs[:limit]
 
     def close(self) -> None:
+        """Give back the jobs that are left, and end the cycle with the request: no garbage is left."""
         self.closed = True
+        self.request = None
         self.give_back(self._jobs)
         self._jobs = []
 
