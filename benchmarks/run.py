@@ -33,6 +33,11 @@ class Run:
         self._redis: RedisServer | None = None
         self._node: Node | None = None
 
+    @property
+    def root(self) -> Path:
+        """The folder of all files and servers of this run."""
+        return self._folder
+
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 

@@ -3,11 +3,16 @@
 Producer and worker are two processes, or one if only one can open the store. Each window gives the completed
 jobs per second, the latencies, the memory of both processes, and the rows and bytes of the store. After a
 warm-up, each of them must be flat: the exit code is 1 if one grows, or the throughput falls.
+
+The judgement is about dayjob, not about the machine: times are judged only in windows in which other
+processes left the processors alone. Memory settles in steps, as an allocator or a write buffer reaches its
+size, and a leak never ends: memory is not flat only if it still grows in the last half of the judged windows.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sqlite3
 import sys
@@ -22,6 +27,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from benchmarks.machine import OtherLoad
 from benchmarks.open_loop import arrivals
 from benchmarks.processes import start_child
 from benchmarks.results import number, percentile
@@ -35,13 +41,28 @@ WINDOW = 10.0
 """Seconds of a window."""
 
 WARM_UP = 15 * 60
-"""Seconds that are not judged, at most half of the run. PostgreSQL keeps replies for ten minutes."""
+"""Seconds that are not judged, at most half of the run."""
+
+STEADY = {"postgres": 11 * 60}
+"""Seconds after which the size of a store can be judged. PostgreSQL keeps replies for ten minutes."""
 
 SIGNIFICANT = 3.0
 """The standard deviations of a trend that is no chance."""
 
 TOLERATED = 0.1
 """The growth over the judged part, relative to its level, that counts as flat."""
+
+LEAK = 0.5
+"""MiB per minute by which a process may not grow, however large it is."""
+
+SLOWED = 0.25
+"""A growth has ended if its slope in the last half of the judged windows is below this part of the whole."""
+
+FEWEST = 7
+"""A shorter series shows no significant trend, not even if each value is above the one before."""
+
+QUIET = 0.15
+"""The share of the processors that other work may use in a window whose times are judged."""
 
 _PAUSE = 0.1
 """Seconds before a window, in which its times reach the processes."""
@@ -51,23 +72,30 @@ SHOWN = 20
 
 
 class Column(Struct, frozen=True):
-    """A value that is measured in each window. ``falling``: a fall is the defect, otherwise a growth."""
+    """A value that is measured in each window.
+
+    ``falling``: a fall is the defect, otherwise a growth. ``timed``: other work on the machine changes it.
+    ``memory``: it is the MiB of a process. ``size``: it is a size of the store.
+    """
 
     name: str
     title: str
     falling: bool = False
+    timed: bool = False
+    memory: bool = False
+    size: bool = False
 
 
 COLUMNS = (
-    Column("rate", "jobs/s", falling=True),
-    Column("start-p50", "start p50 ms"),
-    Column("start-p99", "start p99 ms"),
-    Column("settled-p99", "settled p99 ms"),
-    Column("enqueue-p99", "enqueue p99 ms"),
-    Column("worker-mib", "worker MiB"),
-    Column("producer-mib", "producer MiB"),
-    Column("rows", "rows"),
-    Column("store-mib", "store MiB"),
+    Column("rate", "jobs/s", falling=True, timed=True),
+    Column("start-p50", "start p50 ms", timed=True),
+    Column("start-p99", "start p99 ms", timed=True),
+    Column("settled-p99", "settled p99 ms", timed=True),
+    Column("enqueue-p99", "enqueue p99 ms", timed=True),
+    Column("worker-mib", "worker MiB", memory=True),
+    Column("producer-mib", "producer MiB", memory=True),
+    Column("rows", "rows", size=True),
+    Column("store-mib", "store MiB", size=True),
 )
 
 Window = dict[str, float]
@@ -77,16 +105,14 @@ Window = dict[str, float]
 
 
 class Trend(Struct, frozen=True):
-    """The growth of a series relative to its level, and how many standard deviations it is from chance."""
+    """The growth of a series relative to its level, its slope per window, and its distance from chance."""
 
     growth: float
+    slope: float
     deviations: float
 
-    def grows(self) -> bool:
-        return self.deviations > SIGNIFICANT and self.growth > TOLERATED
-
-    def falls(self) -> bool:
-        return self.deviations < -SIGNIFICANT and self.growth < -TOLERATED
+    def is_chance(self) -> bool:
+        return abs(self.deviations) <= SIGNIFICANT
 
 
 def trend(values: Sequence[float]) -> Trend:
@@ -94,12 +120,31 @@ def trend(values: Sequence[float]) -> Trend:
     pairs = list(combinations(range(len(values)), 2))
     level = median(values) if values else 0.0
     if len(values) < 4 or not math.isfinite(level):
-        return Trend(0.0, 0.0)
+        return Trend(0.0, 0.0, 0.0)
     slope = median((values[later] - values[first]) / (later - first) for first, later in pairs)
     signs = sum((values[later] > values[first]) - (values[later] < values[first]) for first, later in pairs)
     count = len(values)
     variance = count * (count - 1) * (2 * count + 5) / 18
-    return Trend(slope * (count - 1) / (abs(level) or 1.0), signs / math.sqrt(variance))
+    return Trend(slope * (count - 1) / (abs(level) or 1.0), slope, signs / math.sqrt(variance))
+
+
+def _defect(column: Column, values: Sequence[float], window: float) -> str | None:
+    """Return the trend of a series in words, if it is a defect."""
+    whole = trend(values)
+    growth = -whole.growth if column.falling else whole.growth
+    per_minute = whole.slope * 60 / window
+    if whole.is_chance() or not (growth > TOLERATED or (column.memory and per_minute > LEAK)):
+        return None
+    if column.memory and _has_settled(values, whole):
+        return None
+    speed = f", {per_minute:+.2g} MiB per minute" if column.memory else ""
+    return f"{whole.growth:+.0%} in {len(values)} windows{speed}"
+
+
+def _has_settled(values: Sequence[float], whole: Trend) -> bool:
+    half = values[len(values) // 2 :]
+    late = trend(half)
+    return len(half) >= FEWEST and (late.is_chance() or late.slope < whole.slope * SLOWED)
 
 
 def judged(windows: Sequence[Window], window: float) -> Sequence[Window]:
@@ -107,18 +152,51 @@ def judged(windows: Sequence[Window], window: float) -> Sequence[Window]:
     return windows[min(round(WARM_UP / window), len(windows) // 2) :]
 
 
-def defects(windows: Sequence[Window], window: float = WINDOW) -> dict[str, str]:
+def quiet(windows: Sequence[Window]) -> list[Window]:
+    """Return the windows in which other work left the processors alone; none if they are less than half."""
+    alone = [each for each in windows if each.get("others", 0.0) <= QUIET]
+    return alone if 2 * len(alone) >= len(windows) else []
+
+
+def _values(column: Column, windows: Sequence[Window], engine: str, window: float) -> list[float]:
+    """Return the values of a column to judge, none if there are too few windows without a known cause."""
+    after = judged(windows, window)
+    if column.timed:
+        after = quiet(after)
+    if column.size:
+        steady = math.ceil(STEADY.get(engine, 0) / window)
+        after = after[max(steady - (len(windows) - len(after)), 0) :]
+        after = after if len(after) >= FEWEST or engine not in STEADY else []
+    return [each[column.name] for each in after if column.name in each]
+
+
+def defects(windows: Sequence[Window], engine: str = "sqlite", window: float = WINDOW) -> dict[str, str]:
     """Return the columns that are not flat, each with its trend in words."""
     found: dict[str, str] = {}
     for column in COLUMNS:
-        values = [each[column.name] for each in judged(windows, window) if column.name in each]
-        seen = trend(values)
-        if seen.falls() if column.falling else seen.grows():
-            found[column.title] = f"{seen.growth:+.0%} in {len(values)} windows"
+        if (text := _defect(column, _values(column, windows, engine, window), window)) is not None:
+            found[column.title] = text
     lost = sum(each["offered"] - each["done"] for each in windows)
     if lost:
         found["jobs"] = f"{number(lost)} were not done within a minute of their window"
     return found
+
+
+def summary(windows: Sequence[Window], engine: str = "sqlite", window: float = WINDOW) -> str:
+    """Return the result of a run in words."""
+    after = judged(windows, window)
+    jobs = sum(each["done"] for each in windows)
+    others = percentile([each.get("others", 0.0) for each in after], 50)
+    lines = [
+        f"{jobs:,.0f} jobs; judged: {len(after)} of {len(windows)} windows; "
+        f"other work used {others:.0%} of the processors (median)"
+    ]
+    columns = [column for column in COLUMNS if any(column.name in each for each in windows)]
+    omitted = [column.title for column in columns if not _values(column, windows, engine, window)]
+    if omitted:
+        lines.append(f"not judged, because the machine was busy or the run too short: {', '.join(omitted)}")
+    trends = "; ".join(f"{name} {text}" for name, text in defects(windows, engine, window).items())
+    return "\n".join([*lines, f"NOT FLAT: {trends}" if trends else "flat"])
 
 
 # The store.
@@ -161,7 +239,14 @@ def _bytes(path: Path) -> int:
 # The run.
 
 
-def soak(run: Run, engine: str, rate: int, seconds: float, window: float = WINDOW) -> list[Window]:
+def soak(
+    run: Run,
+    engine: str,
+    rate: int,
+    seconds: float,
+    window: float = WINDOW,
+    load: str = "benchmarks.soak_load",
+) -> list[Window]:
     url = run.url(engine)
     due = arrivals(rate, math.ceil(seconds))
     single = engine in ("memory", "slatedb")
@@ -171,9 +256,10 @@ def soak(run: Run, engine: str, rate: int, seconds: float, window: float = WINDO
         run.progress.stage(f"soak · {engine} · {rate}/s", round(seconds / window)) as advance,
     ):
         kinds = ("both",) if single else ("work", "produce")
-        children = [stack.enter_context(start_child("benchmarks.soak_load", kind, url, 0)) for kind in kinds]
+        children = [stack.enter_context(start_child(load, kind, url, 0)) for kind in kinds]
         for child in children:
             child.wait_until_ready()
+        others = OtherLoad(run.root)
         for position in range(round(seconds / window)):
             first, last = (bisect_left(due, edge * window) for edge in (position, position + 1))
             begin = time.perf_counter() + _PAUSE
@@ -182,7 +268,8 @@ def soak(run: Run, engine: str, rate: int, seconds: float, window: float = WINDO
                 child.send(line)
             answers = [child.receive() for child in children]
             took = time.perf_counter() - begin
-            windows.append(_window(answers, last - first, took) | store_size(run, engine, url))
+            found = _window(answers, last - first, took) | {"others": others.share()}
+            windows.append(found | store_size(run, engine, url))
             advance(1)
         for child in children:
             child.send("")
@@ -218,17 +305,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--engine", choices=ENGINES, default="sqlite")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--rate", type=int, default=200, help="jobs per second")
+    parser.add_argument("--series", type=Path, help="write the values of each window to this file, as JSON")
     options = parser.parse_args(arguments)
     with new_run(quick=False) as run:
         windows = soak(run, options.engine, options.rate, options.minutes * 60)
     print(f"{options.engine}, {options.rate} jobs/s, done jobs kept for {RETENTION} s\n")
     print(table(windows))
-    found = defects(windows)
-    jobs = sum(each["done"] for each in windows)
-    trends = "; ".join(f"{name} {text}" for name, text in found.items())
-    print(f"\n{jobs:,.0f} jobs; judged: {len(judged(windows, WINDOW))} of {len(windows)} windows")
-    print(f"NOT FLAT: {trends}" if found else "flat")
-    return int(bool(found))
+    print(f"\n{summary(windows, options.engine)}")
+    if options.series is not None:
+        options.series.write_text("".join(f"{json.dumps(each)}\n" for each in windows))
+    return int(bool(defects(windows, options.engine)))
 
 
 if __name__ == "__main__":

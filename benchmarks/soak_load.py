@@ -65,8 +65,8 @@ async def produce(url: str, _: int) -> dict[str, Any]:
         return await _answer_lines(lambda due: _produced(put, due))
 
 
-async def both(url: str, _: int) -> dict[str, Any]:
-    recorder = Recorder()
+async def both(url: str, _: int, recorder: Recorder | None = None) -> dict[str, Any]:
+    recorder = recorder or Recorder()
 
     async def answer(due: list[float]) -> Answer:
         return await _produced(put, due) | await _passed(recorder, due)

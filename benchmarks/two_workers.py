@@ -6,9 +6,9 @@ import asyncio
 import os
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
+from benchmarks.machine import busy_seconds
 from benchmarks.processes import Child, run_child, start_child
 from benchmarks.results import Result, paired_ratio, rate
 from benchmarks.run import Run, measure
@@ -53,9 +53,9 @@ class WorkerGroup:
         for worker in self._workers:
             worker.send(f"{begin} {end}")
         await asyncio.sleep(begin - time.perf_counter())
-        before = _busy_seconds()
+        before = busy_seconds()
         await asyncio.sleep(end - time.perf_counter())
-        busy = _busy_seconds() - before
+        busy = busy_seconds() - before
         answers = [worker.receive() for worker in self._workers]
         self.used.append(100 * busy / (self._seconds * (os.cpu_count() or 1)))
         self.own.append(100 * sum(answer["busy"] for answer in answers) / busy if busy else 0.0)
@@ -110,12 +110,3 @@ async def two_workers(run: Run, engine: str) -> list[Result]:
             ),
         ]
     return results
-
-
-def _busy_seconds() -> float:
-    """Return the busy time of all processors since boot, 0 where it is unknown."""
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    user, nice, system, _, _, *rest = map(int, stat.read_text().splitlines()[0].split()[1:])
-    return (user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")
