@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.machine import OtherLoad
 from benchmarks.run import new_run
-from benchmarks.soak import COLUMNS, WINDOW, Window, defects, soak, table, trend, summary
+from benchmarks.soak import COLUMNS, WINDOW, Window, defects, soak, summary, table, trend
 from dayjob.runtime.clock import block
 
 _noise = cycle([0.97, 1.03, 0.99, 1.05, 0.95, 1.01, 1.04, 0.96])
