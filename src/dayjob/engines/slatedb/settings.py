@@ -24,6 +24,9 @@ Reply = TypeVar("Reply")
 _environment = Lock()
 _FLUSH_FACTOR = 20
 """The store thread requests flushes itself. SlateDB's own timer is slower by this factor."""
+_BLOCK_CACHE_BYTES, _INDEX_CACHE_BYTES = 32 << 20, 32 << 20
+"""The caches of tables: their blocks, and their indexes and filters. By default they grow to 640 MiB."""
+_CACHE_SHARDS = 4
 _NEVER_MS = 86_400_000
 _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
@@ -103,6 +106,7 @@ class SlateSettings(Struct, frozen=True):
         settings.set("max_unflushed_bytes", str(128 << 20))
         builder, requests = uniffi.DbBuilder(self.path, self.resolve()), uniffi.DefaultMetricsRecorder()
         builder.with_settings(settings)
+        builder.with_db_cache(_new_cache(), 0)
         builder.with_metrics_recorder(requests)
         return await self.opening(builder.build(), requests)
 
@@ -122,6 +126,7 @@ class SlateSettings(Struct, frozen=True):
         while True:
             builder = uniffi.DbReaderBuilder(self.path, self.resolve())
             builder.with_reader_mode(uniffi.ReaderMode.FOLLOW_LATEST())
+            builder.with_db_cache(_new_cache(), 0)
             builder.with_metrics_recorder(requests)
             builder.with_options(
                 uniffi.ReaderOptions(
@@ -273,6 +278,15 @@ _REFUSALS = {
 
 def _text(error: uniffi.Error) -> str:
     return str(getattr(error, "message", error))
+
+
+def _new_cache() -> uniffi.DbCache:
+    """Return the cache of one open database."""
+    blocks, indexes = (
+        uniffi.DbCache.new_foyer_cache(uniffi.FoyerCacheOptions(max_capacity=size, shards=_CACHE_SHARDS))
+        for size in (_BLOCK_CACHE_BYTES, _INDEX_CACHE_BYTES)
+    )
+    return uniffi.DbCache.new_split_cache(blocks, indexes)
 
 
 async def _rows(log: uniffi.SlateDbWalReader, number: int) -> list[uniffi.RowEntry]:
