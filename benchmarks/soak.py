@@ -6,7 +6,8 @@ warm-up, each of them must be flat: the exit code is 1 if one grows, or the thro
 
 The judgement is about dayjob, not about the machine: times are judged only in windows in which other
 processes left the processors alone. Memory settles in steps, as an allocator or a write buffer reaches its
-size, and a leak never ends: memory is not flat only if it still grows in the last half of the judged windows.
+size, and files keep their largest size; a leak never ends. So memory, rows and store are not flat only if
+they still grow in the last half of the judged windows.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _defect(column: Column, values: Sequence[float], window: float) -> str | Non
     per_minute = whole.slope * 60 / window
     if whole.is_chance() or not (growth > TOLERATED or (column.memory and per_minute > LEAK)):
         return None
-    if column.memory and _has_settled(values, whole):
+    if (column.memory or column.size) and _has_settled(values, whole):
         return None
     speed = f", {per_minute:+.2g} MiB per minute" if column.memory else ""
     return f"{whole.growth:+.0%} in {len(values)} windows{speed}"
@@ -263,9 +264,10 @@ def soak(
         for position in range(round(seconds / window)):
             first, last = (bisect_left(due, edge * window) for edge in (position, position + 1))
             begin = time.perf_counter() + _PAUSE
-            line = " ".join(str(begin + moment - position * window) for moment in due[first:last])
-            for child in children:
-                child.send(line)
+            times = [begin + moment - position * window for moment in due[first:last]]
+            for kind, child in zip(kinds, children, strict=True):
+                line = (len(times), times[-1]) if kind == "work" else times
+                child.send(" ".join(map(str, line)))
             answers = [child.receive() for child in children]
             took = time.perf_counter() - begin
             found = _window(answers, last - first, took) | {"others": others.share()}

@@ -1,8 +1,9 @@
 """One side of a soak: ``python -m benchmarks.soak_load KIND URL 0``, as in ``benchmarks.load``, in windows.
 
-Each line of input lists the times at which jobs of one window are due, and gets a line of JSON as its answer.
-``produce`` enqueues them. ``work`` waits until they have passed. ``both`` does both in one process. The
-process forgets a window once it has answered, so that its memory is that of dayjob.
+Each line of input is a window, and gets a line of JSON as its answer. ``produce`` enqueues jobs at the times
+that the line lists. ``work`` waits until they have passed: its line has their number, and the last time.
+``both`` does both in one process, and takes the times. The process forgets a window once it has answered, so
+that its memory is that of dayjob.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ async def _answer_lines(answer: Callable[[list[float]], Awaitable[Answer]]) -> d
     return {}
 
 
-async def _passed(recorder: Recorder, due: list[float]) -> Answer:
+async def _passed(recorder: Recorder, jobs: int, last: float) -> Answer:
     """Wait until the jobs of a window have passed. Return their number and their latencies."""
-    await recorder.until_passed(len(due), due[-1] + GRACE)
+    await recorder.until_passed(jobs, last + GRACE)
     found = recorder.take()
-    start, settled = (since(0, len(due), found[name]) for name in ("started", "settled"))
+    start, settled = (since(0, jobs, found[name]) for name in ("started", "settled"))
     return {
         "done": len(found["settled"]),
         "start-p50": percentile(start, 50),
@@ -52,7 +53,7 @@ async def _passed(recorder: Recorder, due: list[float]) -> Answer:
 async def work(url: str, _: int) -> dict[str, Any]:
     recorder = Recorder()
     async with Dayjob(_CONFIG).working(url, recorder.started, recorder.settled):
-        return await _answer_lines(lambda due: _passed(recorder, due))
+        return await _answer_lines(lambda window: _passed(recorder, int(window[0]), window[1]))
 
 
 async def _produced(put: Put, due: list[float]) -> Answer:
@@ -69,7 +70,7 @@ async def both(url: str, _: int, recorder: Recorder | None = None) -> dict[str, 
     recorder = recorder or Recorder()
 
     async def answer(due: list[float]) -> Answer:
-        return await _produced(put, due) | await _passed(recorder, due)
+        return await _produced(put, due) | await _passed(recorder, len(due), due[-1])
 
     async with Dayjob(_CONFIG).working(url, recorder.started, recorder.settled) as put:
         return await _answer_lines(answer)

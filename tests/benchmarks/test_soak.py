@@ -77,6 +77,11 @@ def test_a_leak_in_a_process_that_settles_is_found() -> None:
     assert titles(memory([value + position / 6 for position, value in enumerate(SETTLING)])) == ["worker MiB"]
 
 
+def test_files_that_keep_their_largest_size_are_flat_and_files_that_grow_on_are_not() -> None:
+    assert titles([window(**{"store-mib": min(position, 40.0)}) for position in range(60)]) == []
+    assert titles([window(**{"store-mib": 100.0 + position}) for position in range(60)]) == ["store MiB"]
+
+
 def test_a_leak_that_grows_in_steps_is_found() -> None:
     assert titles(memory([100.0 + position // 6 for position in range(60)])) == ["worker MiB"]
 
