@@ -94,6 +94,9 @@ CONNECT_FAILURES = (
 )
 """The errors of an attempt to connect that another attempt at once would only repeat."""
 
+_RECEIVE_BYTES = 64 << 10
+"""The buffer of a read. asyncio's 256 KiB exceed what an allocator keeps together: its heap fragments."""
+
 _ROLLED_BACK = (asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError)
 """After these errors a connection is as before."""
 
@@ -121,6 +124,9 @@ async def connect(
             f"the URL {settings.url!r} has no valid port: write special characters of the user and the "
             "password in percent-encoding, such as %2F for a slash"
         ) from None
+    transport: Any = getattr(connection, "_transport", None)  # asyncpg has no public name for it.
+    if hasattr(transport, "max_size"):  # uvloop has a fixed buffer.
+        transport.max_size = _RECEIVE_BYTES
     try:
         await connection.set_type_codec(
             "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
