@@ -397,7 +397,9 @@ ANALYZE dayjob.jobs
 
 CLAIM = """
 SELECT count(*)
-FROM dayjob.claim_limited(NULL, '{q}', '{30000000}', 3, 'w', gen_random_uuid(), 100000, 1000)
+FROM dayjob.claim_limited(
+    NULL, '{q}', '{30000000}', 3, 'w', gen_random_uuid(), 100000, 1000, 100, 500000, 10000000, 1000
+)
 """
 
 

@@ -138,7 +138,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         f"false, 1000, '{{big,small}}', '{{9,9}}', '{{{'f' * 32},{'f' * 32}}}'"
     ),
     "claimed": lambda n: f"'{{big}}', {some(n)}",
-    "claim_limited": lambda n: f"NULL, '{{big}}', '{{1}}', {n}, 'w', {ID}, 1000, 1000",
+    "claim_limited": lambda n: f"NULL, '{{big}}', '{{1}}', {n}, 'w', {ID}, 1000, 1000, 100, 0, 0, 1000",
     "compare_and_set": lambda n: ", ".join(
         [ID, "NULL", "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
     ),
@@ -155,7 +155,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "get": some,
     "insert": lambda n: ", ".join(
         [
-            ID, "NULL", "'channel'", "NULL", str(n), some(n), each(n, "big"), each(n, "task"),
+            ID, "NULL", "'channel'", "NULL", "false", str(n), some(n), each(n, "big"), each(n, "task"),
             each(n, "payload"), each(n, "1"), each(n, "3"), each(n, "claimed"), each(n, "true"),
             each(n, "0"), each(n, "NULL"), each(n, "NULL"), each(n, "NULL"), each(n, "0"), each(n, "NULL"),
             each(n, "NULL"), each(n, "key"), each(n, "NULL"), each(n, "NULL"),

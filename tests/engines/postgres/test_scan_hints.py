@@ -295,7 +295,6 @@ async def test_more_late_jobs_than_are_tracked_are_claimed_in_their_order(
 ) -> None:
     jobs = await engage(broker, hints)
     monkeypatch.setattr(scan_hints, "MAX_LATE", 20)
-    monkeypatch.setattr(claim_module, "MAX_LATE", 20)
     await other.settle_many([Settlement.release(job) for job in jobs])
     assert [job.id for job in await drain(broker, JOBS // 2)] == [job.id for job in jobs]
 

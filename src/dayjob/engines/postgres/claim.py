@@ -14,10 +14,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from dayjob.engines.base import BATCH, BATCH_BYTES, MOST_BLOCKED, ClaimRequest, Token, Transient
-from dayjob.engines.postgres import rows
+from dayjob.engines.postgres import rows, scan_hints
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.scan_hints import MAX_LATE, WASTED_BLOCKS, ScanHints
+from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.record import corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
@@ -157,7 +157,9 @@ class Claimer:
         if hinted := self._hints.among(queues):
             async with self._hinted:
                 snapshots = [hints.snapshot for hints in hinted.values()]
-                self._hints.looked(await self._database.fetch("late", list(hinted), snapshots, MAX_LATE))
+                self._hints.looked(
+                    await self._database.fetch("late", list(hinted), snapshots, scan_hints.MAX_LATE)
+                )
                 found = await take()
                 if self._limited.isdisjoint(queues):
                     self._hints.claimed(queues, found)
@@ -174,6 +176,7 @@ class Claimer:
         found = await self._database.fetch(
             "claim_limited", self._database.now(), [queue for queue, _ in request.queues],
             [lease for _, lease in request.queues], limit, request.worker, key, size, MOST_BLOCKED,
+            scan_hints.WASTED_BLOCKS, scan_hints.GRACE, scan_hints.FULL_SCAN_INTERVAL, scan_hints.MAX_LATE,
         )  # fmt: skip
         texts = [row[rows.TASK] for row in found if row[rows.KEY] is None]
         self._publish([text for text in texts if not text.startswith(_LOCKED)])
@@ -206,13 +209,15 @@ class Claimer:
                     continue
                 started = SYSTEM.elapsed()
                 try:
-                    found = await self._database.fetch("overlooked", queues, priorities, ids, MAX_LATE)
+                    found = await self._database.fetch(
+                        "overlooked", queues, priorities, ids, scan_hints.MAX_LATE
+                    )
                 except EngineUnavailable as error:
                     _log.debug("the parts that claims leave out were not searched: %s", error)
                     continue
                 finally:
                     seconds = SYSTEM.elapsed() - started
-                if found[0][-1] <= WASTED_BLOCKS:
+                if found[0][-1] <= scan_hints.WASTED_BLOCKS:
                     self._hints.drop_all()  # A vacuum has removed the dead entries.
                 elif found[0][0] is not None:
                     self._hints.overlooked([row[:-1] for row in found])

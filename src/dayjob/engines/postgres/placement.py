@@ -18,9 +18,14 @@ Run = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 """Runs a statement by its name, in the transaction."""
 
 
+def is_limited(job: Insertion) -> bool:
+    """Whether the job has limits or a turn, so that ``claim_limited`` claims it."""
+    return bool(job.limits) or job.fair is not None
+
+
 def is_placed(job: Insertion) -> bool:
     """Whether the job has limits, a turn, or a queue with ``max_pending``."""
-    return bool(job.limits) or job.fair is not None or job.max_pending is not None
+    return is_limited(job) or job.max_pending is not None
 
 
 def is_debounced(job: Insertion) -> bool:
@@ -68,7 +73,7 @@ class Placement:
     async def stored(self, jobs: Sequence[Insertion], replies: Sequence[Enqueued]) -> None:
         """Take the jobs that were stored. A job that was not takes no turn."""
         new = [job for job, reply in zip(jobs, replies, strict=True) if reply.created]
-        self._new += [id_text(job.key) for job in new if job.limits or job.fair is not None]
+        self._new += [id_text(job.key) for job in new if is_limited(job)]
         before = [job.turn for job in new]
         self._advance(new, self._turns)
         changed = [job for job, turn in zip(new, before, strict=True) if job.turn != turn]

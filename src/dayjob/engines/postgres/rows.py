@@ -69,7 +69,7 @@ The type is one that every driver can send. The second text is the SQL value of 
 _REQUIRED = tuple(_INSERT)[:8]
 """The fields that are never None. If all jobs have the same value, the array has it once."""
 
-_ARRAYS = {name: f"${number}::{type}[]" for number, (name, (type, _)) in enumerate(_INSERT.items(), 7)}
+_ARRAYS = {name: f"${number}::{type}[]" for number, (name, (type, _)) in enumerate(_INSERT.items(), 8)}
 
 INSERT_LISTS = {
     "INSERT_ARRAYS": ", ".join(_ARRAYS.values()),
@@ -91,7 +91,7 @@ _GETTERS: dict[str, Callable[[Insertion], Any]] = {
 
 
 def insertion_columns(jobs: Sequence[Insertion]) -> list[Any]:
-    """Return the parameters of ``insert.sql`` from the fifth on.
+    """Return the parameters of ``insert.sql`` from the sixth on.
 
     The driver encodes arrays item by item, so an array ends after the first item if that says all.
     """

@@ -13,6 +13,8 @@ A hint hides no job for long:
 - Other jobs have ids of the present. A hint ends ``GRACE`` before it, for inserts under way and other clocks.
 - The rest, such as a job whose claim was cut off in another process, is found by a search of the hidden
   parts, in the background.
+
+Queues with limits or turns have their hints in the table ``scan_hints``, because their order is exact.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ MAX_QUEUES = 64
 
 MAX_LATE = 1000
 """Late jobs that are tracked one by one. With more, the queue is scanned from the start once."""
+
+FULL_SCAN_INTERVAL = 10 * SECOND
+"""Microseconds after which a claim of a queue with limits or turns scans the hidden parts, too."""
 
 Range = tuple[Position, Position]
 """A part of the order of a queue: after the first position, up to the second."""

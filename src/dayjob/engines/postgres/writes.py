@@ -24,7 +24,7 @@ from msgspec import Struct
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.placement import Placement, is_debounced, is_placed
+from dayjob.engines.postgres.placement import Placement, is_debounced, is_limited, is_placed
 from dayjob.engines.postgres.rows import (
     ack_columns,
     are_acks,
@@ -111,11 +111,11 @@ class Writes(ABC):
             with notifier.with_commit(jobs[:1] if alike else jobs) as message:
                 given = (token, database.now(), notifier.channel, message)
                 name = "insert_plain" if alike else _statement(jobs, "insert")
-                columns = columns or insertion_columns(jobs)
+                columns = columns or [False, *insertion_columns(jobs)]
                 try:
                     reply = await database.write_statement(name, *given, *columns, wait_for_locks=False)
                 except asyncpg.UniqueViolationError:  # An id exists.
-                    name, columns = _statement(jobs), insertion_columns(jobs)
+                    name, columns = _statement(jobs), [False, *insertion_columns(jobs)]
                     reply = await database.write_statement(name, *given, *columns, wait_for_locks=False)
             enqueued = _plain_replies(jobs, reply)
         else:
@@ -373,8 +373,9 @@ async def _store(
         free = await _hold_keys(transaction, left)
         given = [job for _, job in free]
         if given:
+            late = token is None and (transaction.of_caller or not all(map(is_limited, given)))
             rows = await transaction.run(
-                _statement(given), token, transaction.now, transaction.channel, transaction.message,
+                _statement(given), token, transaction.now, transaction.channel, transaction.message, late,
                 *insertion_columns(given),
             )  # fmt: skip
             enqueued, unused = _plain_replies(given, rows[0][0]), [id for ids in rows[0][2:] for id in ids]

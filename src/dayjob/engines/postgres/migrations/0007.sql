@@ -55,6 +55,25 @@ CREATE TABLE dayjob.tenant_turns (
     PRIMARY KEY (queue, tenant)
 ) WITH (fillfactor = 70);
 
+-- The parts of a queue in which no job is pending: in each, for one priority, the jobs of turn 0 or those of later turns, up to a
+-- (turn, id). Claims leave them out, because they are full of dead index entries. README.md describes when a part may grow.
+CREATE TABLE dayjob.scan_hints (
+    queue text COLLATE "C" PRIMARY KEY,
+    snapshot pg_snapshot NOT NULL,
+    raised_at bigint NOT NULL,
+    search_at bigint NOT NULL,
+    bound_xid xid8 NOT NULL,
+    bound_at bigint NOT NULL,
+    bound_turn bigint NOT NULL,
+    priorities bigint[] NOT NULL,
+    first_turns bigint[] NOT NULL,
+    turns bigint[] NOT NULL,
+    ids uuid[] NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+-- A place in the order of the jobs of a queue and priority.
+CREATE TYPE dayjob.place AS (turn bigint, id uuid);
+
 -- A job that has left a state, and the units that its run has used beyond those that its claim took.
 CREATE TYPE dayjob.departure AS (state text, limits jsonb, limited_by text, charges jsonb);
 
@@ -419,6 +438,80 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
     END
     $$;
 
+-- Store the parts of a queue that the next claims leave out, after a claim that has examined every pending job up to the last place.
+-- hid: whether it left the old parts out. uncounted: priorities of which it did not examine all late jobs in the old parts.
+-- A part ends at the bound of an earlier claim, if all transactions have ended that were under way then, or at least 30 s ago:
+-- then this claim has seen every job before the bound that is not marked as late.
+CREATE FUNCTION dayjob.raise_hints(
+    from_queue text, old dayjob.scan_hints, hid boolean, seen pg_snapshot, started bigint, examined bigint[], uncounted bigint[],
+    last_priority bigint, last dayjob.place, grace bigint, search_interval bigint
+) RETURNS void
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+    DECLARE
+        zero constant uuid := '00000000-0000-0000-0000-000000000000';
+        is_confirmed boolean;
+        bound_id uuid := zero;
+        bound_turn bigint := 0;
+        turn_now bigint := coalesce((SELECT queue_turns.turn FROM dayjob.queue_turns WHERE queue_turns.queue = from_queue), 0);
+        new dayjob.scan_hints;
+    BEGIN
+        IF started < old.raised_at THEN
+            old := NULL;
+        END IF;
+        is_confirmed := coalesce(old.bound_xid <= pg_snapshot_xmin(seen) OR old.bound_at < started - 30000000, false);
+        IF is_confirmed THEN
+            bound_id := rpad(lpad(to_hex((old.bound_at - grace) / 1000), 12, '0'), 32, '0')::uuid;
+            bound_turn := old.bound_turn - 1;
+        END IF;
+        SELECT coalesce(array_agg(part.priority), '{}'), coalesce(array_agg(part.first_turn), '{}'),
+            coalesce(array_agg((part.place).turn), '{}'), coalesce(array_agg((part.place).id), '{}')
+        INTO new.priorities, new.first_turns, new.turns, new.ids
+        FROM (
+            SELECT known.priority, known.first_turn, CASE
+                WHEN known.priority < last_priority THEN greatest(known.place, known.bound)
+                WHEN known.priority = last_priority AND known.is_certain THEN greatest(known.place, least(known.bound, last))
+                WHEN known.priority = last_priority THEN least(greatest(known.place, known.bound), last)
+                WHEN known.is_certain THEN known.place
+            END AS place
+            FROM (
+                SELECT priorities.priority, classes.first_turn, hid AND priorities.priority <> ALL (uncounted) AS is_certain,
+                    ROW(coalesce(parts.turn, classes.first_turn), coalesce(parts.id, zero))::dayjob.place AS place,
+                    CASE classes.first_turn WHEN 0 THEN ROW(0, bound_id)::dayjob.place
+                        ELSE ROW(bound_turn, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)::dayjob.place
+                    END AS bound
+                FROM (
+                    SELECT DISTINCT unnest(old.priorities || examined) AS priority ORDER BY 1 LIMIT 64
+                ) AS priorities
+                CROSS JOIN (VALUES (0::bigint), (1)) AS classes (first_turn)
+                LEFT JOIN unnest(old.priorities, old.first_turns, old.turns, old.ids) AS parts (priority, first_turn, turn, id)
+                    ON parts.priority = priorities.priority AND parts.first_turn = classes.first_turn
+            ) AS known
+            ORDER BY known.priority, known.first_turn
+        ) AS part
+        WHERE part.place > ROW(part.first_turn, zero)::dayjob.place;
+        IF is_confirmed OR old.queue IS NULL THEN
+            new.bound_xid := pg_snapshot_xmax(seen);
+            new.bound_at := started;
+            new.bound_turn := turn_now;
+        ELSE
+            new.bound_xid := old.bound_xid;
+            new.bound_at := old.bound_at;
+            new.bound_turn := old.bound_turn;
+        END IF;
+        new.queue := from_queue;
+        new.snapshot := seen;
+        new.raised_at := started;
+        new.search_at := CASE WHEN hid THEN old.search_at
+            ELSE started + greatest(search_interval, 50 * (dayjob.now_us(NULL) - started)) END;
+        INSERT INTO dayjob.scan_hints VALUES (new.*)
+        ON CONFLICT (queue) DO UPDATE SET
+            snapshot = excluded.snapshot, raised_at = excluded.raised_at, search_at = excluded.search_at,
+            bound_xid = excluded.bound_xid, bound_at = excluded.bound_at, bound_turn = excluded.bound_turn,
+            priorities = excluded.priorities, first_turns = excluded.first_turns, turns = excluded.turns, ids = excluded.ids;
+    END
+    $$;
+
 -- Claim jobs from queues with limits or turns, in the order of (priority, turn, id). Return the jobs, then the topics: each is the
 -- task of a row without an id.
 -- Claims of such a queue run one after the other: with SKIP LOCKED, the second job of a key would overtake the first.
@@ -432,9 +525,11 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
 -- examined one after the other.
 -- A missing bucket is created with the units that this will take, which saves its update.
 -- Jobs are updated by their places in the table, where they are locked.
+-- A claim that reads many more index blocks than it needs raises the hints of its queue, every 20 ms at most. With hints it scans the
+-- other parts of the queue, and the places of late jobs in the hidden ones.
 CREATE FUNCTION dayjob.claim_limited(
     given bigint, wanted text[], leases bigint[], at_most bigint, by_worker text, claim_key uuid, most_bytes bigint,
-    most_blocked bigint
+    most_blocked bigint, wasted_blocks bigint, grace bigint, search_interval bigint, most_late bigint
 ) RETURNS SETOF dayjob.jobs
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -450,6 +545,24 @@ CREATE FUNCTION dayjob.claim_limited(
         found_limits jsonb[];
         snapshot pg_snapshot;
         fetched bigint;
+        read_before bigint;
+        read bigint;
+        read_for bigint;
+        is_wasteful boolean;
+        started bigint;
+        hints dayjob.scan_hints;
+        hides boolean;
+        has_ended boolean;
+        seen_priorities bigint[];
+        from_priorities bigint[];
+        from_turns bigint[];
+        from_ids uuid[];
+        until_priorities bigint[];
+        until_turns bigint[];
+        until_ids uuid[];
+        hidden_priorities bigint[];
+        hidden_turns bigint[];
+        hidden_ids uuid[];
         must_look boolean;
         has_looked boolean;
         held text[];
@@ -511,9 +624,7 @@ CREATE FUNCTION dayjob.claim_limited(
         FOREACH from_queue IN ARRAY wanted LOOP
             EXIT WHEN is_full;
             CONTINUE WHEN EXISTS (SELECT FROM dayjob.pauses WHERE pauses.queue = from_queue);
-            after_priority := -1;
-            after_turn := 0;
-            after_id := '00000000-0000-0000-0000-000000000000';
+            after_id := NULL;
             snapshot := NULL;
             held := '{}';
             held_priorities := '{}';
@@ -524,23 +635,112 @@ CREATE FUNCTION dayjob.claim_limited(
             claimed_here := 0;
             last_turn := 0;
             examined := at_most - cardinality(claimed);
+            started := dayjob.now_us(NULL);
+            read := 0;
+            read_for := 0;
+            is_wasteful := false;
+            has_ended := false;
+            seen_priorities := '{}';
+            hidden_priorities := '{}';
+            SELECT * INTO hints FROM dayjob.scan_hints WHERE scan_hints.queue = from_queue;
+            hides := coalesce(started >= hints.raised_at AND started < hints.search_at AND hints.priorities <> '{}', false);
+            IF hides THEN
+                read_before := pg_stat_get_xact_blocks_fetched('dayjob.jobs_late'::regclass);
+                SELECT pg_current_snapshot(), count(*) <= most_late,
+                    coalesce(array_agg(job.priority) FILTER (WHERE parts.turn IS NOT NULL), '{}'),
+                    array_agg(job.turn) FILTER (WHERE parts.turn IS NOT NULL),
+                    array_agg(job.id) FILTER (WHERE parts.turn IS NOT NULL)
+                INTO snapshot, hides, hidden_priorities, hidden_turns, hidden_ids
+                FROM (
+                    SELECT pg_snapshot_xmax(hints.snapshot) AS first, '18446744073709551615'::xid8 AS last
+                    UNION ALL
+                    SELECT number, number FROM pg_snapshot_xip(hints.snapshot) AS number
+                ) AS numbers
+                CROSS JOIN LATERAL (
+                    SELECT jobs.priority, jobs.turn, jobs.id FROM dayjob.jobs
+                    WHERE jobs.queue = from_queue AND jobs.state = 'pending'
+                        AND jobs.late >= numbers.first AND jobs.late <= numbers.last
+                    LIMIT most_late + 1
+                ) AS job
+                LEFT JOIN unnest(hints.priorities, hints.first_turns, hints.turns, hints.ids) AS parts (priority, first_turn, turn, id)
+                    ON parts.priority = job.priority AND (parts.first_turn = 0) = (job.turn = 0)
+                        AND (job.turn, job.id) < (parts.turn, parts.id)
+                        AND (job.turn, job.id) > (parts.first_turn, '00000000-0000-0000-0000-000000000000'::uuid);
+                read := pg_stat_get_xact_blocks_fetched('dayjob.jobs_late'::regclass) - read_before;
+            END IF;
+            IF hides THEN
+                SELECT array_agg(range.from_priority), array_agg(range.from_turn), array_agg(range.from_id),
+                    array_agg(range.until_priority), array_agg(range.until_turn), array_agg(range.until_id)
+                INTO from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids
+                FROM (
+                    SELECT coalesce(lag(parts.priority) OVER places, -1) AS from_priority,
+                        coalesce(lag(parts.turn) OVER places, 0) AS from_turn,
+                        coalesce(lag(parts.id) OVER places, '00000000-0000-0000-0000-000000000000') AS from_id,
+                        parts.priority AS until_priority, parts.first_turn AS until_turn,
+                        '00000000-0000-0000-0000-000000000000'::uuid AS until_id
+                    FROM unnest(hints.priorities, hints.first_turns, hints.turns, hints.ids) AS parts (priority, first_turn, turn, id)
+                    WINDOW places AS (ORDER BY parts.priority, parts.first_turn)
+                    UNION ALL
+                    SELECT hints.priorities[cardinality(hints.priorities)], hints.turns[cardinality(hints.priorities)],
+                        hints.ids[cardinality(hints.priorities)], 9223372036854775807, 0, '00000000-0000-0000-0000-000000000000'
+                    UNION ALL
+                    SELECT late.priority, late.turn, late.id, late.priority, late.turn, late.id
+                    FROM unnest(hidden_priorities, hidden_turns, hidden_ids) AS late (priority, turn, id)
+                    ORDER BY 1, 2, 3
+                ) AS range;
+            ELSE
+                from_priorities := '{-1}';
+                from_turns := '{0}';
+                from_ids := '{00000000-0000-0000-0000-000000000000}';
+                until_priorities := '{9223372036854775807}';
+                until_turns := '{0}';
+                until_ids := from_ids;
+            END IF;
             <<ranges>>
             LOOP
+                IF after_id IS NOT NULL THEN
+                    SELECT array_agg(CASE WHEN range.is_begun THEN after_priority ELSE range.from_priority END),
+                        array_agg(CASE WHEN range.is_begun THEN after_turn ELSE range.from_turn END),
+                        array_agg(CASE WHEN range.is_begun THEN after_id ELSE range.from_id END),
+                        array_agg(range.until_priority), array_agg(range.until_turn), array_agg(range.until_id)
+                    INTO from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids
+                    FROM (
+                        SELECT ranges.*, (from_priority, from_turn, from_id) < (after_priority, after_turn, after_id) AS is_begun
+                        FROM unnest(from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids)
+                            AS ranges (from_priority, from_turn, from_id, until_priority, until_turn, until_id)
+                        WHERE (until_priority, until_turn, until_id) > (after_priority, after_turn, after_id)
+                    ) AS range;
+                END IF;
                 fetched := pg_stat_get_xact_tuples_fetched('dayjob.jobs_pending'::regclass);
+                read_before := pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass);
                 SELECT array_agg(job.place), count(*), sum(job.size), max(job.turn),
                     array_agg(job.limits) FILTER (WHERE job.limits IS NOT NULL), coalesce(snapshot, pg_current_snapshot())
                 INTO places, found, found_size, found_turn, found_limits, snapshot
                 FROM (
-                    SELECT jobs.ctid AS place, jobs.turn, jobs.limits, octet_length(jobs.payload) AS size FROM dayjob.jobs
-                    WHERE jobs.queue = from_queue AND jobs.state = 'pending'
-                        AND (jobs.priority, jobs.turn, jobs.id) > (after_priority, after_turn, after_id)
-                        AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
-                    ORDER BY jobs.priority, jobs.turn, jobs.id
+                    SELECT pending.*
+                    FROM unnest(from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids)
+                        AS range (from_priority, from_turn, from_id, until_priority, until_turn, until_id)
+                    CROSS JOIN LATERAL (
+                        SELECT jobs.ctid AS place, jobs.turn, jobs.limits, octet_length(jobs.payload) AS size FROM dayjob.jobs
+                        WHERE jobs.queue = from_queue AND jobs.state = 'pending'
+                            AND (jobs.priority, jobs.turn, jobs.id) >= (range.from_priority, range.from_turn, range.from_id)
+                            AND (jobs.priority, jobs.turn, jobs.id) <= (range.until_priority, range.until_turn, range.until_id)
+                            AND jobs.id IS DISTINCT FROM after_id
+                            AND (jobs.expires_at > moment OR jobs.expires_at IS NULL OR jobs.attempts > 0)
+                        ORDER BY jobs.priority, jobs.turn, jobs.id
+                        LIMIT examined
+                        FOR UPDATE SKIP LOCKED
+                    ) AS pending
                     LIMIT examined
-                    FOR UPDATE SKIP LOCKED
                 ) AS job;
                 picked := coalesce(places, '{}');
                 must_look := found <> pg_stat_get_xact_tuples_fetched('dayjob.jobs_pending'::regclass) - fetched;
+                read := read + pg_stat_get_xact_blocks_fetched('dayjob.jobs_pending'::regclass) - read_before;
+                read_for := read_for + found;
+                is_wasteful := read - read_for / 20 > wasted_blocks;
+                IF is_wasteful THEN
+                    seen_priorities := seen_priorities || ARRAY(SELECT DISTINCT jobs.priority FROM dayjob.jobs WHERE jobs.ctid = ANY (picked));
+                END IF;
                 has_looked := false;
                 LOOP
                     IF must_look OR held <> '{}' THEN
@@ -551,9 +751,13 @@ CREATE FUNCTION dayjob.claim_limited(
                         SELECT held || array_agg(coalesce(pair ->> 0, '')), held_priorities || array_agg(jobs.priority),
                             held_turns || array_agg(jobs.turn), held_ids || array_agg(jobs.id)
                         INTO held, held_priorities, held_turns, held_ids
-                        FROM dayjob.jobs LEFT JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair ON true
-                        WHERE jobs.queue = from_queue AND jobs.state = 'pending'
-                            AND (jobs.priority, jobs.turn, jobs.id) > (after_priority, after_turn, after_id)
+                        FROM unnest(from_priorities, from_turns, from_ids, until_priorities, until_turns, until_ids)
+                            AS range (from_priority, from_turn, from_id, until_priority, until_turn, until_id)
+                        JOIN dayjob.jobs
+                            ON (jobs.priority, jobs.turn, jobs.id) >= (range.from_priority, range.from_turn, range.from_id)
+                            AND (jobs.priority, jobs.turn, jobs.id) <= (range.until_priority, range.until_turn, range.until_id)
+                        LEFT JOIN LATERAL jsonb_array_elements(jobs.limits) AS pair ON true
+                        WHERE jobs.queue = from_queue AND jobs.state = 'pending' AND jobs.id IS DISTINCT FROM after_id
                             AND (jobs.priority, jobs.turn, jobs.id) < (
                                 CASE WHEN cardinality(picked) < examined THEN 9223372036854775807 ELSE last.priority END,
                                 last.turn, last.id
@@ -633,10 +837,7 @@ CREATE FUNCTION dayjob.claim_limited(
                         END IF;
                     END IF;
                     locked := locked || names;
-                    EXIT WHEN has_looked OR NOT EXISTS (
-                        SELECT FROM dayjob.jobs
-                        WHERE jobs.queue = from_queue AND jobs.state = 'pending' AND jobs.late >= pg_snapshot_xmin(snapshot)
-                    );
+                    EXIT WHEN has_looked;
                     SELECT array_agg(pair ->> 0), array_agg(job.priority), array_agg(job.turn), array_agg(job.id)
                     INTO late_names, late_priorities, late_turns, late_ids
                     FROM (
@@ -648,6 +849,8 @@ CREATE FUNCTION dayjob.claim_limited(
                         SELECT jobs.priority, jobs.turn, jobs.id, jobs.limits FROM dayjob.jobs
                         WHERE jobs.queue = from_queue AND jobs.state = 'pending'
                             AND jobs.late >= numbers.first AND jobs.late <= numbers.last AND jobs.ctid <> ALL (picked)
+                        ORDER BY jobs.late
+                        LIMIT 1000000
                     ) AS job
                     CROSS JOIN LATERAL jsonb_array_elements(job.limits) AS pair
                     WHERE pair ->> 0 = ANY (names);
@@ -661,7 +864,8 @@ CREATE FUNCTION dayjob.claim_limited(
                 END LOOP;
                 held_here := held_here + cardinality(picked) - found;
                 IF found = 0 THEN
-                    EXIT WHEN cardinality(picked) < examined OR held_here >= most_blocked;
+                    has_ended := cardinality(picked) < examined;
+                    EXIT WHEN has_ended OR held_here >= most_blocked;
                     after_priority := last.priority;
                     after_turn := last.turn;
                     after_id := last.id;
@@ -701,9 +905,11 @@ CREATE FUNCTION dayjob.claim_limited(
                     size := size + found_size;
                     last_turn := greatest(last_turn, found_turn);
                     is_full := cardinality(claimed) >= at_most;
-                    EXIT WHEN is_full OR cardinality(picked) < examined OR held_here >= most_blocked;
+                    has_ended := cardinality(picked) < examined;
+                    EXIT WHEN has_ended OR is_full AND NOT is_wasteful AND (hides OR hints.queue IS NULL);
                     SELECT jobs.priority, jobs.turn, jobs.id INTO after_priority, after_turn, after_id
                     FROM dayjob.jobs WHERE jobs.ctid = picked[cardinality(picked)];
+                    EXIT WHEN is_full OR held_here >= most_blocked;
                     examined := least(2 * examined, most_blocked);
                     CONTINUE;
                 END IF;
@@ -811,7 +1017,8 @@ CREATE FUNCTION dayjob.claim_limited(
                     topics := topics || ('0 pending ' || from_queue);
                     EXIT;
                 END IF;
-                EXIT WHEN is_full OR cardinality(picked) < examined OR held_here >= most_blocked;
+                has_ended := NOT is_full AND cardinality(picked) < examined;
+                EXIT WHEN is_full OR has_ended OR held_here >= most_blocked;
                 IF held <> '{}' THEN
                     after_priority := last.priority;
                     after_turn := last.turn;
@@ -821,6 +1028,20 @@ CREATE FUNCTION dayjob.claim_limited(
             END LOOP;
             IF held <> '{}' THEN
                 topics := topics || ('0 locked ' || from_queue);
+            ELSIF NOT is_wasteful AND NOT hides AND (
+                has_ended OR (after_priority, after_turn, after_id)
+                    > (hints.priorities[cardinality(hints.priorities)], hints.turns[cardinality(hints.turns)], hints.ids[cardinality(hints.ids)])
+            ) THEN
+                DELETE FROM dayjob.scan_hints WHERE scan_hints.queue = hints.queue;
+            ELSIF is_wasteful AND (has_ended OR after_id IS NOT NULL) AND (NOT hides OR started >= hints.raised_at + 20000) THEN
+                PERFORM dayjob.raise_hints(
+                    from_queue, hints, hides, snapshot, started, seen_priorities, ARRAY(
+                        SELECT late.priority FROM unnest(hidden_priorities, hidden_turns, hidden_ids) AS late (priority, turn, id)
+                        WHERE NOT has_ended AND (late.priority, late.turn, late.id) > (after_priority, after_turn, after_id)
+                    ),
+                    CASE WHEN has_ended THEN 9223372036854775807 ELSE after_priority END,
+                    ROW(after_turn, after_id)::dayjob.place, grace, search_interval
+                );
             END IF;
             IF claimed_here > 0 OR blocked_here > 0 THEN
                 INSERT INTO dayjob.counters (queue, pending, limited, running)

@@ -1,7 +1,7 @@
 -- Store jobs. Fails with a unique violation if the id of one exists.
--- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5 the number of jobs  $6 their ids as text
--- $7… the other fields, one array for each name in rows.py. An array with one item has the same value for all jobs.
--- A job that may become visible after younger ones were claimed is late: its id is old, or the transaction is the caller's.
+-- $1 token, or NULL  $2 now  $3 channel  $4 message, or NULL  $5 whether all are late  $6 the number of jobs  $7 their ids as text
+-- $8… the other fields, one array for each name in rows.py. An array with one item has the same value for all jobs.
+-- A job that may become visible after younger ones were claimed is late: its id is old, or the transaction may be long.
 -- Replies NULL if all were stored, else the ids of those that were. Stores no reply if there are none.
 -- insert_skipping has also the lines after --skipping. It leaves out jobs whose id exists or whose dedup key is held, also by
 -- the window of another job: hold_keys.sql opens that of a new job before. The
@@ -9,14 +9,15 @@
 -- insert_reserving has also the lines after --reserving. It reserves the ids of jobs with reserve_id, and
 -- stores no job whose id is reserved. Its third column has the ids that it reserved for jobs that it did not store. A
 -- reservation is a row with a primary key, so that of two concurrent statements one waits for the commit of the other.
+-- The transaction gets its number before it reads the clock: the hints of claim_limited rely on it.
 WITH clock AS MATERIALIZED (
-    SELECT dayjob.now_us($2) AS now,
+    SELECT pg_current_xact_id() AS writer, dayjob.now_us($2) AS now,
         rpad(lpad(to_hex((dayjob.now_us(NULL) - :LATE) / 1000), 12, '0'), 32, '0')::uuid AS late_before
 ),
 given AS (
     SELECT job.id, :INSERT_FIELDS, clock.*, coalesce(job.run_at, clock.now + job.delay, clock.now) AS due,
         coalesce(job.expires_at, clock.now + job.expires_in) AS expiry
-    FROM clock, unnest($6::text::uuid[], :INSERT_ARRAYS) AS job (id, :INSERT_NAMES)
+    FROM clock, unnest($7::text::uuid[], :INSERT_ARRAYS) AS job (id, :INSERT_NAMES)
 ),
 --reserving reserved AS (
 --reserving     INSERT INTO dayjob.reserved_ids (id, reserved_until)
@@ -31,7 +32,7 @@ given AS (
 inserted AS (
     INSERT INTO dayjob.jobs (id, state, enqueued_at, held_key, late, :INSERT_COLUMNS)
     SELECT id, CASE WHEN due > now THEN 'scheduled' ELSE 'pending' END, now, dedup_key,
-        CASE WHEN $1::uuid IS NULL OR id < late_before THEN pg_current_xact_id() END, :INSERT_VALUES
+        CASE WHEN $5::boolean OR id < late_before THEN writer END, :INSERT_VALUES
     FROM given
 --skipping     WHERE (given.dedup_key IS NULL OR coalesce((
 --skipping         SELECT windows.reserved_until <= given.now FROM dayjob.reserved_ids AS windows
@@ -50,7 +51,7 @@ counted AS (
 ),
 result AS MATERIALIZED (
     SELECT count(*) AS inserted,
-        CASE WHEN count(*) < $5 THEN coalesce(array_agg(id::text), '{}') END AS reply
+        CASE WHEN count(*) < $6 THEN coalesce(array_agg(id::text), '{}') END AS reply
     FROM inserted
 ),
 stored AS (
