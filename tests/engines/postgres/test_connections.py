@@ -58,7 +58,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 async def test_a_read_takes_a_small_buffer_and_large_values_arrive(settings: PostgresSettings) -> None:
-    """With buffers of 256 KiB the heap of a worker grew by 0.6 MiB a minute, though no more of it was in use."""
+    """With 256 KiB the heap of a worker grew by 0.6 MiB a minute, though no more of it was in use."""
     connection: Any = await connect(settings, 20)
     assert connection._transport.max_size == 64 * 1024
     assert await connection.fetchval("SELECT repeat('x', 1000000)") == "x" * 1_000_000
