@@ -94,11 +94,14 @@ class Tracing:
         unsampled = None if "baggage" in headers else _unsampled(headers.get("traceparent", ""))
         return None if unsampled is None else attach(unsampled)
 
-    def leave(self, entered: Token[SpanParent]) -> None:
-        detach(entered)
+    leave = staticmethod(detach)
 
     async def run(self, context: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Open a consumer span around the run, in the trace of the producer."""
+        """Open a consumer span around the run, in the trace of the producer.
+
+        The span is made current and ended here, because the context managers of OpenTelemetry would take a
+        third of the time.
+        """
         job = context.job
         producer = extract(job.headers)
         link = otel.get_current_span(producer).get_span_context()
@@ -112,22 +115,23 @@ class Tracing:
             "dayjob.attempt": context.attempt,
             "dayjob.max_attempts": job.max_attempts,
         }
-        with self._tracer.start_as_current_span(
-            f"run {job.queue}", producer, SpanKind.CONSUMER, attributes,
-            links=[Link(link)] if link.is_valid else [], record_exception=False,
-            set_status_on_exception=False,
-        ) as span:  # fmt: skip
-            try:
-                return await call_next()
-            except BaseException as error:
-                outcome = _OUTCOMES.get(type(error))
-                if outcome is not None:
-                    span.set_attribute("dayjob.outcome", outcome)
-                if outcome is None or outcome == "dead":
-                    span.set_attribute("error.type", type(error).__qualname__)
-                    span.record_exception(error)
-                    span.set_status(Status(StatusCode.ERROR, str(error)))
-                raise
+        links = [Link(link)] if link.is_valid else []
+        span = self._tracer.start_span(f"run {job.queue}", producer, SpanKind.CONSUMER, attributes, links)
+        entered = attach(set_span_in_context(span))
+        try:
+            return await call_next()
+        except BaseException as error:
+            outcome = _OUTCOMES.get(type(error))
+            if outcome is not None:
+                span.set_attribute("dayjob.outcome", outcome)
+            if outcome is None or outcome == "dead":
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+            raise
+        finally:
+            detach(entered)
+            span.end()
 
 
 def _span_headers() -> dict[str, str]:

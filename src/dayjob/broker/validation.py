@@ -13,7 +13,7 @@ from dayjob.errors import PayloadTooLarge
 from dayjob.model.config import BrokerConfig, Retention, check_max_attempts, check_priority
 from dayjob.model.durations import SECOND, Duration, to_instant, to_micros
 from dayjob.model.job import NewJob, check_dedup, id_key
-from dayjob.model.lifecycle import SETTLEMENTS, Transition
+from dayjob.model.lifecycle import ACK, SETTLEMENTS, Transition
 from dayjob.model.limits import (
     MAX_LIMITS,
     QUEUE,
@@ -236,7 +236,7 @@ class Validator:
         op = SettleOp(job.key, job.claim, transition, retention, progress=settlement.progress)
         if settlement.charges:
             op.charges = charges_of(job, settlement.charges)
-        if transition is Transition.ACK:
+        if transition is ACK:
             if settlement.result is not None:
                 op.result = self._bytes(settlement.result, "result")
             if settlement.enqueue:

@@ -33,7 +33,7 @@ from msgspec import Struct
 from dayjob.errors import EngineUnavailable
 from dayjob.model.durations import SECOND
 from dayjob.model.job import CancelOutcome, DedupUntil, EndedJob, Enqueued, Job, JobState, QueueStats
-from dayjob.model.lifecycle import Transition
+from dayjob.model.lifecycle import ACK, Transition
 from dayjob.model.limits import LimitInfo, Units
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
@@ -284,7 +284,7 @@ class SettleOp(Struct, gc=False):
     def plain(self) -> bool:
         """Whether this is an ack of a job that is not kept, without follow-up jobs or kv writes."""
         return (
-            self.transition is Transition.ACK
+            self.transition is ACK
             and self.retention.done == 0
             and not (self.insert or self.kv or self.charges)
         )

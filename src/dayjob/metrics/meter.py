@@ -52,29 +52,23 @@ def label(name: str) -> str:
 class Times:
     """A histogram: the counts up to each bound, and the sum.
 
-    Any thread may add: an append to a list is atomic. ``counted`` removes exactly the times that it copied,
-    so a concurrent append is not lost.
+    Any thread may append to ``new``: an append to a list is atomic. ``counted`` removes exactly the times
+    that it copied, so a concurrent append is not lost. Call it when ``new`` has ``BUFFERED`` times.
     """
 
-    __slots__ = ("_counts", "_lock", "_new", "_sum")
+    __slots__ = ("_counts", "_lock", "_sum", "new")
 
     def __init__(self) -> None:
-        self._new: list[float] = []
+        self.new: list[float] = []
         self._counts = [0] * (len(BOUNDS) + 1)
         self._sum = 0.0
         self._lock = Lock()
 
-    def add(self, seconds: float) -> None:
-        new = self._new
-        new.append(seconds)
-        if len(new) >= BUFFERED:
-            self.counted()
-
     def counted(self) -> tuple[list[int], float]:
         """Return the cumulative counts by bound, the total count last, and the sum."""
         with self._lock:
-            added = self._new[:]
-            del self._new[: len(added)]
+            added = self.new[:]
+            del self.new[: len(added)]
             added.sort()
             up_to = [*(bisect_right(added, bound) for bound in BOUNDS), len(added)]
             self._counts = [*map(operator.add, self._counts, up_to)]
@@ -100,7 +94,10 @@ class Series:
         times = self.runs.get(outcome)
         if times is None:
             times = self.runs.setdefault(outcome, Times())
-        times.add(seconds)
+        new = times.new
+        new.append(seconds)
+        if len(new) >= BUFFERED:
+            times.counted()
 
 
 class Meter(Collector):
@@ -130,7 +127,10 @@ class Meter(Collector):
 
     def started(self, job: Job, waited: float) -> Series:
         series = self._series.get((job.queue, job.task)) or self._add(job.queue, job.task)
-        series.waits.add(waited if waited > 0.0 else 0.0)
+        new = series.waits.new
+        new.append(waited if waited > 0.0 else 0.0)
+        if len(new) >= BUFFERED:
+            series.waits.counted()
         return series
 
     def _add(self, queue: str, task: str) -> Series:

@@ -66,6 +66,9 @@ class JobState(StrEnum):
         return self in FINISHED
 
 
+RUNNING = JobState.RUNNING
+"""A global for code that each job passes: Python 3.11 calls a function for each access to a member."""
+
 FINISHED = frozenset({JobState.DONE, JobState.DEAD, JobState.CANCELLED})
 WAITING = frozenset({JobState.SCHEDULED, JobState.PENDING, JobState.LIMITED})
 

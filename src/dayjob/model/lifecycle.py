@@ -33,6 +33,9 @@ class Transition(StrEnum):
     REQUEUE = "requeue"
 
 
+ACK, NACK = Transition.ACK, Transition.NACK
+"""Globals for code that each job passes, as ``dayjob.model.job.RUNNING``."""
+
 SETTLEMENTS = frozenset(
     {
         Transition.ACK,

@@ -26,7 +26,7 @@ from dayjob.instrumentation import RunMeter
 from dayjob.model.codec import OtherVersion, encode, explained
 from dayjob.model.handler_exceptions import DeadLetter, JobCancelled, RetryLater, Snooze
 from dayjob.model.job import ATTEMPTS_HEADER, Job
-from dayjob.model.lifecycle import Transition
+from dayjob.model.lifecycle import ACK, NACK, Transition
 from dayjob.model.names import clean_error
 from dayjob.model.retry import Retry
 from dayjob.model.settlement import Settlement
@@ -239,7 +239,7 @@ class Executor:
         return self._completed(task, run, settlement)
 
     def _completed(self, task: AnyTask, run: Run, settlement: Settlement) -> Settlement | None:
-        if settlement.transition is Transition.NACK and ATTEMPTS_HEADER in run.job.headers:
+        if settlement.transition is NACK and ATTEMPTS_HEADER in run.job.headers:
             attempts = task.max_attempts or self._app.config.queue(run.job.queue).max_attempts
             settlement = replace(settlement, max_attempts=attempts)
         if run.context.charges is not None:
@@ -367,7 +367,7 @@ def succeeded(task: AnyTask, context: Context, result: Any, max_result: int) -> 
     """Return the settlement of a handler that returned."""
     return Settlement(
         context.job,
-        Transition.ACK,
+        ACK,
         result=_NULL if result is None else _encoded(context, result, max_result),
         enqueue=context.follow_ups,
         kv=context.kv,

@@ -10,7 +10,7 @@ import msgspec
 from dayjob.engines.base import Insertion
 from dayjob.engines.record import Record, corrupt_text, new_state, next_epoch
 from dayjob.model.codec import UNDECODABLE
-from dayjob.model.job import NO_CLAIM, NORMAL, Failure, Job, JobState
+from dayjob.model.job import NO_CLAIM, NORMAL, RUNNING, Failure, Job, JobState
 from dayjob.model.limits import Units
 
 Row = tuple[Any, ...]
@@ -88,7 +88,7 @@ def _job(row: Row, queue: str) -> tuple[Job, list[str]]:
         priority, attempts, max_attempts, epoch, run = _replaced(priority, attempts, max_attempts, epoch, run)
         enqueued = int_or(enqueued, 0)
     job = Job(
-        key, queue, task, payload, decoded, tenant, priority, JobState.RUNNING, attempts, max_attempts, epoch,
+        key, queue, task, payload, decoded, tenant, priority, RUNNING, attempts, max_attempts, epoch,
         enqueued, run, expires_us=expires, last_error=last_error, cancel_requested=bool(cancel_requested),
         turn=turn,
     )  # fmt: skip
