@@ -44,8 +44,11 @@ WINDOW = 10.0
 WARM_UP = 15 * 60
 """Seconds that are not judged, at most half of the run."""
 
-STEADY = {"postgres": 11 * 60}
-"""Seconds after which the size of a store can be judged. PostgreSQL keeps replies for ten minutes."""
+STEADY = {"postgres": 11 * 60, "slatedb": 26 * 60}
+"""Seconds after which the size of a store can be judged.
+
+PostgreSQL keeps replies for ten minutes. SlateDB removes objects every ten minutes, if older than five.
+"""
 
 SIGNIFICANT = 3.0
 """The standard deviations of a trend that is no chance."""
