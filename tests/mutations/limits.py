@@ -112,4 +112,27 @@ MUTATIONS = (
         "    if of and of.rate then\n      bucket.tat = max(bucket.tat, NOW)",
         "conformance/test_rates.py",
     ),
+    Mutation(
+        "hints hide a job whose insert is under way", _POSTGRES, _FUNCTIONS,
+        "old.bound_xid <= pg_snapshot_xmin(seen) OR", "old.queue IS NOT NULL OR",
+        "engines/postgres/test_limited_scan_hints.py::test_a_job_whose_insert_is_under_way_is_not_hidden",
+    ),
+    Mutation(
+        "hints hide a job whose return was under way", _POSTGRES, _FUNCTIONS,
+        "SELECT number, number FROM pg_snapshot_xip(hints.snapshot) AS number",
+        "SELECT number, number FROM pg_snapshot_xip(hints.snapshot) AS number WHERE false",
+        "engines/postgres/test_limited_scan_hints.py"
+        "::test_a_job_whose_return_is_under_way_is_claimed_in_its_order",
+    ),
+    Mutation(
+        "hints hide the late jobs that a claim left", _POSTGRES, _FUNCTIONS,
+        "hid AND priorities.priority <> ALL (uncounted) AS is_certain", "true AS is_certain",
+        "engines/postgres/test_limited_scan_hints.py"
+        "::test_more_late_jobs_than_are_tracked_are_claimed_in_their_order",
+    ),
+    Mutation(
+        "hints stay when the clock went back", _POSTGRES, _FUNCTIONS,
+        "started >= hints.raised_at AND started < hints.search_at", "started < hints.search_at",
+        "engines/postgres/test_limited_scan_hints.py::test_hints_of_a_later_time_are_not_used",
+    ),
 )  # fmt: skip
