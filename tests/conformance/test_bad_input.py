@@ -200,6 +200,27 @@ async def test_every_method_refuses_a_bad_queue_name(
     assert await everything(broker) == before
 
 
+@pytest.mark.parametrize("name", [NUL, SURROGATE], ids=ascii)
+async def test_a_listing_refuses_a_name_that_an_engine_cannot_store(broker: Broker, name: str) -> None:
+    listings: dict[str, Awaitable[object]] = {
+        "jobs of a queue": broker.jobs(name),
+        "jobs of a task": broker.jobs(task=name),
+        "dead jobs": broker.dead_jobs(name),
+        "latest dead jobs": broker.latest_dead(name),
+    }
+    answers = {listing: await outcome(call) for listing, call in listings.items()}
+    assert {listing: type(answer) for listing, answer in answers.items()} == dict.fromkeys(
+        listings, ValueError
+    )
+
+
+async def test_a_listing_of_an_unknown_name_is_empty(broker: Broker) -> None:
+    await dead(broker)
+    for name in ("", "unknown", "a" * 2000):
+        assert await broker.jobs(name) == await broker.jobs(task=name or "unknown") == []
+        assert await broker.dead_jobs(name) == await broker.latest_dead(name) == []
+
+
 BAD_SETTLEMENTS: dict[str, tuple[type[Exception], Callable[[Job], Settlement]]] = {
     "nack delay negative": (ValueError, lambda job: Settlement.nack(job, "x", delay=-1)),
     "nack delay nan": (ValueError, lambda job: Settlement.nack(job, "x", delay=NAN)),

@@ -51,7 +51,7 @@ from dayjob.model.job import (
     new_job_like,
 )
 from dayjob.model.limits import Limit, LimitInfo, check_stored_limit, limit_name, queue_bucket
-from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue
+from dayjob.model.names import KEY_BYTES, check_kv_key, check_kv_value, check_name, check_queue, check_text
 from dayjob.model.recurring import Recurring, Schedule
 from dayjob.model.settlement import Settlement, SettleResult
 from dayjob.model.worker_info import WorkerInfo
@@ -407,6 +407,7 @@ class Broker:
     ) -> list[Job]:
         """Return jobs in id order, the order of enqueuing. ``after`` is the id of the last one seen."""
         storage = self._session.storage
+        _check_filter(queue, task)
         cursor = None if after is None else known_key(after)
         if _check_limit(limit) == 0 or (after is not None and cursor is None):
             return []
@@ -431,6 +432,7 @@ class Broker:
     ) -> list[Job]:
         """Return dead jobs, the latest failure first. ``before`` is the last one seen."""
         storage = self._session.storage
+        _check_filter(queue)
         cursor = None if before is None else (before.finished_us or 0, before.key)
         limit = min(_check_limit(limit), _ALL)
         return await storage.read(partial(self._engine.find_dead, queue, cursor, limit)) if limit else []
@@ -772,6 +774,14 @@ def _check_limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise ValueError(f"limit={limit!r}: pass a whole number, 0 or more")
     return limit
+
+
+def _check_filter(queue: str | None, task: str | None = None) -> None:
+    """Raise if an engine can't compare names with these. Other names that no job has match none."""
+    if queue is not None:
+        check_text(queue, "queue name")
+    if task is not None:
+        check_text(task, "task name")
 
 
 def _to_state(state: JobState | str) -> JobState:

@@ -407,7 +407,17 @@ async def test_a_broker_waits_while_another_process_migrates(
 
 @pytest.mark.parametrize(
     "name",
-    ['quo"te', "apo'stro''phe", "two  words ", "dayjob.x", "dayjob.jobs", "ünïcødé 🐘", "$1 %s {}", "A;--"],
+    [
+        'quo"te',
+        "apo'stro''phe",
+        "two  words ",
+        "dayjob.x",
+        "dayjob.jobs",
+        "ünïcødé 🐘",
+        "$1 %s {}",
+        "A;--",
+        "a$$b$q$",
+    ],
 )
 async def test_the_schema_may_have_any_name(name: str, database: str, console: Console) -> None:
     url = with_options(database, schema=quote(name, safe=""))

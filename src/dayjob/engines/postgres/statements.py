@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib.resources import files
+from itertools import count
 
 from dayjob.engines import sql
 from dayjob.engines.base import ID_RESERVATION
@@ -82,11 +83,15 @@ class Statements(dict[str, str]):
 
     def __init__(self, schema: str) -> None:
         self._schema = quoted(schema)
+        tags = (f"${'q' * length}$" for length in count())
+        self._body_quote = next(tag for tag in tags if tag not in schema)
+        """Encloses the text of functions, which names the schema: ``$$`` unless that name contains it."""
         super().__init__((name, self.with_schema(source)) for name, source in _sources().items())
 
     def with_schema(self, sql: str) -> str:
         """Return the SQL with the name of this schema instead of ``dayjob``."""
         literal = self._schema.replace("'", "''")
+        sql = sql.replace("$$", self._body_quote)
         return _SCHEMA.sub(lambda name: f"'{literal}.{name[1]}'" if name[1] else f"{self._schema}.", sql)
 
 

@@ -157,7 +157,7 @@ class Archive:
     ) -> Sequence[Finished]:
         """Return dead jobs, the latest failure first, beyond the time and id of the last one seen."""
         found_jobs: list[Finished] = []
-        if limit <= 0:
+        if limit <= 0 or queue == "":  # In the keys, the empty name stands for all queues.
             return found_jobs
         source = await self._write_batch.scannable()
         after = None if before is None else keys.moment(*before)
