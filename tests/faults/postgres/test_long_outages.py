@@ -189,7 +189,7 @@ async def test_running_jobs_survive_a_fault_longer_than_their_leases(
         await finish.wait()
 
     async with app, working(app, lease=1):
-        handles = await long.aenqueue_many([()] * 5)
+        enqueued = await broker.enqueue_many([NewJob("default", b"{}", task="long", max_attempts=1)] * 5)
 
         async def all_run() -> bool:
             return (await broker.stats("default")).running == 5
@@ -207,7 +207,7 @@ async def test_running_jobs_survive_a_fault_longer_than_their_leases(
                 await pause(3)
             await connection.close()
         await pause(2)
-        jobs = [await record(broker, handle.id) for handle in handles]
+        jobs = [await record(broker, each.id) for each in enqueued]
         finish.set()
 
         async def all_are_done() -> bool:
