@@ -53,7 +53,7 @@ async def test_a_worker_is_listed_while_it_runs(app: App, outside: Broker) -> No
     async def work() -> None: ...
 
     async with working(app, queues=("q", "r"), concurrency=7, name="ada") as worker:
-        await until(lambda: names(outside))
+        await until(lambda: worker.id and names(outside))
         [info] = await outside.workers()
         assert info.id == worker.id
         assert info.id.startswith("ada-")
