@@ -126,13 +126,13 @@ MUTATIONS = (
     ),
     Mutation(
         "hints hide the late jobs that a claim left", _POSTGRES, _FUNCTIONS,
-        "hid AND priorities.priority <> ALL (uncounted) AS is_certain", "true AS is_certain",
+        "skipped AND priorities.priority <> ALL (unexamined) AS is_certain", "true AS is_certain",
         "engines/postgres/test_limited_scan_hints.py"
         "::test_more_late_jobs_than_are_tracked_are_claimed_in_their_order",
     ),
     Mutation(
         "hints stay when the clock went back", _POSTGRES, _FUNCTIONS,
         "started >= hints.raised_at AND started < hints.search_at", "started < hints.search_at",
-        "engines/postgres/test_limited_scan_hints.py::test_hints_of_a_later_time_are_not_used",
+        "engines/postgres/test_limited_scan_hints.py::test_a_hidden_job_is_found_without_the_hints",
     ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 from dayjob import Broker, BrokerConfig
 from tests.support.processes import Spawn, spawning
 from tests.support.servers.postgres import schema_of, schema_url, server_url
+from tests.support.servers.private_postgres import PrivateServer, private_server
 
 
 @pytest.fixture
@@ -42,3 +43,19 @@ def console() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 async def spawn() -> AsyncIterator[Spawn]:
     async with spawning() as spawn:
         yield spawn
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PrivateServer]:
+    """A server without other snapshots, on which dead index entries stay."""
+    async with private_server(autovacuum="off") as server:
+        yield server
+
+
+@pytest.fixture
+async def snapshot(server: PrivateServer, broker: Broker) -> AsyncIterator[None]:
+    """A long transaction of another client, after the broker has created its tables."""
+    async with await psycopg.AsyncConnection.connect(server.url) as connection:
+        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        await connection.execute("SELECT 1")
+        yield

@@ -17,7 +17,7 @@ from dayjob.engines.postgres.scan_hints import END, FIRST_ID, START, Position, Q
 from dayjob.model.settlement import Settlement
 from tests.support.arrange import KEEP_ALL, claim_one
 from tests.support.servers.postgres import with_options
-from tests.support.servers.private_postgres import PrivateServer, private_server
+from tests.support.servers.private_postgres import PrivateServer
 from tests.support.workers import until, with_timeout
 
 QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
@@ -64,13 +64,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[PrivateServer]:
-    """A server without other snapshots."""
-    async with private_server(autovacuum="off") as server:
-        yield server
-
-
-@pytest.fixture
 async def broker(server: PrivateServer) -> AsyncIterator[Broker]:
     async with Broker(with_options(server.url, poll="1000"), config=QUIET) as broker:
         yield broker
@@ -87,15 +80,6 @@ async def other(server: PrivateServer, hints: Watched) -> AsyncIterator[Broker]:
     """Another process, as far as the first one can see. The first one does not listen."""
     async with Broker(server.url, config=QUIET) as other:
         yield other
-
-
-@pytest.fixture
-async def snapshot(server: PrivateServer, broker: Broker) -> AsyncIterator[None]:
-    """A long transaction of another client."""
-    async with await psycopg.AsyncConnection.connect(server.url) as connection:
-        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
-        await connection.execute("SELECT 1")
-        yield
 
 
 async def fill(broker: Broker, count: int = JOBS) -> list[str]:

@@ -439,11 +439,11 @@ CREATE FUNCTION dayjob.finish_limits(given bigint, departed dayjob.departure[], 
     $$;
 
 -- Store the parts of a queue that the next claims leave out, after a claim that has examined every pending job up to the last place.
--- hid: whether it left the old parts out. uncounted: priorities of which it did not examine all late jobs in the old parts.
+-- skipped: the claim skipped the old parts. unexamined: the priorities with late jobs there that the claim did not examine.
 -- A part ends at the bound of an earlier claim, if all transactions have ended that were under way then, or at least 30 s ago:
 -- then this claim has seen every job before the bound that is not marked as late.
 CREATE FUNCTION dayjob.raise_hints(
-    from_queue text, old dayjob.scan_hints, hid boolean, seen pg_snapshot, started bigint, examined bigint[], uncounted bigint[],
+    from_queue text, old dayjob.scan_hints, skipped boolean, seen pg_snapshot, started bigint, seen_priorities bigint[], unexamined bigint[],
     last_priority bigint, last dayjob.place, grace bigint, search_interval bigint
 ) RETURNS void
     LANGUAGE plpgsql VOLATILE
@@ -475,13 +475,13 @@ CREATE FUNCTION dayjob.raise_hints(
                 WHEN known.is_certain THEN known.place
             END AS place
             FROM (
-                SELECT priorities.priority, classes.first_turn, hid AND priorities.priority <> ALL (uncounted) AS is_certain,
+                SELECT priorities.priority, classes.first_turn, skipped AND priorities.priority <> ALL (unexamined) AS is_certain,
                     ROW(coalesce(parts.turn, classes.first_turn), coalesce(parts.id, zero))::dayjob.place AS place,
                     CASE classes.first_turn WHEN 0 THEN ROW(0, bound_id)::dayjob.place
                         ELSE ROW(bound_turn, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)::dayjob.place
                     END AS bound
                 FROM (
-                    SELECT DISTINCT unnest(old.priorities || examined) AS priority ORDER BY 1 LIMIT 64
+                    SELECT DISTINCT unnest(old.priorities || seen_priorities) AS priority ORDER BY 1 LIMIT 64
                 ) AS priorities
                 CROSS JOIN (VALUES (0::bigint), (1)) AS classes (first_turn)
                 LEFT JOIN unnest(old.priorities, old.first_turns, old.turns, old.ids) AS parts (priority, first_turn, turn, id)
@@ -502,7 +502,7 @@ CREATE FUNCTION dayjob.raise_hints(
         new.queue := from_queue;
         new.snapshot := seen;
         new.raised_at := started;
-        new.search_at := CASE WHEN hid THEN old.search_at
+        new.search_at := CASE WHEN skipped THEN old.search_at
             ELSE started + greatest(search_interval, 50 * (dayjob.now_us(NULL) - started)) END;
         INSERT INTO dayjob.scan_hints VALUES (new.*)
         ON CONFLICT (queue) DO UPDATE SET
