@@ -261,6 +261,7 @@ class Session:
             try:
                 while True:
                     event.clear()
+                    waiting.is_last = self.clock.elapsed() >= deadline
                     if refreshed is not None:
                         request = await refreshed()
                     if request.queues and request.limit:

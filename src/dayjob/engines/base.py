@@ -200,10 +200,11 @@ class WaitingClaim:
 
     ``event`` wakes it. ``on_job`` is called for each delivered job. ``give_back`` releases the jobs that are
     delivered after the claim was closed, or beyond its limit. ``handoff`` is pending while an insert in this
-    process claims for it.
+    process claims for it. With ``is_last`` its time is over: it claims once more, and no job is claimed for
+    it from then on.
     """
 
-    __slots__ = ("_jobs", "_on_job", "closed", "event", "give_back", "handoff", "name", "request")
+    __slots__ = ("_jobs", "_on_job", "closed", "event", "give_back", "handoff", "is_last", "name", "request")
 
     def __init__(
         self,
@@ -213,6 +214,7 @@ class WaitingClaim:
     ) -> None:
         self.name = new_key()
         self.closed = False
+        self.is_last = False
         self.event = event
         self.request: ClaimRequest | None = None
         self.handoff: asyncio.Future[None] | None = None

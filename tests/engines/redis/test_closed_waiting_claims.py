@@ -118,6 +118,75 @@ async def test_a_handoff_that_arrives_as_the_caller_is_cancelled_is_released(
     await until_pending(other)
 
 
+async def test_a_claim_gets_the_job_of_a_handoff_that_has_not_arrived_before_later_jobs(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    """The message is still under way when a later job wakes the waiting claim."""
+    waiting = await waiting_claim(broker, limit=1)
+    message = lose_handoffs(broker)
+    await other.enqueue("q", b"1")
+    await until_received(message)
+    await other.enqueue("q", b"2")
+    [job] = await with_timeout(waiting)
+    assert (job.payload, job.attempts) == (b"1", 1)
+    assert sizes(server, "handoffs") == [0]
+    receive(broker, message[0])
+    await acknowledged(broker)
+    await broker.ack(job)
+    assert [job.payload for job in await broker.claim("q", limit=5)] == [b"2"]
+
+
+async def test_a_closed_waiting_claim_does_not_keep_its_job_from_the_next_claim(
+    broker: Broker, other: Broker
+) -> None:
+    """The caller gave up, and the message of the hand-off is still under way."""
+    waiting = await waiting_claim(broker)
+    lost = lose_handoffs(broker)
+    await cancel(waiting)
+    await other.enqueue("q", b"1")
+    await until_received(lost)
+    await other.enqueue("q", b"2")
+    assert [(job.payload, job.attempts) for job in await broker.claim("q", limit=5)] == [(b"1", 1), (b"2", 1)]
+
+
+async def test_a_job_whose_handoff_is_being_acknowledged_comes_before_later_jobs(
+    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has the acknowledgment, and its reply is still under way when the claim's reply arrives."""
+    waiting = await waiting_claim(broker, limit=1)
+    message = lose_handoffs(broker)
+    await other.enqueue("q", b"1")
+    await until_received(message)
+    engine = engine_of(broker)
+    execute, replied = engine._client.execute, asyncio.Event()
+
+    async def slow_execute(*commands: Any, **named: Any) -> Any:
+        reply = await execute(*commands, **named)
+        await replied.wait()
+        return reply
+
+    monkeypatch.setattr(engine._client, "begin", lambda *commands: None)
+    monkeypatch.setattr(engine._client, "execute", slow_execute)
+    receive(broker, message[0])
+    async with asyncio.timeout(BOUND):
+        while (await other.jobs("q"))[0].state is not JobState.RUNNING or not engine._acknowledging:
+            await pause(0.01)
+    await other.enqueue("q", b"2")
+    async with asyncio.timeout(BOUND):
+        while (await other.stats("q")).pending:
+            await pause(0.01)
+    replied.set()
+    [job] = await with_timeout(waiting)
+    assert job.payload == b"1"
+    await until_pending(other)
+
+
+async def test_a_claim_whose_time_is_over_is_not_registered(server: Server, broker: Broker) -> None:
+    """Otherwise a job would be handed off to a caller that has gone."""
+    assert await broker.claim("q", wait=0.05) == []
+    assert sizes(server, "waiting_claims") == [0]
+
+
 async def test_a_handoff_during_a_claim_that_finds_a_job_stays_within_the_limit(
     broker: Broker, other: Broker
 ) -> None:

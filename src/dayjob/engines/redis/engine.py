@@ -181,7 +181,9 @@ class RedisEngine:
         found = [
             waiting.after_claim(request, reply) for request, reply in zip(requests, replies, strict=True)
         ]
-        return await self._claimed(requests, found)
+        claimed = await self._claimed(requests, found)
+        await waiting.acknowledged(requests)
+        return claimed
 
     async def insert_and_claim(
         self, jobs: Sequence[Insertion], requests: Sequence[ClaimRequest], token: Token | None = None
@@ -196,10 +198,11 @@ class RedisEngine:
         publish: Command = ("PUBLISH", self._keys.changes, message)
         self._in_background(self._client.execute_retrying(publish, timeout=self.timeout))
 
-    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(_logged(work))
         self._acknowledging.add(task)
         task.add_done_callback(self._acknowledging.discard)
+        return task
 
     async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
         """Return the jobs of each request. Quarantine those that can't be decoded, and claim others.
@@ -236,7 +239,9 @@ class RedisEngine:
             ("HGET", self._keys.payloads, key),
         )
         first_try = self._client.begin(*commands)
-        self._in_background(self._take_handoff(registered, key, claim, commands, first_try))
+        task = self._in_background(self._take_handoff(registered, key, claim, commands, first_try))
+        registered.acknowledging.add(task)
+        task.add_done_callback(registered.acknowledging.discard)
 
     async def _take_handoff(
         self,

@@ -52,6 +52,8 @@ class Subscriber:
         self._received = False
         self._wanted = False
         self._malformed = 0
+        self._start_timeout = min(SILENCE, client.settings.timeout)
+        """Seconds for each step of the start. Reads wait for it."""
 
     def on_listen(self, topics: Sequence[Topic]) -> None:
         """A listener has registered for these topics."""
@@ -80,7 +82,7 @@ class Subscriber:
         while True:
             connection: Connection | None = None
             try:
-                connection = await self._client.open(SILENCE)
+                connection = await self._client.open(self._start_timeout)
                 await self._subscribe(connection)
                 logged = False
                 await self._read(connection)
@@ -103,7 +105,9 @@ class Subscriber:
         keys = self._client.settings.keys
         channels = (keys.changes, keys.ends, self._handoff_channel)
         connection.on_message = self._on_reply
-        replies = await connection.call([packed(("SUBSCRIBE", channel)) for channel in channels], SILENCE)
+        replies = await connection.call(
+            [packed(("SUBSCRIBE", channel)) for channel in channels], self._start_timeout
+        )
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply

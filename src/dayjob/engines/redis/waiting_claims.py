@@ -4,12 +4,16 @@ A claim that finds no job is registered on the server. An enqueue in any process
 and send the name of that claim to this process; that ends the registration. The server reclaims a handed-off
 job that is not acknowledged within 2 s, so a message may be lost.
 
+A waiting claim that claims again, or was closed, first withdraws the hand-off whose message is still under
+way: its job is pending again when the claim looks for jobs. So no later job is claimed before it.
+
 Every client of the server, on any database, may read and write channels. So a message has no part of the job,
 and proves nothing: the reply to the acknowledgment has the job, and decides whether its claim is current.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
@@ -28,6 +32,8 @@ class Registered(Struct):
     """Its member on the server, which may be gone."""
     delivered: set[bytes] = field(default_factory=set)
     """The ids and claim keys of the jobs that were handed off to it."""
+    acknowledging: set[asyncio.Task[None]] = field(default_factory=set)
+    """The acknowledgments that are under way."""
 
 
 class WaitingClaims:
@@ -73,6 +79,14 @@ class WaitingClaims:
         registered = self._registered.get(message[:16])
         if registered is not None:  # Otherwise the claim was closed a while ago, and the message came late.
             self._acknowledge(registered, message[16:32], message[32:])
+
+    async def acknowledged(self, requests: Sequence[ClaimRequest]) -> None:
+        """Wait until the jobs that were handed off to these requests before their replies are delivered."""
+        for request in requests:
+            if request.waiting is not None:
+                registered = self._registered.get(request.waiting.name)
+                if registered is not None and registered.acknowledging:
+                    await asyncio.wait(registered.acknowledging)
 
     def close(self) -> list[bytes]:
         """Return the members to remove on the server."""

@@ -6,11 +6,18 @@ local stored = stored_reply()
 if stored then
   return stored.err and stored or claimed_again(stored)
 end
+local withdrawn = false
 for _ = 1, take_number() do
-  redis.call('ZREM', WAITING_CLAIMS, take())
+  local member = take()
+  if redis.call('ZREM', WAITING_CLAIMS, member) == 0 and withdraw_handoff(member) then
+    withdrawn = true
+  end
+end
+if withdrawn then
+  flush(true) -- so that the claims find these jobs in their places
 end
 local replies, ids = claim_all()
-if limiter then
+if limiter or withdrawn then
   publish()
 end
 store_reply(ids)

@@ -22,7 +22,7 @@ if r and #reply == 1 and ARGV[1] == '' and may_be_handed_off(r) then
   waiting, removed = longest_waiting(r.queue, NOW)
 end
 if waiting then
-  claim(r, waiting.lease, waiting.worker)
+  claim(r, waiting.lease, waiting.worker, waiting.name)
   r.encoded = encode(r)
   indexes[PENDING][pending_member(r)], indexes[EXPIRIES][r.id] = nil, nil -- they were never written
   claimable[r.queue] = nil

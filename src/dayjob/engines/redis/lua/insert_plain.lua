@@ -54,7 +54,7 @@ do
       local attempts, epoch, claim = '\0\0\0\0', '\0\0\0\0\0\0\0\0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
       if waiting then
         state, claimed, worker = RUNNING, time .. struct.pack('>i8', now + waiting.lease), waiting.worker
-        attempts, epoch, claim = '\0\0\0\1', time, ARGV[6]
+        attempts, epoch, claim = '\0\0\0\1', time, waiting.name
       end
       -- The record as FIXED of shared/2_records.lua. The epoch is the time, as in `claim` of shared/5_rules.lua.
       local record = string.char(FORMAT, state, 0) .. string.sub(numbers, 2, 5) .. attempts .. string.sub(numbers, 6, 9)

@@ -37,7 +37,7 @@ end
 for _, name in ipairs(claims) do
   local r = load(sub(name, 1, 16))
   if is_current(r, sub(name, 17)) then
-    revoke_handoff(r, retention(r.queue))
+    revoke_handoff(r)
     promoted = promoted + 1
   else
     indexes[HANDOFFS][name] = false

@@ -73,9 +73,10 @@ local function handoff_member(r)
   return r.id .. r.claim
 end
 
-local function claim(r, lease, worker)
+-- Claim a job under a key: that of the write, or for a hand-off the name of the waiting claim.
+local function claim(r, lease, worker, key)
   remove_from_indexes(r)
-  r.state, r.attempts, r.epoch, r.claim = RUNNING, r.attempts + 1, math.max(r.epoch + 1, NOW), TOKEN
+  r.state, r.attempts, r.epoch, r.claim = RUNNING, r.attempts + 1, math.max(r.epoch + 1, NOW), key
   r.claimed, r.lease, r.worker, r.progress = NOW_TIME, to_time(NOW + lease), worker, ''
   if not r.settled then
     release_dedup(r)
@@ -127,9 +128,9 @@ local function settle(r, transition, delay, times, error, result, progress)
 end
 
 -- Release a handed-off claim that was not acknowledged. The job did not run, so the attempt does not count.
-local function revoke_handoff(r, times)
+local function revoke_handoff(r)
   indexes[HANDOFFS][handoff_member(r)] = false
-  settle(r, RELEASE, 0, times)
+  settle(r, RELEASE, 0)
 end
 
 -- Append a job that ended without its worker to a reply; record.ended_jobs in Python reads it.
@@ -146,7 +147,7 @@ end
 -- suspect does not count: another job may have ended the worker.
 local function expire_claim(r, times, reason, reply)
   if redis.call('ZSCORE', HANDOFFS, handoff_member(r)) then
-    revoke_handoff(r, times)
+    revoke_handoff(r)
     return report(reply, r, RUNNING, '')
   end
   remove_from_indexes(r)

@@ -5,6 +5,7 @@
 local MOST_SKIPPED = 10000 -- expired or stale entries that one claim skips; promote removes expired jobs
 local MOST_TENANTS = 100 -- entries of TENANTS that one claim from a queue examines
 local BLOCKED_WIDTH = 100 -- pending jobs that are read at once after one without room
+local MOST_HANDOFFS = 100 -- unacknowledged hand-offs, the latest, among which a claim looks for its own
 
 local bytes = 0 -- the size of the jobs claimed by this call
 
@@ -71,7 +72,7 @@ local function claim_from(queue, lease, worker, limit, reply)
           blocked = blocked + 1
         else
           bytes = bytes + size
-          claim(r, lease, worker)
+          claim(r, lease, worker, TOKEN)
           add_claimed(reply, r)
           limit = limit - 1
           turn = math.max(turn, r.turn or 0)
@@ -96,6 +97,23 @@ local function wait_for(queue, waiting, lease, worker)
   redis.call('ZADD', WAITING_CLAIMS, 0, member)
   redis.call('ZREM', HANDOFF_CLIENTS, sub(waiting, 1, 16))
   return member
+end
+
+-- Make the job pending that was handed off to a waiting claim, if it is not acknowledged. Otherwise later jobs would be
+-- claimed before it. Return whether there was one. The member is that of WAITING_CLAIMS, which the hand-off removed.
+local function withdraw_handoff(member)
+  local first = string.find(member, '\0', 1, true) + 25
+  local name = sub(member, first, first + 15)
+  for _, handoff in ipairs(redis.call('ZREVRANGE', HANDOFFS, 0, MOST_HANDOFFS - 1)) do
+    if sub(handoff, 17) == name then
+      local r = load(sub(handoff, 1, 16))
+      if is_current(r, name) then
+        revoke_handoff(r)
+        return true
+      end
+    end
+  end
+  return false
 end
 
 -- Return for each request a list of ids, records and payloads in turns, or, if there is none, the member of its waiting
