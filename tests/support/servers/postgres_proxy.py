@@ -158,12 +158,19 @@ class Proxy:
     def connections(self) -> int:
         return len(self._links)
 
+    @property
+    def clients(self) -> int:
+        """The number of clients, also of those that are not connected to the server yet."""
+        return len(self._clients)
+
     # Faults.
 
     def cut(self) -> None:
-        """Break all open connections."""
+        """Break all open connections, also those whose connection to the server is not open yet."""
         for link in self._links:
             link.cut()
+        for client in self._clients.values():
+            client.transport.abort()
 
     def refuse(self) -> None:
         """Refuse new connections: close the port."""
@@ -215,6 +222,9 @@ class Proxy:
         self._losses.append(loss)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # It was accepted before the port was closed.
+            writer.transport.abort()
+            return
         task = asyncio.create_task(self._serve((reader, writer)))
         self._clients[task] = writer
         task.add_done_callback(self._clients.pop)

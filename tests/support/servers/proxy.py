@@ -35,7 +35,7 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}/0?prefix={prefix}{options}"
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def limit_buffers(self) -> None:
@@ -66,16 +66,19 @@ class Proxy:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._server is not None
+        if not self._server.is_serving():  # It was accepted before the port was closed.
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        try:
-            with suppress(OSError, asyncio.CancelledError):
-                await self._forward(reader, writer)
-        finally:
-            self._tasks.discard(task)
-            writer.close()
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.CancelledError):
+            await self._forward(reader, writer)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         to_reader, to_writer = await asyncio.open_unix_connection(self.socket)

@@ -10,6 +10,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from dayjob.runtime.clock import SYSTEM
+from tests.support.bound import BOUND
 from tests.support.servers.postgres import server_url
 from tests.support.servers.postgres_proxy import Proxy, proxy
 
@@ -52,6 +53,21 @@ async def test_a_slow_link_takes_the_time_of_its_bytes(wire: Proxy) -> None:
         wire.bytes_per_second, begun = 4_000_000.0, SYSTEM.elapsed()
         await connection.execute("SELECT repeat('x', 400000)")
         assert SYSTEM.elapsed() - begun >= 0.1
+
+
+async def test_a_cut_breaks_a_connection_that_is_being_opened(wire: Proxy) -> None:
+    """Otherwise a client of a slow machine would keep a connection through an outage."""
+    wire.stall()
+    opening = asyncio.create_task(connect(wire.through(server_url())))
+    async with asyncio.timeout(BOUND):
+        while not wire.clients:
+            await SYSTEM.wait(asyncio.Event(), 0.005)
+    wire.refuse()
+    wire.cut()
+    wire.resume()
+    with pytest.raises(psycopg.OperationalError):
+        await opening
+    assert wire.connections == 0
 
 
 async def test_a_cut_breaks_connections_and_new_ones_work(wire: Proxy) -> None:

@@ -535,7 +535,8 @@ class Listener:
         broken = asyncio.Event()
         connection.add_termination_listener(lambda *_: broken.set())
         try:
-            await connection.add_listener(self._settings.channel, self._on_message)
+            async with asyncio.timeout(self._settings.timeout):  # Reads wait for this.
+                await connection.add_listener(self._settings.channel, self._on_message)
             if self._listening.is_set():  # Callers that read in the meantime got no notification.
                 self._signals.publish_all()
             self._listening.set()
