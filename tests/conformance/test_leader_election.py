@@ -130,16 +130,22 @@ async def test_a_leader_that_died_on_this_machine_is_replaced_at_once(
     assert broker.leads
 
 
+@pytest.mark.parametrize("early", [0.0, 0.005])
 async def test_a_follower_looks_at_the_leaders_process_and_seldom_at_the_storage(
-    broker: Broker, open_broker: OpenBroker, clock: WatchedClock, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    open_broker: OpenBroker,
+    clock: WatchedClock,
+    monkeypatch: pytest.MonkeyPatch,
+    early: float,
 ) -> None:
+    """Also if the timers of its event loop end too early."""
     other = await open_broker()
     await broker.lead()
     reads = Stage(other, "documents")
     for _ in range(round(4 * TERM)):
         wait = await other.lead()
         assert 0 < wait <= 1 + EXACT
-        clock.advance(wait)
+        clock.advance(wait - early)
         await broker.lead()
     assert not other.leads
     assert 3 <= len(reads.calls) <= 5, "once in a term"

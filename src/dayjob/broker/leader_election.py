@@ -39,6 +39,9 @@ SPREAD = 2.0
 _LOOK = 1.0
 """Seconds between checks of the leader's process, on its own machine. They do not read the storage."""
 
+_EARLY = 0.01
+"""Seconds by which a timer of the event loop may end too early."""
+
 
 class Holder(Struct, frozen=True):
     """The process that holds the lead."""
@@ -116,7 +119,7 @@ class LeaderElection:
         """Renew the lead or try to get it. Return seconds until the next call."""
         started = self._clock.elapsed()
         # A call before the time of the look has another cause: the leader may have released the lead.
-        if self._look_at <= started < self._read_at and not _is_gone(self._neighbour):
+        if self._look_at - _EARLY <= started < self._read_at and not _is_gone(self._neighbour):
             return self._next_look(started)
         if self.leads and self._stored is not None and await self._write(self._stored, started):
             return renewal_of(self._me.term)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from dayjob import Broker, NewJob
-from tests.engines.redis.conftest import QUIET
+import pytest
+
+from dayjob import Broker, EngineUnavailable, NewJob
+from tests.engines.redis.conftest import QUIET, SHORT
 from tests.engines.redis.test_outages import waiting_claim
 from tests.support.arrange import claim_one
 from tests.support.bound import BOUND
+from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
 from tests.support.waiting import with_timeout
 from tests.support.workers import pause
@@ -26,6 +29,18 @@ async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -
         await with_timeout(claim.cancel_token.wait())
         await broker.ack(claim)
         assert (await with_timeout(done)).status == "completed"
+
+
+async def test_a_silent_server_delays_the_first_claim_by_the_timeout_only(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first claim waits for the subscription."""
+    monkeypatch.setattr("dayjob.engines.redis.subscriber.SILENCE", 3600.0)
+    async with Broker(proxy.url("dayjob", SHORT), config=QUIET) as broker:
+        proxy.stall()
+        with pytest.raises(EngineUnavailable):
+            await with_timeout(broker.claim("q"))
+        proxy.resume()
 
 
 async def test_a_producer_needs_one_connection(server: Server) -> None:

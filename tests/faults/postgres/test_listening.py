@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from psycopg import AsyncConnection
 
-from dayjob import Broker, BrokerConfig, NewJob
+from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob
 from dayjob.runtime.clock import SYSTEM
 from tests.support.arrange import KEEP_ALL, claim_one
-from tests.support.servers.postgres import schema_of, server_url
+from tests.support.servers.postgres import schema_of, server_url, with_options
 from tests.support.servers.postgres_proxy import Proxy
 from tests.support.workers import until, with_timeout
 
@@ -94,6 +94,25 @@ async def test_a_terminated_listening_connection_is_replaced(direct_url: str, li
             enqueued = await other.enqueue("q")
             (job,) = await with_timeout(waiting)
             assert job.id == enqueued.id
+
+
+@pytest.mark.parametrize("statement", ["pg_catalog.pg_type", "LISTEN"])
+async def test_a_server_that_falls_silent_while_a_connection_starts_is_unavailable(
+    wire: Proxy, url: str, statement: str
+) -> None:
+    """Reads wait for the start of the listener, which has a time limit at each step."""
+
+    def stall(sent: str) -> bool:
+        if statement in sent:
+            wire.stall()
+        return False
+
+    async with Broker(with_options(url, timeout="1"), config=QUIET) as broker:
+        wire.cut()
+        wire.lose_reply(stall)
+        with pytest.raises(EngineUnavailable):
+            await with_timeout(broker.claim("q", wait=HOUR))
+        wire.resume()
 
 
 async def test_changes_during_an_outage_are_found_and_the_outage_is_logged(

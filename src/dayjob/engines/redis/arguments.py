@@ -103,9 +103,9 @@ def requests(claims: Sequence[ClaimRequest], client: bytes | None = None) -> Arg
     """See ``lua/shared/7_claim.lua``. Without a client no request becomes a waiting claim."""
     arguments: Arguments = [len(claims)]
     for claim in claims:
-        waiting = claim.waiting
-        waits = client is not None and waiting is not None and not waiting.is_last
-        name = client + waiting.name if waits else b""
+        waiting, name = claim.waiting, b""
+        if client is not None and waiting is not None and not waiting.is_last:
+            name = client + waiting.name
         arguments += (claim.limit, claim.worker or b"", name, len(claim.queues))
         for pair in claim.queues:
             arguments += pair

@@ -196,7 +196,7 @@ class RedisEngine:
     def wake_others(self, queues: Sequence[str]) -> None:
         message = b"\0".join([b"", *map(str.encode, queues)])
         publish: Command = ("PUBLISH", self._keys.changes, message)
-        self._in_background(self._client.execute_retrying(publish, timeout=self.timeout))
+        _ = self._in_background(self._client.execute_retrying(publish, timeout=self.timeout))
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(_logged(work))

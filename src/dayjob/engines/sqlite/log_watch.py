@@ -19,7 +19,7 @@ from contextlib import suppress
 _IN_CLOSE_WRITE = 0x8
 _EVENT_BYTES = 2**16
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.025
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.005
 """Seconds between two calls. The pauses grow while notifications arrive in each of them."""
 
 

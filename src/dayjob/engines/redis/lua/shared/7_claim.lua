@@ -5,7 +5,7 @@
 local MOST_SKIPPED = 10000 -- expired or stale entries that one claim skips; promote removes expired jobs
 local MOST_TENANTS = 100 -- entries of TENANTS that one claim from a queue examines
 local BLOCKED_WIDTH = 100 -- pending jobs that are read at once after one without room
-local MOST_HANDOFFS = 100 -- unacknowledged hand-offs, the latest, among which a claim looks for its own
+local MOST_HANDOFFS = 100 -- unacknowledged hand-offs, the earliest, among which a claim looks for its own
 
 local bytes = 0 -- the size of the jobs claimed by this call
 
@@ -104,7 +104,7 @@ end
 local function withdraw_handoff(member)
   local first = string.find(member, '\0', 1, true) + 25
   local name = sub(member, first, first + 15)
-  for _, handoff in ipairs(redis.call('ZREVRANGE', HANDOFFS, 0, MOST_HANDOFFS - 1)) do
+  for _, handoff in ipairs(redis.call('ZRANGEBYSCORE', HANDOFFS, '-inf', '+inf', 'LIMIT', 0, MOST_HANDOFFS)) do
     if sub(handoff, 17) == name then
       local r = load(sub(handoff, 1, 16))
       if is_current(r, name) then
