@@ -49,7 +49,7 @@ def _fleet(run: Run, url: str, size: int) -> Iterator[list[Child]]:
 
 
 class _Load:
-    """What a server has to do for its clients so far."""
+    """The work of a server for its clients so far."""
 
     def __init__(self, engine: str, url: str) -> None:
         self.at = time.perf_counter()

@@ -109,7 +109,7 @@ class Recorder:
         return len(self._started) >= jobs and (not self._settled or len(self._settled) >= jobs)
 
     def take(self) -> dict[str, list[Passed]]:
-        """Return the jobs so far, and forget them."""
+        """Return the jobs so far, and start anew."""
         taken = {"started": self._started, "settled": self._settled}
         self._started, self._settled = [], []
         return taken

@@ -350,7 +350,7 @@ async def many_producers(run: Run, engine: str) -> list[Result]:
     """Enqueues of a hundred producers in one process that each await, against the peers."""
     run.close_stores()
     seconds = run.size(2, 1)
-    # What is tuned concerns the worker, except on SQLite.
+    # The tuned settings concern the worker, except on SQLite.
     libraries = [each for each in _libraries(run, engine) if engine == "sqlite" or each.name != "tuned"]
     calls: dict[str, list[dict[str, float]]] = {library.name: [] for library in libraries}
 

@@ -29,7 +29,7 @@ JOB_FIELDS = [
 ]  # fmt: skip
 
 
-def test_the_package_exports_what_the_design_lists() -> None:
+def test_the_package_exports_the_names_of_the_design() -> None:
     assert sorted(dayjob.__all__) == sorted(NAMES + ERRORS)
 
 

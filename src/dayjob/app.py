@@ -84,7 +84,7 @@ class Runner(Protocol):
 class Anything:
     """For type checkers: a function whose first parameter accepts this accepts any value, also a ``Context``.
 
-    They can't decide whether that parameter belongs to the call, so calls of such a task are not checked.
+    A type checker can't decide whether that parameter belongs to the call, so it does not check such calls.
     """
 
 
@@ -189,7 +189,7 @@ class App(ForeignNames, names=APP_METHODS):
         with equal arguments only once while one waits (``"settled"``: waits or runs). ``"latest"`` gives the
         waiting job the new arguments and run time, at most ``dedup_max_delay`` after its enqueue.
         ``dedup_key`` is a function of the arguments that returns the key. ``dedup_for`` holds the key for so
-        many seconds, whatever becomes of the job. ``dedup_scope="global"`` counts jobs of all queues.
+        many seconds, also after the job has ended. ``dedup_scope="global"`` counts jobs of all queues.
         ``cron="*/5 * * * *"`` or ``every=30`` (seconds) makes it a recurring job, which workers enqueue.
         ``limits`` are shared by all tasks that name them.
         """
@@ -299,7 +299,7 @@ class App(ForeignNames, names=APP_METHODS):
 
         ``args`` are the arguments by parameter name, and ``options`` those of ``task.using``. The queue is
         ``"default"`` unless it is an option. The worker checks the arguments, and its task has the retry
-        policy. A task of this app is enqueued as by itself: with its own options, and checked here.
+        policy. A task of this app is enqueued as by ``task.enqueue``: with its own options, and checked here.
         """
         return self._by_name(task, args, options).enqueue_many([args or {}])[0]
 
@@ -525,7 +525,7 @@ def _keep_done(retention: Retention) -> Retention:
 
 
 def _same_function(one: Any, other: Any) -> bool:
-    """Return whether both are one function of a module that was imported twice, reloaded or retyped."""
+    """Return whether both are one function of a module that was imported twice, reloaded or entered again."""
     old, new = getattr(one, "__code__", None), getattr(other, "__code__", None)
     if old is None or new is None or one.__qualname__ != other.__qualname__:
         return one is other

@@ -81,7 +81,7 @@ class Context:
     def charge(self, limit: str, units: int) -> None:
         """Replace the units that this run takes from the rate of a limit, when it ends.
 
-        They are known only afterwards in many cases. The last call for a limit counts.
+        Often they are known only after the work, as with tokens of a model. The last call for a limit counts.
         """
         charges_of(self.job, {limit: units})
         self.charges = {**(self.charges or {}), limit: units}

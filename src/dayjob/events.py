@@ -55,7 +55,7 @@ class Event(Struct, frozen=True):
     """The argument of an observer. ``id`` is the job's id or the worker's name.
 
     ``job`` is the record of the claim, for the events of a run; else None. ``seconds`` is the duration of a
-    run that ended. ``old_state`` is None for a new job, ``new_state`` for a lost claim: it is unknown here.
+    run that ended. ``old_state`` is None for a new job, and ``new_state`` for a lost claim, as it is unknown.
     """
 
     name: str

@@ -62,7 +62,7 @@ class JobHandle(ForeignNames, Generic[R], names=HANDLE_METHODS):
     def updates(self, interval: Duration = 0.5) -> Updates:
         """Return the job's record now and after each change of its state or progress, until it has finished.
 
-        Iterate with ``async for``, or with ``for`` in synchronous code. The end of the job is noticed at
+        Iterate with ``async for``, or with ``for`` in synchronous code. The end of the job is detected at
         once, and another change within ``interval`` seconds. A record that does not exist ends the iteration.
         """
         if to_micros(interval, "interval") == 0:

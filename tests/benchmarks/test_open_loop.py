@@ -1,4 +1,4 @@
-"""The open-loop producer: it keeps its times whatever the queue does, and charges the queue for stalls."""
+"""The open-loop producer: it keeps its times also while the queue stalls, and charges the queue for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Close stores what was submitted and ends every wait."""
+"""Close stores the submitted writes and ends every wait."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def protected(site: Site) -> str:
     return site.address_of(command)
 
 
-def test_login_with_the_token_and_logout(protected: str, page: Page) -> None:
+def test_the_token_logs_in_and_the_button_logs_out(protected: str, page: Page) -> None:
     page.goto(f"{protected}/schedules")
     assert page.url == f"{protected}/login?next=%2Fschedules"
     assert page.locator(":focus").get_attribute("name") == "token"

@@ -1,4 +1,4 @@
-"""The history of a run, as the record has it: what was done to each job, by whom, and when.
+"""The history of a run, from its record: the calls on each job, with their processes and times.
 
 ``end`` is infinite for a call without an answer: it may be applied at any time after its beginning, or never.
 """

@@ -142,7 +142,7 @@ def process(do: str) -> str:
 
 
 async def behave(do: str) -> None:
-    """Do what the job asks for, if it concerns the whole worker."""
+    """Perform the action that the job names, if it concerns the whole worker."""
     if do == "fail":
         raise ValueError("always")
     if do == "dead":

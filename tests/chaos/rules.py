@@ -1,7 +1,7 @@
 """The promises of dayjob as rules over a history. Each rule yields the jobs that break it.
 
-A rule reports only what no order of the recorded calls explains: a call without an answer may have been
-applied or not, and takes effect between its beginning and its answer.
+A rule reports only states that no order of the recorded calls explains: a call without an answer may have
+been applied or not, and takes effect between its beginning and its answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Debounce and windows: what a later call with the same dedup key changes, and how long a key is held."""
+"""Debounce and windows: the effect of a later call with the same dedup key, and how long a key is held."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ async def test_a_window_outlives_its_job(open_broker: OpenBroker, clock: Watched
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
-async def test_a_window_holds_the_key_whatever_becomes_of_the_job(
+async def test_a_window_holds_the_key_even_if_the_job_has_ended(
     open_broker: OpenBroker, clock: WatchedClock, kept: bool
 ) -> None:
     broker = await open_broker(quiet(retention=KEEP_ALL if kept else None))

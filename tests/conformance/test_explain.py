@@ -23,7 +23,7 @@ async def broker(open_broker: OpenBroker) -> Broker:
 
 @pytest.fixture
 async def staffed(broker: Broker) -> Broker:
-    """A broker with a live worker that takes the queue and knows the task."""
+    """A broker with a live worker that serves the queue and has the task."""
     await broker.register(MEMBER)
     return broker
 
@@ -86,7 +86,7 @@ async def test_the_queue_is_paused(staffed: Broker) -> None:
     assert await codes(staffed, enqueued.id) == ["next"]
 
 
-async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedClock) -> None:
+async def test_no_live_worker_serves_the_queue(broker: Broker, clock: WatchedClock) -> None:
     enqueued = await broker.enqueue("q", task="t")
     text = "No live worker serves queue 'q': start one for it."
     assert await why(broker, enqueued.id) == [("no_worker_for_queue", text, {"queue": "q", "workers": 0})]
@@ -98,7 +98,7 @@ async def test_no_live_worker_takes_the_queue(broker: Broker, clock: WatchedCloc
     assert await codes(broker, enqueued.id) == ["no_worker_for_queue"], "those workers are dead by now"
 
 
-async def test_no_live_worker_knows_the_task(staffed: Broker) -> None:
+async def test_no_live_worker_has_the_task(staffed: Broker) -> None:
     enqueued = await staffed.enqueue("q", task="unheard of")
     await staffed.register(replace(MEMBER, id="elsewhere", queues=("b",), tasks=("unheard of",)))
     text = (
@@ -109,7 +109,7 @@ async def test_no_live_worker_knows_the_task(staffed: Broker) -> None:
         ("no_worker_for_task", text, {"task": "unheard of", "workers": 1})
     ]
     raw = await staffed.enqueue("q", priority=1)
-    assert await codes(staffed, raw.id) == ["next"], "a job without a task needs no worker that knows it"
+    assert await codes(staffed, raw.id) == ["next"], "a job without a task needs no worker that has it"
 
 
 async def test_several_reasons_are_listed_together(broker: Broker, clock: WatchedClock) -> None:
@@ -153,7 +153,7 @@ async def test_the_job_is_running(staffed: Broker, clock: WatchedClock) -> None:
     reasons = await why(staffed, job.id)
     assert [code for code, _, _ in reasons] == ["running", "cancel_requested", "lease_expired"]
     assert reasons[1][1] == "A cancel is requested, and the run has not ended yet."
-    assert reasons[2][1] == "Its lease expired 12.5 seconds ago: the reaper will end the claim."
+    assert reasons[2][1] == "Its lease expired 12.5 seconds ago: the reap duty will end the claim."
 
 
 async def test_the_job_has_finished(staffed: Broker, clock: WatchedClock) -> None:

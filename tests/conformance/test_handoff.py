@@ -1,4 +1,4 @@
-"""Hand-off: an enqueue with a waiting claim stores and claims the job in one commit, by the same rules."""
+"""Hand-off: an enqueue with a waiting claim stores and claims the job in one call, by the same rules."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def fleet_of(broker: Broker, *members: Member) -> None:
     await broker.lead()
 
 
-async def test_followers_know_from_the_lead_how_many_workers_wait(
+async def test_followers_read_the_number_of_waiting_workers_from_the_lead(
     broker: Broker, open_broker: OpenBroker
 ) -> None:
     waiting = [member(number) for number in range(FEW)]

@@ -1,4 +1,4 @@
-"""Limits on running jobs: room is taken by the claim and given back by whatever ends the run."""
+"""Limits on running jobs: the claim takes room, and every end of the run gives it back."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Settle = Callable[[Broker, Job], Awaitable[object]]
     ],
     ids=["ack", "nack", "nack-now", "dead-letter", "release", "snooze", "mark-cancelled", "reclaim"],
 )
-async def test_whatever_ends_the_run_gives_room_back(open_broker: OpenBroker, settle: Settle) -> None:
+async def test_every_end_of_a_run_gives_room_back(open_broker: OpenBroker, settle: Settle) -> None:
     broker = await limited_broker(open_broker, api=Limit(running=1))
     ids = await add(broker, "api", count=2)
     (job,) = await claim_jobs(broker)

@@ -316,7 +316,7 @@ def test_every_action_has_a_method() -> None:
 
 @pytest.mark.timeout(360 + PROGRAMS)  # Hypothesis shrinks a failing program for up to five minutes.
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_random_programs(engine: EngineUnderTest, tmp_path: Path) -> None:
+def test_random_programs_behave_as_on_the_reference_engine(engine: EngineUnderTest, tmp_path: Path) -> None:
     numbers = count()
 
     def program() -> Program:

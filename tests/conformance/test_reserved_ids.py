@@ -1,4 +1,4 @@
-"""An id that the caller gave counts as existing for an hour after its insert, also when its job has left.
+"""An id that the caller gave counts as existing for an hour after its insert, even if its job was removed.
 
 A caller whose reply was lost repeats the enqueue with the same id. Without the reservation, a job that had
 run and was removed meanwhile would run twice.

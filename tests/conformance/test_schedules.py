@@ -261,7 +261,7 @@ async def test_the_schedule_and_its_jobs_commit_together(
 
 
 @pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [5]), ("all", [1, 2, 3, 4, 5])])
-async def test_after_a_downtime(
+async def test_the_due_times_of_a_downtime_fire_by_missed(
     broker: Broker, clock: WatchedClock, missed: Any, hours: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = clock.time

@@ -256,7 +256,7 @@ async def test_an_error_text_is_cleaned_and_never_refused(broker: Broker, error:
 # ``dead_letter``, ``release``, ``snooze``, ``mark_cancelled``.
 
 
-async def test_a_dead_letter_is_dead_whatever_the_attempts(broker: Broker, clock: WatchedClock) -> None:
+async def test_a_dead_letter_is_dead_regardless_of_the_attempts(broker: Broker, clock: WatchedClock) -> None:
     claim = await running(broker, max_attempts=100)
     clock.advance(2)
     await broker.dead_letter(claim, "hopeless")

@@ -172,7 +172,7 @@ def test_a_rollback_and_a_closed_session_leave_no_job(site: Site) -> None:
 
 
 def test_savepoints_nest(site: Site) -> None:
-    """What a savepoint rolls back is gone. What it releases shares the fate of the next outer one."""
+    """A rollback to a savepoint removes its jobs. Those of a released one belong to the next outer one."""
 
     async def scenario(session: Any) -> None:
         await site.enqueue(session, 1)

@@ -34,7 +34,7 @@ def jobs() -> App:
 
 
 async def test_the_worker_runs_inside_the_lifespan_of_the_application(jobs: App) -> None:
-    """Jobs find what the application provides, also those that run while the worker drains."""
+    """Jobs can use the resources of the application, also those that run while the worker drains."""
     order: list[str] = []
     started, ending = asyncio.Event(), asyncio.Event()
 

@@ -17,7 +17,7 @@ from tests.dashboard.browsing import BEARER, TOKEN, Browser, browse, make_dead, 
 from tests.support.registered_workers import MEMBER
 
 
-async def test_jobs_and_their_cursor(browser: Browser, broker: Broker) -> None:
+async def test_jobs_are_listed_page_by_page(browser: Browser, broker: Broker) -> None:
     made = [each.id for each in await broker.enqueue_many([NewJob("email", b"[1]")] * 3)]
     first = await browser.api("jobs?limit=2")
     assert [job["id"] for job in first["jobs"]] == [made[2], made[1]]
@@ -40,7 +40,7 @@ async def test_a_job_comes_with_its_explanation(browser: Browser, broker: Broker
     assert "error" in answer.json()
 
 
-async def test_dead_letters_and_their_groups(browser: Browser, broker: Broker) -> None:
+async def test_dead_letters_are_listed_page_by_page_and_grouped(browser: Browser, broker: Broker) -> None:
     ids = [(await make_dead(broker, "a", f"KeyError: {number}"))[0] for number in range(3)]
     first = await browser.api("dead?limit=2")
     assert [job["id"] for job in first["jobs"]] == [ids[2], ids[1]]
@@ -58,7 +58,7 @@ async def test_the_chart_has_sixty_minutes(browser: Browser, broker: Broker) -> 
     assert chart["minutes"][-1]["pending"] == 1
 
 
-async def test_health_and_metrics(browser: Browser, broker: Broker) -> None:
+async def test_health_and_metrics_are_served(browser: Browser, broker: Broker) -> None:
     await broker.enqueue("email")
     answer = await browser.client.get("/healthz")
     assert (answer.status_code, answer.json()["ok"]) == (200, True)

@@ -1,4 +1,4 @@
-"""Who may read and who may act: tokens by name, an application's own check, and every route for each role."""
+"""Rights to read and to act: tokens by name, an application's own check, and every route for each role."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_an_application_checks_its_own_users(broker: Broker, is_async: boo
         assert (await browser.post(f"/jobs/{id}/requeue")).status_code == code
 
 
-async def test_a_check_that_returns_something_else_admits_nobody(broker: Broker) -> None:
+async def test_a_check_that_returns_something_else_admits_no_user(broker: Broker) -> None:
     wrong: Any = lambda request: True  # noqa: E731
     with pytest.raises(ConfigError, match=r"authorize returned True: return a dayjob\.dashboard\.User"):
         await browse(broker, authorize=wrong).get("/jobs")
@@ -113,7 +113,7 @@ STREAMS = {route.path for route in routes() if isinstance(route, Route) and "eve
 
 
 @pytest.mark.parametrize("role", ["stranger", "reader", "reader's session", "operator without CSRF token"])
-async def test_every_route_with_every_method(broker: Broker, role: str) -> None:
+async def test_every_route_refuses_the_methods_that_a_role_may_not_use(broker: Broker, role: str) -> None:
     browser = browse(broker, **TOKENS)
     headers: dict[str, str] = {}
     if role == "reader":

@@ -94,7 +94,7 @@ def test_a_live_page_polls(site: Site) -> None:
     assert site.dashboard._dashboard._state.feeds.subscribers == 0
 
 
-def test_the_host_decides_who_may_read_and_act(app: App) -> None:
+def test_the_host_decides_which_users_may_read_and_act(app: App) -> None:
     users = {"root": User("root"), "guest": User("guest", may_act=False)}
     site = Site(WsgiDashboard(app, authorize=lambda environ: users.get(environ.get("HTTP_X_LOGIN", ""))))
     try:

@@ -39,7 +39,7 @@ def test_the_model_follows_from_the_constants() -> None:
     limits = row("PostgreSQL: notifications/s of one busy process")
     for limit, cost in zip(limits, costs, strict=True):
         assert abs(limit - notifier.SHARE / cost) <= 0.5
-    assert row("looks for one job, at the average") == [WOKEN[-1][0]] * 3
+    assert row("looks for one job, on average") == [WOKEN[-1][0]] * 3
 
 
 def test_the_window_is_described() -> None:

@@ -69,6 +69,8 @@ AVOIDED = {
     "told": "returned, logged, notified",
     "somebody": "another process, a caller",
     "everybody": "all processes, all workers",
+    "whoever": "the process, the caller",
+    "whatever": "any, every, regardless of",
 }
 """Words of prose, in any spelling, for which there is a noun."""
 

@@ -1,4 +1,4 @@
-"""Any payload and headers for a task: the run is done or dead, and the worker goes on."""
+"""Any payload and headers for a task: the run is done or dead, and the worker continues."""
 
 from __future__ import annotations
 

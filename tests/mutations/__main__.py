@@ -159,7 +159,7 @@ def is_killed(known: Kills, group: str, mutation: Mutation) -> bool:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
-    parser.add_argument("--engine", choices=GROUPS, help=f"only this one; {BROKER}: what all engines share")
+    parser.add_argument("--engine", choices=GROUPS, help=f"only this one; {BROKER}: the common parts")
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutations with this in their name")
     parser.add_argument("--missing", action="store_true", help="only those that the page has not as killed")
     parser.add_argument("--jobs", type=int, default=2, help="mutations that are tried at a time")

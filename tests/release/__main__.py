@@ -93,7 +93,7 @@ def examine(distribution: Path, extra: str, folder: Path) -> dict[str, str]:
 
 
 def unreachable(missing: Mapping[str, Mapping[str, str]], required: Collection[str]) -> dict[str, str]:
-    """Return the modules that no extra alone can import, and that do not need two, with what they miss.
+    """Return the modules that no extra alone can import, and that do not need two, with the missing packages.
 
     A module needs two extras if it misses with one of them another package than without, and an extra has it.
     """

@@ -114,7 +114,7 @@ def test_a_rollback_to_a_savepoint_removes_the_jobs_after_it(connection: Any) ->
     assert (first.status(), last.status()) == (JobState.DONE, JobState.DONE)
 
 
-def test_a_connection_that_is_closed_keeps_what_it_committed(connection: Any) -> None:
+def test_a_closed_connection_keeps_the_jobs_that_it_committed(connection: Any) -> None:
     begin(connection)
     welcome.using(connection=connection).enqueue("kept")
     connection.commit()
@@ -223,7 +223,7 @@ async def test_the_commit_of_a_failed_postgres_transaction_removes_the_job(calle
 @pytest.mark.parametrize(
     "driver", ["psycopg", "psycopg async", "asyncpg", "sqlalchemy AsyncSession on asyncpg"]
 )
-async def test_a_closed_postgres_connection_keeps_what_it_committed(driver: str) -> None:
+async def test_a_closed_postgres_connection_keeps_the_jobs_that_it_committed(driver: str) -> None:
     async with app:
         async with DRIVERS[driver](server_url()) as caller:
             await welcome.using(connection=caller.connection).aenqueue("ada")

@@ -60,7 +60,7 @@ def shown(times: list[int]) -> list[str]:
         ("  0   12 * *  * ", ["01-01 12:00:00"]),
     ],
 )
-def test_due_times(expression: str, expected: list[str]) -> None:
+def test_an_expression_has_its_due_times(expression: str, expected: list[str]) -> None:
     assert shown(following(Cron(expression), at("2026-01-01"), len(expected))) == expected
 
 

@@ -152,7 +152,7 @@ def lots(waiting: int) -> list[float | None]:
 
 def test_all_workers_of_a_small_fleet_look_at_once() -> None:
     assert lots(FEW) == [0.0] * FEW
-    assert look_after(0, 0.99) == 0.0, "a process that does not know the fleet looks"
+    assert look_after(0, 0.99) == 0.0, "a process that has not read the lead looks"
 
 
 @pytest.mark.parametrize("waiting", [17, 300, 1000, 10_000])

@@ -86,7 +86,7 @@ async def test_jobs_that_have_not_begun_behind_a_blocked_loop_are_released_for_o
     call_worker = Heartbeat._call_worker
 
     def call_late(heartbeat: Heartbeat, callback: Callable[[], None]) -> None:
-        """The worker learns of the release after its loop runs again."""
+        """Report the release to the worker after its loop runs again."""
         is_release = isinstance(callback, partial) and callback.func == heartbeat._released
         if is_release:
             threading.Timer(0.2, call_worker, (heartbeat, callback)).start()

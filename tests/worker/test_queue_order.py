@@ -38,7 +38,7 @@ async def test_a_worker_of_all_queues_rotates() -> None:
     assert first == ["a", "m", "z", "a", "m", "z"]
 
 
-def test_weights_of_the_command_line() -> None:
+def test_weights_of_the_command_line_are_parsed() -> None:
     def queues(*given: str) -> object:
         return WorkerOptions.weighted_queues.fget(type("Given", (), {"queues": given})())  # type: ignore[attr-defined]
 

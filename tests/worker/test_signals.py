@@ -174,7 +174,7 @@ def test_a_worker_whose_event_loop_is_blocked_exits_after_its_timeout(scene: Sce
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 1, worker.output()
     assert "has not stopped in time: the process exits" in worker.output()
-    assert scene.jobs([id])[0].state is JobState.RUNNING, "its lease ends it, or the next worker's reaper"
+    assert scene.jobs([id])[0].state is JobState.RUNNING, "its lease ends it, or the next worker's reap duty"
 
 
 def test_a_second_signal_ends_a_worker_whose_event_loop_is_blocked(scene: Scene) -> None:

@@ -177,9 +177,9 @@ class Broker:
     ) -> Enqueued:
         """Store a job; it is durable when this returns. The options are the fields of ``NewJob``.
 
-        With an ``id``, a repeated call within an hour stores nothing and returns ``created=False``, also when
-        the job has left. With ``kv``, job and key-value writes commit together. With ``connection``, the job
-        joins the open transaction of that database connection and exists when it commits.
+        With an ``id``, a repeated call within an hour stores nothing and returns ``created=False``, also if
+        the job was removed. With ``kv``, job and key-value writes commit together. With ``connection``, the
+        job joins the open transaction of that database connection and exists when it commits.
         """
         return await self.enqueue_job(NewJob(queue, payload, task, **options), connection=connection)
 

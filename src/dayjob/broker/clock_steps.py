@@ -29,7 +29,7 @@ class ClockSteps:
         self._step = 0.0
 
     def observe(self, now: int, asked: float) -> None:
-        """Compare the engine's time with that of the last read. ``asked`` is when this read began."""
+        """Compare the engine's time with that of the last read. This read began at the time ``asked``."""
         replied = self.elapsed()
         last, read = self._read, (now, asked, replied)
         if last is None:

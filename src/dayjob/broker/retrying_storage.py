@@ -253,7 +253,7 @@ class RetryingStorage:
     ) -> Reply:
         """Return the reply of the first try that succeeds. Raise the first informative error at the timeout.
 
-        The first try took as long as the engine let it. These are cut at the deadline.
+        The first try had the time limits of the engine. Further tries are cut off at the deadline.
         """
         deadline = started + self.engine.timeout
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=True)

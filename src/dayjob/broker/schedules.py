@@ -188,7 +188,7 @@ class Schedules:
                 for id in alone:
                     tried.add(id)
                     if not await self._fire_alone(id, due[id], workers, now):
-                        break  # It took a while. Others may be due.
+                        break  # The commit took time, so other schedules may be due.
                 if alone:
                     continue
             self._fired_at = now
@@ -210,7 +210,7 @@ class Schedules:
             self._on_enqueued(jobs)
 
     async def _fire_alone(self, id: str, stored: Stored, workers: LiveWorkers, now: int) -> bool:
-        """Return whether no other client holds it up. If one does, store that as its problem."""
+        """Fire a schedule in its own commit. If its dedup key is held, store the problem and return False."""
         writes, jobs = self._plan({id: stored}, workers, now)
         if writes:
             try:

@@ -87,7 +87,7 @@ def _print_new_token(context: click.Context, _: click.Parameter, wanted: bool) -
 )  # fmt: skip
 @click.option(
     "--read-token", multiple=True, metavar="[NAME=]TEXT",
-    help=f"A token for a user who may read and not act. Better in {READ_TOKEN_VARIABLE}.",
+    help=f"A token that may read and not act. Better in {READ_TOKEN_VARIABLE}.",
 )  # fmt: skip
 @click.option(
     "--basic", metavar="USER:PASSWORD",

@@ -58,7 +58,7 @@ _EXAMPLE = """'{"to": "ada"}'"""
     "--dedup-for",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Hold the dedup key for so long, whatever becomes of the job.",
+    help="Hold the dedup key for this long, also after the job has ended.",
 )
 @click.option(
     "--dedup-scope",

@@ -107,7 +107,7 @@ def job_or_404(source: App | Task[..., R, Any], id: str) -> JobHandle[R]:
 def event_stream(handle: JobHandle[Any], *, data: Data = progress) -> Response:
     """Return the state of a job as server-sent events, for a browser's ``EventSource``.
 
-    The response ends at once and the browser asks again a second later, until the job has finished: a stream
+    The response ends at once, and the browser reconnects a second later, until the job has finished. A stream
     that stays open would occupy a thread of the server. ``data`` returns the JSON of a record.
     """
     last_id = request.headers.get("Last-Event-ID")

@@ -30,7 +30,7 @@ def is_of(source: App | Task[..., Any, Any], job: Job | None) -> bool:
 
 
 def progress(job: Job) -> dict[str, Any]:
-    """Return what a page may show of any job: its state, and the progress that it reported last."""
+    """Return the data that a page may show of any job: its state, and its last reported progress."""
     fraction, message = job.progress or (0.0, "")
     return {"state": job.state, "progress": fraction, "message": message}
 

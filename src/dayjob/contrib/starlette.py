@@ -25,15 +25,15 @@ R = TypeVar("R")
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 _stopping: WeakSet[App] = WeakSet()
-"""The apps whose server was asked to stop. Their streams end, since the server waits for open responses."""
+"""The apps whose server is stopping. Their streams end, since the server waits for open responses."""
 
 
 def lifespan(app: App, *, worker: bool | Worker = False, inner: Lifespan | None = None) -> Lifespan:
     """Return a lifespan that opens the app: ``FastAPI(lifespan=lifespan(jobs))``.
 
     ``worker=True`` also runs a worker in the process of the server, and ``worker=Worker(jobs, ...)`` one with
-    options. ``inner`` is the application's own lifespan. It may enqueue; and jobs may use what it provides,
-    since the worker starts after it and is drained before its end.
+    options. ``inner`` is the application's own lifespan. It may enqueue. Jobs may use its resources, since
+    the worker starts after it and is drained before its end.
 
     When the server receives SIGTERM or SIGINT, the worker claims no more jobs and the event streams end.
     """

@@ -156,7 +156,7 @@ def routes() -> list[BaseRoute]:
 
 
 class _Static(StaticFiles):
-    """Static files. Their URLs carry a hash of the content, so browsers may cache them for good."""
+    """Static files. Their URLs carry a hash of the content, so browsers may cache them permanently."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

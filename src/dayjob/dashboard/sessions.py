@@ -1,7 +1,7 @@
-"""Sessions: who is logged in, in a cookie that is signed with the key of the token.
+"""Sessions: the login of a browser, in a cookie that is signed with the key of the token.
 
-A session before the login is a random number without a signature: nothing that a stranger gets depends on a
-secret. Its CSRF token is a hash of that number, which pages of other sites can't read.
+A session before the login is a random number without a signature, so an anonymous client receives nothing
+that depends on a secret. Its CSRF token is a hash of that number, which pages of other sites can't read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tiles of the overview, the most important first. A colour marks only what needs attention."""
+"""The tiles of the overview, the most important first. A colour marks only values that need attention."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def tiles(overview: Overview, queue: str | None) -> list[Tile]:
 
 
 def _oldest_wait(overview: Overview) -> Tile:
-    """The longest wait. That of a paused queue is wanted: it comes after all others, and has no colour."""
+    """The longest wait. That of a paused queue is intended: it comes after all others, and has no colour."""
     waiting = [view for view in overview.queues if view.waiting_seconds is not None]
     oldest = max(waiting, key=lambda view: (not view.paused, view.waiting_seconds), default=None)
     if oldest is None or oldest.waiting_seconds is None:

@@ -119,7 +119,7 @@ class Promote:
 
 
 ORPHAN_INTERVAL = 1.0
-"""Seconds between checks for claims of dead processes, where the engine knows them."""
+"""Seconds between checks for claims of dead processes, where the engine detects them."""
 
 RENEWAL_GRACE = 2.0
 """Seconds that holders have for their renewals after a look that was late, slow or failed."""

@@ -25,7 +25,7 @@ Report = Callable[[Sequence[EndedJob]], None]
 _LEVELS = {JobState.DEAD: logging.ERROR, JobState.CANCELLED: logging.INFO}
 _OUTCOMES = {JobState.DEAD: "is dead", JobState.CANCELLED: "was cancelled"}
 _ON_REQUEST = {CANCELLED: "was cancelled", REQUEUED: "is pending again"}
-"""The changes that a caller asked for, by their reason. They are logged at the level debug."""
+"""The changes that a caller requested, by their reason. They are logged at the level debug."""
 
 
 class EndedJobs:

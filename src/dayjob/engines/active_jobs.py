@@ -233,7 +233,7 @@ class ActiveJobs:
                 heap.push(entry)
 
     def take(self, heap: LazyHeap[Entry], limit: int, now: int) -> list[Record]:
-        """Take up to ``limit`` jobs whose time has come out of the heap, each once."""
+        """Remove up to ``limit`` jobs whose time has come from the heap. Return each once."""
         taken: dict[bytes, Record] = {}
         while len(taken) < limit:
             entry = heap.peek()

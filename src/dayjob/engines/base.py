@@ -77,7 +77,7 @@ class Token(Struct, frozen=True, gc=False):
     ``key`` is unique. ``client``, ``slot`` and ``number`` let an engine bound its stored replies: a client
     has at most one write under way per slot, and ``number`` grows within it, so the last reply of each slot
     is enough. ``repeated`` is true if an earlier try may have been applied. The jobs that a write claims run
-    under its ``key``.
+    under its ``key``. A job that Redis hands off runs under the name of its waiting claim.
     """
 
     key: bytes
@@ -399,7 +399,7 @@ class Engine(Protocol):
         ``QueueFull``, and store nothing, if a queue would have more pending and limited jobs than the
         ``max_pending`` of its jobs. Each new job that is due counts. A job with limits may join a line: see
         ``docs/design/0025-flow-control.md``. A job with ``reserve_id`` reserves its id in the same commit.
-        Until the reservation ends, the id counts as existing for such jobs, even if the job has left.
+        Until the reservation ends, the id counts as existing for such jobs, even if the job was removed.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The changeable part of a job, and the functions that change it.
 
-The verbs load a ``Record``, call one of these functions, and save it. Each function asks the lifecycle table
-for the next state and sets the fields that belong to it.
+The verbs load a ``Record``, call one of these functions, and save it. Each function takes the next state from
+the lifecycle table and sets the fields that belong to it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def give_room(record: Record) -> None:
 
 
 def next_epoch(epoch: int, now: int) -> int:
-    """Return the epoch of the next claim. By the time, it grows also if an id is used again."""
+    """Return the epoch of the next claim. It follows the clock, so it grows also if an id is used again."""
     return now if now > epoch else epoch + 1
 
 

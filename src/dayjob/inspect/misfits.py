@@ -46,7 +46,7 @@ class MisfitGroup(Struct):
     problem: str
     count: int = 0
     found: dict[str, int] = field(default_factory=dict)
-    """Their numbers by state, and that of schedules as ``recurring``."""
+    """The numbers of misfits by state, and that of schedules as ``recurring``."""
     queues: set[str] = field(default_factory=set)
     examples: list[str] = field(default_factory=list)
     """The first ids, of jobs or schedules."""

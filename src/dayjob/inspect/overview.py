@@ -32,7 +32,7 @@ class QueueView(Struct, frozen=True):
     workers: int = 1
     """The live workers that serve the queue."""
     slots: int = 1
-    """Their slots."""
+    """The slots of these workers."""
 
     @property
     def load(self) -> Load:

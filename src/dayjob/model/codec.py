@@ -64,7 +64,7 @@ _INVALID = re.compile(rf"(Invalid (?:enum )?value) .*?{_AT}", re.DOTALL)
 """Matches the only errors of msgspec with a value."""
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `([^`]*)`$")
 _MISSING_FIELD = re.compile(r"Object missing required field `([^`]*)`$")
-"""Without a path, so of the arguments themselves and not of a value within one."""
+"""These errors have no path: they concern the arguments themselves, and not a value inside one."""
 _OWN_ERRORS = (
     msgspec.MsgspecError, NotImplementedError, TypeError, RecursionError, OverflowError, UnicodeError,
 )  # fmt: skip
@@ -73,7 +73,7 @@ _ERRORS = (msgspec.MsgspecError, NotImplementedError, TypeError, ValueError, Rec
 
 
 UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What msgspec raises for bytes that can't be decoded: also for text that is not UTF-8, and deep nesting."""
+"""The errors of msgspec for bytes that can't be decoded, for text that is not UTF-8, and for deep nesting."""
 
 
 def encode(value: Any) -> bytes:
@@ -488,7 +488,7 @@ def _loose(annotation: Any) -> bool:
 def _lossy(annotation: Any) -> bool:
     """Return whether a value of the type may be rebuilt as another: a class with fields, or ``float | None``.
 
-    A field of a subclass would be dropped, and NaN, which JSON has not, becomes None.
+    A field of a subclass would be dropped. JSON has no NaN, so it becomes None.
     """
     origin, members = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:

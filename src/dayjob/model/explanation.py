@@ -172,7 +172,7 @@ def _running(job: Job, situation: Situation) -> list[Reason]:
     if job.lease_us is not None and job.lease_us <= situation.now:
         ago = _span(situation.now - job.lease_us)
         reasons.append(
-            Reason("lease_expired", f"Its lease expired {ago} ago: the reaper will end the claim.")
+            Reason("lease_expired", f"Its lease expired {ago} ago: the reap duty will end the claim.")
         )
     return reasons
 

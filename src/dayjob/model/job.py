@@ -142,7 +142,7 @@ class Job(Struct, weakref=True):
     limited_by: str | None = None
     """The bucket that it waits for, if it is limited."""
     turn: int = 0
-    """Its place among the jobs of one priority on a fair queue. 0 on other queues."""
+    """The place of the job on a fair queue, within its priority. 0 on other queues."""
     claim: bytes = NO_CLAIM
     """The key of the claim that the job runs under: the fence. Without meaning unless it runs."""
     _tokens: TokenSource | None = None
@@ -242,7 +242,7 @@ class NewJob(Struct, frozen=True, gc=False):
     dedup_max_delay: Duration | None = None
     """With ``"latest"``: the run time of the holder never moves further than this from its enqueue."""
     dedup_for: Duration | None = None
-    """The key is also held for this long from the enqueue, whatever becomes of the job."""
+    """The key is also held for this long from the enqueue, even if the job has ended."""
     dedup_scope: DedupScope = "queue"
     """``"global"``: one job holds the key over all queues."""
     headers: Mapping[str, str] | None = None

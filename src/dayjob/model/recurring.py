@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Missed = Literal["skip", "once", "all"]
 
 LATE = 30 * SECOND
-"""A due time up to this old is late, not missed: the workers were busy, or elected a new leader."""
+"""A due time that is no older than this is late, not missed: workers were busy, or elected a new leader."""
 
 MAX_MISSED = 1000
 """How many missed due times ``missed="all"`` fires; older ones are skipped."""

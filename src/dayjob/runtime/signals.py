@@ -4,9 +4,9 @@ An engine publishes. A waiter listens, checks the store, and waits again. It lis
 change is missed between the two. One signal too many costs a check; one too few is a bug.
 
 A new job that was announced by another process concerns one of the claims that wait in the whole fleet. In a
-large fleet each process therefore draws a lot, and few of them look: some at once, and some a little later,
-in case that the first ones have ended or are busy. A woken claim that leaves jobs wakes further ones, and the
-leader repeats the signal of jobs that stay (``Engine.wake_others``).
+large fleet each process therefore draws a random number, its lot, and few of them look: some at once, and
+some a little later, in case the first ones have ended or are busy. A woken claim that leaves jobs wakes
+further ones, and the leader repeats the signal of jobs that stay pending (``Engine.wake_others``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def job_topic(key: bytes) -> Topic:
 
 
 WOKEN = ((4, 0.0), (8, 0.02), (16, 0.1))
-"""How many claims of a large fleet look after a signal, and after how many seconds, at the average."""
+"""How many claims of a large fleet look after a signal on average, and after how many seconds."""
 
 FEW = WOKEN[-1][0]
 """A fleet with at most so many waiting workers is not large: all of them look."""
@@ -74,7 +74,7 @@ class Signals:
         self.on_listen: Callable[[Sequence[Topic]], None] | None = None
         """Called with the topics of a new listener, so that an engine can subscribe to them."""
         self.waiting: Callable[[str], int] = lambda queue: 0
-        """Returns how many workers of the fleet wait for jobs of a queue, as far as this process knows."""
+        """Returns how many workers of the fleet wait for jobs of a queue, as of the last read of the lead."""
 
     def publish(self, topics: Iterable[Topic]) -> None:
         if self._listeners:
@@ -99,13 +99,13 @@ class Signals:
             self.publish([topic])
 
     def publish_all(self) -> None:
-        """Wake every listener: something changed, and the engine does not know what."""
+        """Wake every listener: something changed, and its topics are unknown."""
         for events in self._listeners.values():
             for event in events:
                 event.set()
 
     def look_again(self) -> None:
-        """Wake the listeners in case that a signal was missed. Followers of a leader look by themselves."""
+        """Wake the listeners in case a signal was missed. A follower reads the lead at its own intervals."""
         self.publish(topic for topic in self.topics if topic != LEAD_DOCUMENT)
 
     @property

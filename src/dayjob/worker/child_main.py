@@ -74,9 +74,9 @@ def serve(connection: socket.socket) -> None:
 
 
 def _ignore_stop_signals() -> None:
-    """Ignore them, as the worker handles them for its children. They are blocked until then.
+    """Ignore SIGTERM and SIGINT: the worker handles them for its children. They are blocked until then.
 
-    A handler ignores them: with ``SIG_IGN``, processes that the job starts would ignore them too.
+    A handler ignores them. With ``SIG_IGN``, processes that the job starts would ignore them too.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, _ignore)
@@ -295,7 +295,7 @@ class Child:
         return loop.run_until_complete(in_scope)
 
     def _state(self, app: App) -> Any:
-        """Return what the app's lifespan yielded. The first job enters it."""
+        """Return the value that the app's lifespan yielded. The first job enters it."""
         if app.lifespan is None:
             return None
         lifespan = self._lifespans.get(app)
@@ -374,7 +374,7 @@ def _registered(start: Start) -> AnyTask | None:
 
 
 def _use_storage(app: App, wanted: tuple[str, str]) -> None:
-    """Use the URL of the worker's app, whose relative path was resolved in another folder perhaps."""
+    """Use the URL of the worker's app. Its relative path may have been resolved in another folder."""
     name, url = wanted
     if app.name == name and app.url != url and Broker(url).capabilities.multi_process:
         app.url = url

@@ -108,7 +108,7 @@ class Run(Struct, eq=False):
 OnUnknown = Literal["release", "dead"]
 
 UNKNOWN_TRIES = 100
-"""How often in a row a job that this code does not know is released before it is dead: about 1.5 hours."""
+"""How often in a row a job of an unknown task or call is snoozed before it is dead: about 1.5 hours."""
 
 _TRIES = re.compile(r"(UnknownTask|UnknownParameter|MissingArgument): try (\d+) of ")
 """The last error of such a job contains the number of tries. The next worker parses it."""
@@ -178,7 +178,7 @@ class Executor:
         return call()
 
     def outcome(self, run: Run, result: Any, error: BaseException | None) -> Settlement | None:
-        """Return the settlement for what ``call`` returned or raised, or None if the claim was lost."""
+        """Return the settlement for the result or the error of ``call``, or None if the claim was lost."""
         task = run.task
         assert task is not None
         if run.lost:
@@ -324,7 +324,7 @@ class Executor:
 
 
 def unknown(job: Job, kind: str, reason: str, on_unknown: OnUnknown) -> Settlement:
-    """Snooze a job that this code does not know: another worker may. It is dead after ``UNKNOWN_TRIES``."""
+    """Snooze a job of an unknown task or call: another worker may have it. Dead after ``UNKNOWN_TRIES``."""
     if on_unknown == "dead":
         return Settlement.dead_letter(job, f"{kind}: {reason} in this worker")
     earlier = _TRIES.match(job.last_error or "")

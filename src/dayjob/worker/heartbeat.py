@@ -169,7 +169,7 @@ class Heartbeat:
         return False
 
     async def _share(self) -> None:
-        """Renewals go on meanwhile."""
+        """Share the heartbeat that is due. Renewals continue meanwhile."""
         try:
             self._unconfirmed = not await self._registration.share(
                 self._group, self._broker, self._running(), self._store_beats
@@ -262,7 +262,7 @@ class Heartbeat:
         return 0.0 if probed_at is None else SYSTEM.elapsed() - probed_at
 
     def _probe(self) -> None:
-        """Ask the worker's event loop for a response, unless one is missing."""
+        """Request a response from the worker's event loop, unless one is still missing."""
         if self._probed_at is None:
             self._probed_at = SYSTEM.elapsed()
             self._call_worker(self._loop_responded)

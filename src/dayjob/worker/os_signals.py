@@ -1,4 +1,4 @@
-"""Handlers for SIGTERM and SIGINT, shared by all workers that ask for them in the main thread.
+"""Handlers for SIGTERM and SIGINT, shared by all workers that request them in the main thread.
 
 They are set with ``signal.signal``. The ``add_signal_handler`` of an event loop delivers signals through a
 socket that forked processes share, so a SIGTERM for a helper process of a job would stop the worker.

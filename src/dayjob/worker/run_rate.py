@@ -33,7 +33,7 @@ class RunRate:
         self._average_seconds = 0.0
         """The moving average of the duration of runs."""
         self._weight = 1.0
-        """That of the next run in the average."""
+        """The weight of the next run in the average."""
         self._ended = 0.0
         """The runs that have ended in the measured time."""
         self._busy = 0.0

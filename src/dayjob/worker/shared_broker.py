@@ -23,7 +23,7 @@ _users: WeakKeyDictionary[Broker, _Users] = WeakKeyDictionary()
 async def shared_broker(app: App) -> AsyncIterator[Broker]:
     """Open the app's broker, with duties unless its configuration has none.
 
-    The last worker stops them, and closes what the first opened.
+    The last worker stops the duties, and closes the broker if the first worker opened it.
     """
     broker = app.broker
     users = _users.setdefault(broker, _Users(broker.is_open))

@@ -1,4 +1,4 @@
-"""Warnings of jobs whose task or parameters the worker does not have, once a minute for each task."""
+"""Warnings about jobs whose task or parameters the worker does not have, once a minute for each task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEMBERED = 1000
 
 
 class UnknownTasks:
-    """Warns of the unknown tasks of one app's jobs."""
+    """Warns about unknown tasks in the jobs of one app."""
 
     def __init__(self, app: App) -> None:
         self._app = app

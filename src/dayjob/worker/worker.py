@@ -1,7 +1,7 @@
 """The worker: claims jobs in batches, runs them concurrently, settles them in batches, and drains.
 
-It claims for its free slots, and ahead only what will begin within milliseconds. It gives back what has not
-begun within a second.
+It claims for its free slots, and ahead only jobs that will begin within milliseconds. It gives back jobs that
+have not begun within a second.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether the worker claims jobs: it is registered, and was not asked to stop."""
+        """Whether the worker claims jobs: it is registered, and no stop was requested."""
         return self._ready.is_set() and not self._stopping.is_set()
 
     def problem(self) -> str | None:

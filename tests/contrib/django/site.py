@@ -1,4 +1,4 @@
-"""What the tests do on the site."""
+"""The actions of the tests on the site."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_everything_is_supported() -> None:
 
 
 @pytest.mark.parametrize("task", [tasks.double, tasks.adouble], ids=["plain", "coroutine"])
-def test_a_result(sandboxed: App, task: Any) -> None:
+def test_a_result_is_readable_before_and_after_its_run(sandboxed: App, task: Any) -> None:
     result = task.enqueue(21)
     assert (result.status, result.attempts) == (TaskResultStatus.READY, 0)
     assert task.get_result(result.id) == result
@@ -66,7 +66,7 @@ def test_a_result(sandboxed: App, task: Any) -> None:
     assert result.last_attempted_at == result.started_at
 
 
-async def test_a_result_on_an_event_loop(sandboxed: App) -> None:
+async def test_a_result_is_readable_on_an_event_loop(sandboxed: App) -> None:
     result = await tasks.adouble.aenqueue(21)
     assert await tasks.adouble.aget_result(result.id) == result
     await app.close()
@@ -125,7 +125,7 @@ def test_unknown_options_of_the_backend_are_reported() -> None:
     assert [each.id for each in backend.check()] == ["dayjob.E006", "dayjob.E006"]
 
 
-def test_signals(sandboxed: App) -> None:
+def test_signals_are_sent_in_the_order_of_the_states(sandboxed: App) -> None:
     seen: list[tuple[str, str]] = []
     receivers = {
         signal: lambda task_result, name=name, **_: seen.append((name, task_result.status))

@@ -120,7 +120,7 @@ def test_psycopg_2_has_a_warning(configured: Configure, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_the_url_of_a_postgresql_database(settings: dict[str, Any], url: str) -> None:
+def test_a_postgresql_database_has_the_url_of_its_settings(settings: dict[str, Any], url: str) -> None:
     database = connections["pg"].settings_dict
     before = dict(database)
     database.update({"PORT": "", "USER": "", "PASSWORD": "", "OPTIONS": {}} | settings)

@@ -112,7 +112,7 @@ class InATestCase(TestCase):  # type: ignore[misc]
         result.refresh()
         assert result.return_value == 42
 
-    async def test_in_an_asynchronous_test(self) -> None:
+    async def test_jobs_run_in_an_asynchronous_test(self) -> None:
         handle = await arename.aenqueue("ada")
         assert await handle.astatus() is JobState.PENDING
         assert await sync_to_async(drain)(app) == 1

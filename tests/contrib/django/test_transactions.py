@@ -173,7 +173,9 @@ class TestApart(Cases):
         ):
             self.enqueue()
 
-    def test_not_transactional(self, configured: Callable[[Any], None], database: str) -> None:
+    def test_without_transactional_a_job_is_stored_at_once(
+        self, configured: Callable[[Any], None], database: str
+    ) -> None:
         configured({"URL": app.url, "TRANSACTIONAL": False})
         with transaction.atomic(using=database):
             assert stored(self.enqueue())

@@ -180,10 +180,10 @@ async def test_writers_of_the_same_documents_in_different_orders_never_deadlock(
     assert deadlocks == []
 
 
-async def test_writers_that_insert_what_others_remove_never_deadlock(
+async def test_writers_that_insert_documents_that_others_remove_never_deadlock(
     storages: list[RetryingStorage], deadlocks: list[BaseException]
 ) -> None:
-    """Each removes what another inserts."""
+    """Each removes the documents that another inserts."""
     written = 0
 
     async def swap(storage: RetryingStorage, number: int) -> None:

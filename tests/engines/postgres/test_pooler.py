@@ -167,7 +167,7 @@ async def test_many_producers_share_a_few_connections(url: str) -> None:
         await check_counters(one)
 
 
-async def test_a_caller_s_own_transaction(broker: Broker, pool: Pooler) -> None:
+async def test_an_enqueue_joins_the_callers_own_transaction(broker: Broker, pool: Pooler) -> None:
     url = pool.through(server_url())
     async with await psycopg.AsyncConnection.connect(url, prepare_threshold=None) as connection:
         async with connection.transaction(force_rollback=True):

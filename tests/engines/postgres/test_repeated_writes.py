@@ -187,7 +187,7 @@ async def test_a_settlement_of_a_current_and_a_lost_claim(
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_settlement_with_effects(broker: Broker, engine: Engine) -> None:
+async def test_a_settlement_writes_its_effects_once(broker: Broker, engine: Engine) -> None:
     job = await running(broker)
     insertion = broker._validator.insertion(NewJob("after", dedup_key="d"))
     op = ack(job, insert=(insertion,), kv={b"k": b"v"})
@@ -213,7 +213,7 @@ async def test_progress_does_not_replace_later_progress(broker: Broker, engine: 
     assert (await record(broker, job.id)).progress == (0.9, "")
 
 
-async def test_a_cancel(broker: Broker, engine: Engine) -> None:
+async def test_a_cancel_gets_its_first_outcomes(broker: Broker, engine: Engine) -> None:
     waiting, job = await broker.enqueue("later", delay=60), await running(broker)
     write = Write(lambda token: engine.cancel([id_key(waiting.id), job.key], token=token))
     assert await write.first() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
@@ -221,7 +221,7 @@ async def test_a_cancel(broker: Broker, engine: Engine) -> None:
     assert await write.again() == [CancelOutcome.REMOVED, CancelOutcome.REQUESTED]
 
 
-async def test_a_requeue_of_a_job_that_died_again(broker: Broker, engine: Engine) -> None:
+async def test_a_requeue_of_a_job_that_died_again_leaves_it_dead(broker: Broker, engine: Engine) -> None:
     id = await dead(broker)
     write = Write(lambda token: engine.requeue([id_key(id)], token=token))
     assert await write.first() == [True]
@@ -246,7 +246,9 @@ async def test_bulk_operations_do_not_take_the_next_jobs(broker: Broker, engine:
     assert (await purge.first(), await purge.again()) == (1, 1)
 
 
-async def test_a_reschedule_of_a_job_that_has_started(broker: Broker, engine: Engine) -> None:
+async def test_a_reschedule_of_a_job_that_has_started_gets_its_first_reply(
+    broker: Broker, engine: Engine
+) -> None:
     waiting = await broker.enqueue("q", delay=60)
     change = Reschedule(id_key(waiting.id), SYSTEM.now(), 5)
     write = Write(lambda token: engine.reschedule([change], token=token))
@@ -273,7 +275,9 @@ async def test_a_pause_does_not_replace_a_later_one(broker: Broker, engine: Engi
     assert await broker.paused() == (set() if paused else {"q"})
 
 
-async def test_promotion_and_expiry(broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_promotion_and_expiry_do_not_take_the_next_jobs(
+    broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await broker.enqueue_many([NewJob("q", delay=60)] * 3 + [NewJob("q", expires=60)] * 3)
     later = SYSTEM.now() + HOUR
     monkeypatch.setattr(engine, "_now", lambda: later)
@@ -285,7 +289,9 @@ async def test_promotion_and_expiry(broker: Broker, engine: Engine, monkeypatch:
     assert (stats.pending, stats.scheduled, stats.cancelled) == (3, 1, 2)
 
 
-async def test_ended_claims(broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reap_and_reclaim_do_not_take_the_next_claims(
+    broker: Broker, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(4):
         await broker.enqueue("q")
     await broker.claim("q", limit=4, worker="w")
@@ -301,7 +307,7 @@ async def test_ended_claims(broker: Broker, engine: Engine, monkeypatch: pytest.
     assert (stats.running, stats.pending) == (2, 2)
 
 
-async def test_sweeps(broker: Broker, engine: Engine) -> None:
+async def test_sweeps_do_not_take_the_next_jobs(broker: Broker, engine: Engine) -> None:
     ids = sorted([await dead(broker) for _ in range(6)])
     later = SYSTEM.now() + 1000 * HOUR
     sweep = Write(lambda token: engine.sweep(2, later, token))
@@ -314,7 +320,7 @@ async def test_sweeps(broker: Broker, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
-async def test_documents(broker: Broker, engine: Engine, names: list[str]) -> None:
+async def test_documents_get_their_first_reply(broker: Broker, engine: Engine, names: list[str]) -> None:
     writes = [DocumentWrite("k", name, None, b"1") for name in names]
     changes = [DocumentWrite("k", name, b"1", b"2") for name in names]
     for wanted, written in ((writes, True), (writes, False), (changes, True), (changes, False)):

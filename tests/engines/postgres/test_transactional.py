@@ -146,7 +146,9 @@ async def test_all_options_work_in_a_transaction(broker: Broker, caller: Caller)
     await check_counters(broker)
 
 
-async def test_enqueue_many_in_a_transaction(broker: Broker, caller: Caller) -> None:
+async def test_enqueue_many_in_a_transaction_skips_held_keys_and_existing_ids(
+    broker: Broker, caller: Caller
+) -> None:
     held = await broker.enqueue("q", b"held", dedup_key="held")
     enqueued = await broker.enqueue_many(
         [

@@ -16,7 +16,7 @@ QUIET = BrokerConfig(duties=False, retention=KEEP_ALL)
 
 
 def awaited(broker: Broker) -> int:
-    """Return the number of waits of other processes that are remembered."""
+    """Return the number of waits of other processes that are kept."""
     engine: Any = broker._engine
     return len(engine._notifier._awaited)
 

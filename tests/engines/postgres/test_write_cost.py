@@ -21,7 +21,7 @@ ENQUEUE, CLAIM, ACK, KEPT_ACK = 415, 525, 70, 510
 Reply = TypeVar("Reply")
 
 
-async def test_the_bytes_in_the_log_per_job() -> None:
+async def test_the_bytes_in_the_log_per_job_are_bounded() -> None:
     async with private_server(autovacuum="off") as server:
         with psycopg.connect(server.url, autocommit=True) as console:
 

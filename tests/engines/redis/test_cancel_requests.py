@@ -1,4 +1,4 @@
-"""Cancel requests are delivered whatever happens to the records of other jobs."""
+"""Cancel requests are delivered, even if the records of other jobs are damaged or change."""
 
 from __future__ import annotations
 

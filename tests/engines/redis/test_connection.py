@@ -19,7 +19,7 @@ PING = b"*1\r\n$4\r\nPING\r\n"
 
 
 class Transport:
-    """Keeps what is written. A test plays the server by calling the protocol."""
+    """Keeps the written data. A test plays the server by calling the protocol."""
 
     def __init__(self) -> None:
         self.written = b""

@@ -1,4 +1,4 @@
-"""A script does at each call only what its verb needs."""
+"""A script defines at each call only the functions that its verb needs."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def paged(broker: Broker, queue: str | None = None, limit: int = 2) -> lis
     return found
 
 
-# What is in it.
+# Its content.
 
 
 async def test_the_index_has_exactly_the_dead_jobs(url: str) -> None:

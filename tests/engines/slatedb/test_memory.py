@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 def test_memory_does_not_grow_with_the_payloads_written(tmp_path: Path) -> None:
     """SlateDB caches each block that it writes, and the payload cache holds 64 MiB: 330 MiB for 192 written.
 
-    The memory is read when the tables are flushed and the allocator has returned what is free.
+    The memory is read when the tables are flushed and the allocator has returned its free pages.
     """
     program = """
         import asyncio, ctypes, os, sys

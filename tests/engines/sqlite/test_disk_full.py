@@ -71,7 +71,7 @@ async def write_within_limits(url: str, limit: int) -> None:
         setrlimit(RLIMIT_FSIZE, (limit, RLIM_INFINITY))
         ids, error = await fill(broker)
         stored: Any = [job.id for job in await broker.jobs("q", limit=10_000)]
-        assert stored == before + ids, "what was acknowledged is there, and nothing else"
+        assert stored == before + ids, "the acknowledged jobs are stored, and no others"
         setrlimit(RLIMIT_FSIZE, (RLIM_INFINITY, RLIM_INFINITY))
         after = [(await broker.enqueue("q", BULK)).id for _ in range(5)]
         send_to_test([before + ids + after, error])

@@ -36,7 +36,7 @@ async def test_a_broker_is_closed_in_a_forked_child_and_works_in_the_parent(url:
 async def test_a_forked_child_with_its_own_broker_loses_no_job(url: str, spawn: Spawn) -> None:
     """SQLite's locks do not survive a fork. On a file that the parent had open, the child's would fail.
 
-    So the child is refused; if it were not, what it stored after its parent closed must still be there.
+    So the child is refused. If it were not, the jobs that it stored after its parent closed must still exist.
     """
     child = await spawn(open_after_fork, url)
     stored: list[str] = await child.receive()

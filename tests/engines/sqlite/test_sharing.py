@@ -69,5 +69,5 @@ async def test_one_job_per_dedup_key_however_many_processes_enqueue_it(
             created[key] += was_created
             ids[key].add(id)
     assert created == dict.fromkeys(keys, 1)
-    assert {len(found) for found in ids.values()} == {1}, "all callers learn the id of the one job"
+    assert {len(found) for found in ids.values()} == {1}, "all callers get the id of the one job"
     assert (await broker.stats("q")).pending == len(keys)

@@ -107,7 +107,7 @@ async def test_dedup_holds_between_transactions_and_plain_calls(
     assert (fourth.id, fourth.created) == (third.id, False)
 
 
-async def test_a_transaction_that_the_caller_began(broker: Broker, path: Path) -> None:
+async def test_an_enqueue_joins_the_transaction_that_the_caller_began(broker: Broker, path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN")
     await broker.enqueue("q", connection=connection)

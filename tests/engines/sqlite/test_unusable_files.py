@@ -55,7 +55,7 @@ async def refused(path: Path, error: type[DayjobError], *words: str) -> None:
     assert (contents(path.parent) if path.parent.is_dir() else {}) == before
 
 
-async def test_a_layout_from_the_future(path: Path) -> None:
+async def test_a_layout_from_the_future_is_refused(path: Path) -> None:
     await make_queue(path)
     _change(path, "UPDATE dayjob_meta SET value = 1000 WHERE key = 'layout'")
     await refused(path, ConfigError, "layout 1000", "upgrade dayjob")
@@ -69,28 +69,28 @@ def _change(path: Path, sql: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 15, 16, 99, 100, 512, 5000, 100_000])
-async def test_a_file_that_is_not_a_database(path: Path, size: int) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(path: Path, size: int) -> None:
     write(path, (b"once upon a time " * 10_000)[:size])
     await refused(path, ConfigError, "is not a SQLite database", "name another file")
 
 
-async def test_a_folder(path: Path) -> None:
+async def test_a_folder_is_refused(path: Path) -> None:
     make_folder(path)
     await refused(path, ConfigError, "is a folder", "name a file in it")
 
 
-async def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+async def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     await refused(tmp_path / "missing" / "jobs.db", ConfigError, "does not exist", "create it first")
     assert not (tmp_path / "missing").exists()
 
 
-async def test_a_path_that_leads_through_a_file(tmp_path: Path) -> None:
+async def test_a_path_that_leads_through_a_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "file", b"text")
     await refused(tmp_path / "file" / "jobs.db", ConfigError, "does not exist", "create it first")
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no user, not even root, may write to /proc")
-async def test_a_folder_that_accepts_no_files() -> None:
+async def test_a_folder_that_accepts_no_files_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'/proc/self/jobs\.db' can't be opened .* check the permissions"):
         await Broker("sqlite:////proc/self/jobs.db").open()
 
@@ -131,7 +131,7 @@ def unreadable(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protect", [writable_folder, writable_file, nothing_writable, unreadable])
-async def test_a_file_without_permission(
+async def test_a_file_without_permission_is_refused(
     path: Path, public: Path, spawn: Spawn, protect: Callable[[Path], None]
 ) -> None:
     """Opened by a user to whom permissions apply, also when the tests run as root."""
@@ -149,7 +149,9 @@ async def test_a_file_without_permission(
 
 
 @pytest.mark.slow
-async def test_a_new_file_in_a_folder_without_permission(path: Path, public: Path, spawn: Spawn) -> None:
+async def test_a_new_file_in_a_folder_without_permission_is_refused(
+    path: Path, public: Path, spawn: Spawn
+) -> None:
     make_read_only(public)
     child = await spawn(open_without_rights, f"sqlite:///{path}", f"sqlite:///{public}/jobs.db")
     error, text = await child.receive()
@@ -158,19 +160,19 @@ async def test_a_new_file_in_a_folder_without_permission(path: Path, public: Pat
     assert contents(public) == {}
 
 
-async def test_a_file_whose_layout_is_unreadable(path: Path) -> None:
+async def test_a_file_whose_layout_is_unreadable_is_refused(path: Path) -> None:
     await make_queue(path)
     damage(path, HEADER, PAGE)
     await refused(path, EngineUnavailable, "malformed", "check the file")
 
 
-async def test_a_file_that_is_damaged_throughout(path: Path) -> None:
+async def test_a_file_that_is_damaged_throughout_is_refused(path: Path) -> None:
     await make_queue(path)
     damage(path, HEADER, 10 * PAGE)
     await refused(path, EngineUnavailable, "malformed", "check the file")
 
 
-async def test_a_file_that_was_cut_off(path: Path) -> None:
+async def test_a_file_that_was_cut_off_is_refused(path: Path) -> None:
     await make_queue(path, jobs=50)
     os.truncate(path, PAGE)
     await refused(path, EngineUnavailable, "malformed", "check the file")

@@ -1,4 +1,4 @@
-"""Producers and workers under a fault, and a record of what they did.
+"""Producers and workers under a fault, and a record of their calls.
 
 The number of a job decides its outcome. Most succeed, with a follow-up job and a kv write in the same commit.
 Some fail once and then succeed. Some are dead-lettered.

@@ -65,7 +65,9 @@ async def impatient(impatient_url: str) -> AsyncIterator[Broker]:
         yield impatient
 
 
-async def test_a_repeated_enqueue_with_the_same_id(broker: Broker, impatient: Broker, outage: Outage) -> None:
+async def test_a_repeated_enqueue_with_the_same_id_is_stored_once(
+    broker: Broker, impatient: Broker, outage: Outage
+) -> None:
     begun = asyncio.create_task(outage.starts_after("insert_reserving"))
     id = id_text(new_key())
     with pytest.raises(EngineUnavailable):
@@ -76,7 +78,7 @@ async def test_a_repeated_enqueue_with_the_same_id(broker: Broker, impatient: Br
     assert [job.id for job in await every_job(broker)] == [id]
 
 
-async def test_a_repeated_ack(broker: Broker, impatient: Broker, outage: Outage) -> None:
+async def test_a_repeated_ack_is_applied_once(broker: Broker, impatient: Broker, outage: Outage) -> None:
     job = await running(broker)
 
     async def ack() -> None:
@@ -92,7 +94,7 @@ async def test_a_repeated_ack(broker: Broker, impatient: Broker, outage: Outage)
     assert (await broker.stats("q")).done == 1
 
 
-async def test_a_repeated_nack(broker: Broker, impatient: Broker, outage: Outage) -> None:
+async def test_a_repeated_nack_counts_once(broker: Broker, impatient: Broker, outage: Outage) -> None:
     job = await running(broker)
     begun = asyncio.create_task(outage.starts_after("settle"))
     with pytest.raises(EngineUnavailable):
@@ -104,7 +106,7 @@ async def test_a_repeated_nack(broker: Broker, impatient: Broker, outage: Outage
     assert (found.attempts, len(found.errors)) == (1, 1)
 
 
-async def test_settlements_repeated_in_another_batch(
+async def test_settlements_repeated_in_another_batch_get_their_first_replies(
     broker: Broker, impatient: Broker, outage: Outage
 ) -> None:
     acks = [Settlement.ack(await running(broker, f"q{n}"), result=b"r") for n in range(4)]
@@ -178,7 +180,7 @@ async def test_a_worker_survives_the_outage_and_runs_every_job_once(
 async def test_running_jobs_survive_a_fault_longer_than_their_leases(
     broker: Broker, impatient_url: str, wire: Proxy, tmp_path: Path, fault: str
 ) -> None:
-    """No lease can be renewed meanwhile. Afterwards the reaper gives the worker the time for it."""
+    """No lease can be renewed meanwhile. Afterwards the reap duty gives the worker the time for it."""
     app = App(impatient_url, config=BrokerConfig(retention=KEEP_ALL, reap_interval=0.1))
     finish = asyncio.Event()
     lost: list[object] = []

@@ -74,7 +74,7 @@ def corrupt(tmp_path: Path) -> Corrupt:
     return corrupt
 
 
-async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
+async def test_an_enqueue_is_stored_once(broker: Broker, lose: Lose) -> None:
     loss = lose("insert_plain")
     enqueued = await broker.enqueue("q", b"once")
     assert loss.has_happened
@@ -82,7 +82,7 @@ async def test_an_enqueue(broker: Broker, lose: Lose) -> None:
     assert ids(await every_job(broker)) == [enqueued.id]
 
 
-async def test_an_enqueue_with_options(broker: Broker, lose: Lose) -> None:
+async def test_an_enqueue_with_options_is_stored_once(broker: Broker, lose: Lose) -> None:
     loss = lose("insert")
     enqueued = await broker.enqueue("q", b"once", headers={"n": "1"})
     assert loss.has_happened
@@ -90,7 +90,7 @@ async def test_an_enqueue_with_options(broker: Broker, lose: Lose) -> None:
     assert ids(await every_job(broker)) == [enqueued.id]
 
 
-async def test_an_enqueue_of_an_id_that_exists(broker: Broker, lose: Lose) -> None:
+async def test_an_enqueue_of_an_id_that_exists_stores_nothing(broker: Broker, lose: Lose) -> None:
     first = await broker.enqueue("q", b"first")
     loss = lose("insert_reserving")
     again = await broker.enqueue("q", b"again", id=first.id)
@@ -98,7 +98,7 @@ async def test_an_enqueue_of_an_id_that_exists(broker: Broker, lose: Lose) -> No
     assert (again.id, again.created) == (first.id, False)
 
 
-async def test_an_enqueue_whose_retries_are_lost_too(broker: Broker, lose: Lose) -> None:
+async def test_an_enqueue_whose_retries_are_lost_too_is_stored_once(broker: Broker, lose: Lose) -> None:
     losses = [lose("insert_plain"), lose("stored_reply"), lose("stored_reply")]
     enqueued = await broker.enqueue("q", b"once")
     assert all(loss.has_happened for loss in losses)
@@ -106,7 +106,7 @@ async def test_an_enqueue_whose_retries_are_lost_too(broker: Broker, lose: Lose)
     assert ids(await every_job(broker)) == [enqueued.id]
 
 
-async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
+async def test_a_batch_is_stored_once_and_gets_its_first_replies(broker: Broker, lose: Lose) -> None:
     held = await broker.enqueue("q", dedup_key="held")
     loss = lose("insert_skipping")
     jobs = [
@@ -121,7 +121,7 @@ async def test_many_enqueued_in_a_batch(broker: Broker, lose: Lose) -> None:
     assert [await broker.kv_get(key) for key in (b"a", b"b")] == [b"1", None]
 
 
-async def test_a_keyed_enqueue(broker: Broker, lose: Lose) -> None:
+async def test_a_keyed_enqueue_gets_its_first_reply(broker: Broker, lose: Lose) -> None:
     loss = lose("insert_skipping")
     first = await broker.enqueue("q", b"first", dedup_key="key")
     assert loss.has_happened
@@ -132,7 +132,7 @@ async def test_a_keyed_enqueue(broker: Broker, lose: Lose) -> None:
     assert (second.id, second.created) == (first.id, False)
 
 
-async def test_a_claim(broker: Broker, lose: Lose) -> None:
+async def test_a_claim_returns_the_jobs_of_its_first_try(broker: Broker, lose: Lose) -> None:
     expected = [(await broker.enqueue("q", b"%d" % n, headers={"n": str(n)})).id for n in range(5)]
     loss = lose("claim")
     jobs = await broker.claim("q", limit=3, worker="w")
@@ -146,7 +146,7 @@ async def test_a_claim(broker: Broker, lose: Lose) -> None:
         await broker.ack(job)
 
 
-async def test_an_enqueue_that_a_claim_waits_for(broker: Broker, url: str, lose: Lose) -> None:
+async def test_an_enqueue_that_a_claim_waits_for_is_claimed(broker: Broker, url: str, lose: Lose) -> None:
     async with Broker(url, config=CONFIG) as other:
         loss = lose("insert_plain")
         (enqueued,) = await other.enqueue_many([NewJob("q", b"waited for")])
@@ -154,7 +154,7 @@ async def test_an_enqueue_that_a_claim_waits_for(broker: Broker, url: str, lose:
         assert (await claim_one(broker)).id == enqueued.id
 
 
-async def test_an_ack_with_follow_ups_and_values(broker: Broker, lose: Lose) -> None:
+async def test_an_ack_writes_its_follow_ups_and_values_once(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("settle")
     await broker.ack(
@@ -167,7 +167,7 @@ async def test_an_ack_with_follow_ups_and_values(broker: Broker, lose: Lose) -> 
     assert (await broker.stats("q")).done == 1
 
 
-async def test_an_ack_that_keeps_nothing(url: str, lose: Lose) -> None:
+async def test_an_ack_that_keeps_nothing_is_applied_once(url: str, lose: Lose) -> None:
     async with Broker(url, config=FORGETFUL) as broker:
         jobs = [await running(broker) for _ in range(3)]
         await broker.cancel(jobs[1].id)
@@ -180,7 +180,7 @@ async def test_an_ack_that_keeps_nothing(url: str, lose: Lose) -> None:
         await check_counters(broker)
 
 
-async def test_a_nack(broker: Broker, lose: Lose) -> None:
+async def test_a_nack_counts_once(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("settle")
     assert await broker.nack(job, "no good", delay=60) is JobState.SCHEDULED
@@ -189,7 +189,7 @@ async def test_a_nack(broker: Broker, lose: Lose) -> None:
     assert (found.state, found.attempts, len(found.errors)) == (JobState.SCHEDULED, 1, 1)
 
 
-async def test_the_last_nack(broker: Broker, lose: Lose) -> None:
+async def test_the_last_nack_ends_the_job_once(broker: Broker, lose: Lose) -> None:
     job = await running(broker, max_attempts=1)
     loss = lose("settle")
     assert await broker.nack(job, "no good") is JobState.DEAD
@@ -197,7 +197,7 @@ async def test_the_last_nack(broker: Broker, lose: Lose) -> None:
     assert len((await record(broker, job.id)).errors) == 1
 
 
-async def test_the_other_settlements(broker: Broker, lose: Lose) -> None:
+async def test_release_snooze_and_dead_letter_are_applied_once(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("settle")
     await broker.release(job)
@@ -216,7 +216,7 @@ async def test_the_other_settlements(broker: Broker, lose: Lose) -> None:
     assert (await record(broker, job.id)).last_error == "no good"
 
 
-async def test_a_renewal(broker: Broker, lose: Lose) -> None:
+async def test_a_renewal_sets_the_lease(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     before = job.lease_us
     loss = lose("renew")
@@ -228,7 +228,7 @@ async def test_a_renewal(broker: Broker, lose: Lose) -> None:
     assert (await record(broker, job.id)).lease_us == job.lease_us
 
 
-async def test_a_cancel(broker: Broker, lose: Lose) -> None:
+async def test_a_cancel_gets_its_first_outcome(broker: Broker, lose: Lose) -> None:
     waiting = await broker.enqueue("q")
     loss = lose("cancel")
     assert await broker.cancel(waiting.id) is CancelOutcome.REMOVED
@@ -239,7 +239,7 @@ async def test_a_cancel(broker: Broker, lose: Lose) -> None:
     assert loss.has_happened
 
 
-async def test_dead_letters(broker: Broker, lose: Lose) -> None:
+async def test_a_requeue_and_a_purge_get_their_first_replies(broker: Broker, lose: Lose) -> None:
     id = await dead(broker)
     loss = lose("requeue")
     assert await broker.requeue(id)
@@ -252,7 +252,7 @@ async def test_dead_letters(broker: Broker, lose: Lose) -> None:
     assert loss.has_happened
 
 
-async def test_a_change_of_a_waiting_job(broker: Broker, lose: Lose) -> None:
+async def test_a_reschedule_is_applied(broker: Broker, lose: Lose) -> None:
     waiting = await broker.enqueue("q")
     loss = lose("reschedule")
     later = to_datetime(SYSTEM.now()) + timedelta(hours=1)
@@ -261,7 +261,7 @@ async def test_a_change_of_a_waiting_job(broker: Broker, lose: Lose) -> None:
     assert (await record(broker, waiting.id)).state is JobState.SCHEDULED
 
 
-async def test_the_duties(broker: Broker, lose: Lose) -> None:
+async def test_promote_and_reap_change_each_job_once(broker: Broker, lose: Lose) -> None:
     await broker.enqueue("q", delay=0.05)
 
     async def is_due() -> bool:
@@ -285,7 +285,7 @@ async def test_the_duties(broker: Broker, lose: Lose) -> None:
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
-async def test_documents(broker: Broker, lose: Lose, names: list[str]) -> None:
+async def test_documents_are_written_once(broker: Broker, lose: Lose, names: list[str]) -> None:
     storage = broker._session.storage
     loss = lose("compare_and_set")
     assert await storage.compare_and_set([DocumentWrite("k", name, None, b"1") for name in names])
@@ -306,7 +306,7 @@ async def test_documents(broker: Broker, lose: Lose, names: list[str]) -> None:
     assert (await storage.documents("k"))[1] == []
 
 
-async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
+async def test_documents_and_their_jobs_are_written_once(broker: Broker, lose: Lose) -> None:
     storage = broker._session.storage
     jobs = [broker._validator.insertion(NewJob("q", b"%d" % number, dedup_key="d")) for number in range(2)]
     loss = lose("compare_and_set")
@@ -322,7 +322,7 @@ async def test_documents_with_jobs(broker: Broker, lose: Lose) -> None:
     assert (await broker.stats("q")).pending == 1
 
 
-async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> None:
+async def test_a_reclaim_ends_each_claim_once(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("end_claims")
     (ended,) = await broker._session.storage.write(
@@ -334,7 +334,7 @@ async def test_claims_of_a_worker_that_is_gone(broker: Broker, lose: Lose) -> No
     assert (found.state, found.attempts, len(found.errors)) == (JobState.PENDING, 1, 1)
 
 
-async def test_kv_writes(broker: Broker, lose: Lose) -> None:
+async def test_kv_writes_are_applied(broker: Broker, lose: Lose) -> None:
     loss = lose("kv_write")
     await broker.kv_put(b"k", b"v")
     assert loss.has_happened
@@ -345,7 +345,7 @@ async def test_kv_writes(broker: Broker, lose: Lose) -> None:
     assert await broker.kv_get(b"k") is None
 
 
-async def test_a_pause_and_a_resume(broker: Broker, lose: Lose) -> None:
+async def test_a_pause_and_a_resume_are_applied(broker: Broker, lose: Lose) -> None:
     loss = lose("pause")
     await broker.pause("q")
     assert loss.has_happened
@@ -356,7 +356,7 @@ async def test_a_pause_and_a_resume(broker: Broker, lose: Lose) -> None:
     assert await broker.paused() == set()
 
 
-async def test_progress(broker: Broker, lose: Lose) -> None:
+async def test_progress_is_stored(broker: Broker, lose: Lose) -> None:
     job = await running(broker)
     loss = lose("record_progress")
     await broker._session.storage.write(
@@ -366,7 +366,7 @@ async def test_progress(broker: Broker, lose: Lose) -> None:
     assert (await record(broker, job.id)).progress == (0.5, "half")
 
 
-async def test_expiry_and_sweeps(url: str, lose: Lose) -> None:
+async def test_expiry_and_sweeps_end_each_job_once(url: str, lose: Lose) -> None:
     clock = ManualClock()
     async with Broker(url, config=CONFIG, clock=clock) as broker:
         await broker.enqueue("q", expires=1)
@@ -386,7 +386,7 @@ async def test_expiry_and_sweeps(url: str, lose: Lose) -> None:
         assert await every_job(broker) == []
 
 
-async def test_bulk_operations_on_dead_jobs(broker: Broker, lose: Lose) -> None:
+async def test_requeue_dead_returns_its_first_number(broker: Broker, lose: Lose) -> None:
     for _ in range(3):
         await dead(broker)
     loss = lose("requeue")
@@ -395,7 +395,9 @@ async def test_bulk_operations_on_dead_jobs(broker: Broker, lose: Lose) -> None:
     assert (await broker.stats("q")).pending == 3
 
 
-async def test_an_enqueue_that_is_claimed_in_the_same_call(broker: Broker, lose: Lose) -> None:
+async def test_an_enqueue_that_is_claimed_in_the_same_call_is_claimed_once(
+    broker: Broker, lose: Lose
+) -> None:
     for statement in ("insert_plain", "claim"):
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(broker.claim("q", wait=20))

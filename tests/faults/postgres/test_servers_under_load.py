@@ -25,7 +25,7 @@ TERMINATE_SOME = f"{TERMINATE_ALL} AND random() < 0.5"
 
 
 @pytest.mark.parametrize("how", Stop, ids=str)
-async def test_restarts(server: PrivateServer, how: Stop) -> None:
+async def test_no_job_is_lost_by_restarts(server: PrivateServer, how: Stop) -> None:
     load = Load(server.url)
     async with load.working():
         for _ in range(3):
@@ -35,7 +35,7 @@ async def test_restarts(server: PrivateServer, how: Stop) -> None:
     await load.check()
 
 
-async def test_a_server_that_is_down_for_a_while(server: PrivateServer) -> None:
+async def test_no_job_is_lost_while_the_server_is_down(server: PrivateServer) -> None:
     load = Load(server.url)
     async with load.working():
         await load.progress()
@@ -46,7 +46,7 @@ async def test_a_server_that_is_down_for_a_while(server: PrivateServer) -> None:
     await load.check()
 
 
-async def test_sessions_that_are_terminated_repeatedly(server: PrivateServer) -> None:
+async def test_no_job_is_lost_by_terminated_sessions(server: PrivateServer) -> None:
     load = Load(server.url)
     ended = 0
     async with load.working():
@@ -60,7 +60,7 @@ async def test_sessions_that_are_terminated_repeatedly(server: PrivateServer) ->
     assert ended > 24
 
 
-async def test_a_server_that_is_read_only_for_a_while(server: PrivateServer) -> None:
+async def test_no_job_is_lost_while_the_server_is_read_only(server: PrivateServer) -> None:
     load = Load(server.url)
     async with load.working():
         await load.progress()
@@ -73,7 +73,7 @@ async def test_a_server_that_is_read_only_for_a_while(server: PrivateServer) -> 
     await load.check()
 
 
-async def test_a_server_whose_connections_are_all_taken_by_others() -> None:
+async def test_no_job_is_lost_while_others_take_all_connections() -> None:
     async with private_server(max_connections="25") as server:
         load = Load(server.url)
         async with load.working():

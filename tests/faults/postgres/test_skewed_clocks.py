@@ -19,7 +19,9 @@ MINUTE = 60 * SECOND
 
 
 @pytest.mark.parametrize("minutes", [10, -10], ids=["fast", "slow"])
-async def test_a_worker_whose_clock_is_wrong(direct_url: str, spawn: Spawn, minutes: int) -> None:
+async def test_a_worker_whose_clock_is_wrong_runs_jobs_at_the_time_of_the_server(
+    direct_url: str, spawn: Spawn, minutes: int
+) -> None:
     async with Broker(direct_url, config=BrokerConfig(reap_interval=0.2, sweep_interval=0.2)) as broker:
         child = await spawn(work_in_another_time, direct_url, minutes * 60)
         quick, delayed, expiring, long = [await child.receive() for _ in range(4)]

@@ -76,13 +76,15 @@ async def broker(direct_url: str) -> AsyncIterator[Broker]:
 
 
 @pytest.mark.parametrize("table", MIDDLE)
-async def test_an_enqueue(broker: Broker, interruption: Interruption, table: str) -> None:
+async def test_an_enqueue_is_stored_once(broker: Broker, interruption: Interruption, table: str) -> None:
     await interruption.of(lambda: broker.enqueue("q", b"once"), table)
     assert [job.payload for job in await every_job(broker)] == [b"once"]
 
 
 @pytest.mark.parametrize("table", [*MIDDLE, "kv"])
-async def test_a_keyed_enqueue_with_values(broker: Broker, interruption: Interruption, table: str) -> None:
+async def test_a_keyed_enqueue_and_its_values_are_stored_once(
+    broker: Broker, interruption: Interruption, table: str
+) -> None:
     async def enqueue() -> None:
         assert (await broker.enqueue("q", b"once", dedup_key="key", kv={b"k": b"v"})).created
 
@@ -92,7 +94,7 @@ async def test_a_keyed_enqueue_with_values(broker: Broker, interruption: Interru
 
 
 @pytest.mark.parametrize("table", ["jobs", "counters"])
-async def test_a_claim(broker: Broker, interruption: Interruption, table: str) -> None:
+async def test_a_claim_counts_one_attempt(broker: Broker, interruption: Interruption, table: str) -> None:
     await broker.enqueue("q", b"once", max_attempts=1)
 
     async def claim() -> None:
@@ -104,7 +106,7 @@ async def test_a_claim(broker: Broker, interruption: Interruption, table: str) -
 
 
 @pytest.mark.parametrize("table", [*MIDDLE, "kv"])
-async def test_an_ack_with_effects(broker: Broker, interruption: Interruption, table: str) -> None:
+async def test_an_ack_writes_its_effects_once(broker: Broker, interruption: Interruption, table: str) -> None:
     job = await running(broker)
 
     async def ack() -> None:
@@ -117,7 +119,7 @@ async def test_an_ack_with_effects(broker: Broker, interruption: Interruption, t
 
 
 @pytest.mark.parametrize("table", MIDDLE)
-async def test_a_cancel(broker: Broker, interruption: Interruption, table: str) -> None:
+async def test_a_cancel_is_applied_once(broker: Broker, interruption: Interruption, table: str) -> None:
     enqueued = await broker.enqueue("q")
 
     async def cancel() -> None:

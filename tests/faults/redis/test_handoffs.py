@@ -18,7 +18,7 @@ from tests.support.servers.redis import client, running_server
 pytestmark = pytest.mark.slow
 
 PROMPT = 6.0
-"""Seconds: three until the hand-off is revoked, one until the duty runs, and some for a busy machine."""
+"""Seconds: two until the hand-off is revoked, one until the duty runs, and some for a busy machine."""
 
 
 async def die_at_handoff(url: str) -> None:

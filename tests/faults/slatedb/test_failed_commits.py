@@ -63,7 +63,7 @@ async def test_a_write_in_the_batch_of_a_listing_is_not_acknowledged_if_its_comm
 async def test_a_write_that_can_not_be_confirmed_ends_the_thread(
     url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has in memory may not be stored. The flush after the write has succeeded."""
+    """The changes in its memory may not be stored. The flush after the write has succeeded."""
     thread = open_thread(url)
 
     async def refuse(_: object) -> None:

@@ -1,4 +1,4 @@
-"""A store that refuses requests, stalls or hangs: every call ends within the time limit, and work goes on."""
+"""A store that refuses requests, stalls or hangs: every call ends in time, and work continues."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_second_stop_ends_a_worker_during_an_outage(url: str, proxy: Pro
 async def test_a_worker_goes_on_after_a_refused_write(
     url: str, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SlateDB stops for good after one such refusal, so the database is opened again."""
+    """SlateDB stops permanently after one such refusal, so the database is opened again."""
     app = App(url, config=BrokerConfig())
     seen: list[int] = []
 

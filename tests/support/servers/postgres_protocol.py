@@ -75,7 +75,7 @@ def ready(status: bytes) -> Message:
 
 
 async def abort(*writers: asyncio.StreamWriter) -> None:
-    """Close without sending what is buffered."""
+    """Close without sending the buffered data."""
     for writer in writers:
         writer.transport.abort()
     await turns(2)  # The transport closes in the next turn of the loop.

@@ -1,4 +1,4 @@
-"""What the suite must know of an engine to test it."""
+"""The data that the suite needs to test an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EngineUnderTest:
     """Ways to make the stored record of a job undecodable. Needed if jobs are stored in encoded form."""
 
     unusable: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
-    """URLs that can't be opened, by the reason: each makes what is in the way and returns the URL."""
+    """URLs that can't be opened, by the reason: each creates the obstacle and returns the URL."""
 
     connect: Callable[[Path], AbstractContextManager[Any]] | None = None
     """A user's own connection to the storage, with an open transaction. Needed for transactional enqueue."""
@@ -31,7 +31,7 @@ class EngineUnderTest:
     """Copy the storage, closed by all, and return a function that restores the copy. Needed if persistent."""
 
     after: Callable[[Path], None] = lambda directory: None
-    """Called when a test is over, its brokers closed: checks that nothing is left behind but what should."""
+    """Called when a test is over, its brokers closed: checks that no unexpected data is left."""
 
     def __str__(self) -> str:
         return self.name

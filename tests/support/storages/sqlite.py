@@ -1,4 +1,4 @@
-"""The SQLite engine under test: files, and what can be wrong with them."""
+"""The SQLite engine under test: files, and their defects."""
 
 from __future__ import annotations
 

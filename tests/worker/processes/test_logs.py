@@ -41,7 +41,9 @@ def failing(extra: dict[str, object]) -> logging.LogRecord:
         )
 
 
-async def test_all_loggers_with_level_extra_and_exception(app: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_of_all_loggers_arrive_with_level_extra_and_exception(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     caplog.set_level(logging.DEBUG, "shop.verbose")
     handle = await tasks.log_by_all_means.aenqueue()

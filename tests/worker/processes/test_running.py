@@ -188,7 +188,7 @@ async def test_middleware_sees_results_and_failures_of_children(
 
     monkeypatch.setattr(app, "middleware", (middleware,))
     succeeding, failing = await tasks.pid.aenqueue(), await tasks.explode.aenqueue()
-    assert await done(app, succeeding.id) == [None], "what the middleware returns is the result"
+    assert await done(app, succeeding.id) == [None], "the return value of the middleware is the result"
     job = await record(await app.opened(), failing.id)
     assert (job.state, job.attempts) == (JobState.SCHEDULED, 1)
     number, text = sorted(seen, key=str)

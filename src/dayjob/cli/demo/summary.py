@@ -11,7 +11,7 @@ from dayjob.model.job import HIGH, Job, JobState
 
 
 def summarize(records: Sequence[Job], killed: str | None, orphans: set[str]) -> Iterator[str]:
-    """Return lines for the reader. The audit checks what must hold."""
+    """Yield the lines of the summary. The audit checks the invariants."""
     failures = sum(len(job.errors) for job in records)
     retried = sum(job.queue == FLAKY and job.state is JobState.DONE and job.attempts > 1 for job in records)
     yield f"{failures:,} runs failed, and {retried:,} flaky jobs succeeded on a retry"

@@ -82,7 +82,7 @@ class BeatRelay:
             self._storing[first.child] = (first.number, others)
             beats = tuple(beat for waiting in others for beat in waiting.beats)
             first.child.send(message(STORE, ToStore(first.number, beats)))
-            # If this child is frozen, the others learn it before their own limit ends.
+            # If this child is frozen, the others get a negative reply before their own limit ends.
             asyncio.get_running_loop().call_later(
                 first.limit / 2, self._end, first.child, first.number, False
             )

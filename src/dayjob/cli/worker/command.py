@@ -101,7 +101,7 @@ def _address(context: click.Context, option: click.Parameter, given: str | None)
 )
 @click.option(
     "--unknown-task", type=click.Choice(["release", "dead"]), default="release", show_default=True,
-    help="What to do with a job whose task or parameters this app does not have: release it for other "
+    help="The action for a job whose task or parameters this app does not have: release it for other "
     "workers, or dead-letter it.",
 )  # fmt: skip
 @click.option(

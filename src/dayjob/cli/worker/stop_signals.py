@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT of a worker process: the first drains the worker, the second stops it at once.
 
 Signal handlers run in the main thread, also while a job blocks the event loop. A thread ends the process if
-the worker has not stopped in time, whatever holds it up: a handler, a lock, a storage that does not reply.
+the worker has not stopped in time, for any reason: a handler, a lock, a storage that does not reply.
 """
 
 from __future__ import annotations

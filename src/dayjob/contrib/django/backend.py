@@ -4,8 +4,8 @@ A task of ``django.tasks`` is a task of the site's app under its module path. It
 site's transactions, in the dashboard, run by ``manage.py dayjob worker``. A job carries the options of its
 ``Task`` in a header, so that ``get_result`` returns them in any process.
 
-As Django specifies, an exception fails the task for good, unless ``OPTIONS`` has ``max_attempts``. A run that
-ended with its worker is repeated.
+As Django specifies, an exception fails the task permanently, unless ``OPTIONS`` has ``max_attempts``. A run
+that ended with its worker is repeated.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _context_of(task: Task, result: TaskResult) -> list[TaskContext]:
 
 
 def _failed(result: TaskResult, context: Context, error: BaseException) -> bool:
-    """Set the failure in the result of this run. Return whether the task has failed for good."""
+    """Set the failure in the result of this run. Return whether the task has failed permanently."""
     from dayjob.worker.executor import describe
 
     task = app.find(context.job)

@@ -2,7 +2,7 @@
 
 The view passes a request to the dashboard, an ASGI application, on the event loop of synchronous calls. So it
 needs no event loop of the server. Under ASGI a live page is a stream on the server's loop. Under WSGI a
-stream would occupy a thread of the server, so each live request gets one update, and the browser asks again.
+stream would occupy a thread of the server, so each live request gets one update, and the browser reconnects.
 """
 
 from __future__ import annotations

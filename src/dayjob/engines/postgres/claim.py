@@ -42,7 +42,7 @@ SEARCH_INTERVAL = 1.0
 """Seconds between searches of the parts of the index that hints leave out; longer if a search takes long."""
 
 RETRY_LOCKED = 0.25
-"""Seconds until a look at a queue with limits some of whose jobs other transactions had locked."""
+"""Seconds until the next claim from a queue with limits whose jobs other transactions had locked in part."""
 
 _LOCKED = "0 locked "
 """How ``claim_limited`` names such a queue."""

@@ -95,7 +95,7 @@ CONNECT_FAILURES = (
 """The errors of an attempt to connect that another attempt at once would only repeat."""
 
 _RECEIVE_BYTES = 64 << 10
-"""The buffer of a read. asyncio's 256 KiB exceed what an allocator keeps together: its heap fragments."""
+"""The buffer of a read. Buffers of 256 KiB, the default of asyncio, fragment the heap of the allocator."""
 
 _ROLLED_BACK = (asyncpg.LockNotAvailableError, asyncpg.UniqueViolationError)
 """After these errors a connection is as before."""

@@ -42,7 +42,7 @@ from dayjob.runtime.signals import DUE, Signals, Topic, job_topic, queue_topic
 _log = logging.getLogger("dayjob.engines.postgres")
 
 WAIT_EXPIRY = 60.0
-"""Seconds for which an announced wait of another process is remembered. It is announced again before."""
+"""Seconds for which an announced wait of another process is kept. It is announced again before."""
 
 WAIT_CHECKS = (0.03, 0.2, 1.0)
 """Seconds after which a new wait checks its job again."""
@@ -87,7 +87,7 @@ _JOB_KINDS = ("job", WAIT)
 
 EVERYTHING: Item = ("*", "", 0)
 RETURNED = -1
-"""In place of a priority: jobs came back to the queue, anywhere in its order."""
+"""In place of a priority: jobs returned to the queue, anywhere in its order."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(tuple[str, list[Item]]).decode
@@ -219,7 +219,7 @@ class Notifier:
                 self._hints.job_pending(job.queue, (job.priority, job.key))
 
     def jobs_returned(self, queues: Iterable[str]) -> None:
-        """Announce that jobs came back to the queues, anywhere in their order."""
+        """Announce that jobs returned to the queues, anywhere in their order."""
         topics = [queue_topic(queue) for queue in queues]
         if not topics:
             return
@@ -311,7 +311,7 @@ class Notifier:
             self._start_wait_timer()
 
     def _announce_waits(self, keys: Sequence[bytes]) -> None:
-        """Announce to other processes that this one waits for the jobs, as far as it still does."""
+        """Announce to other processes that this one waits for the jobs. Leave out waits that have ended."""
         waits = [(WAIT, key.hex(), 0) for key in keys if self._signals.has_listener(job_topic(key))]
         if waits:
             self._throttle.announce(waits)
@@ -438,7 +438,7 @@ class Throttle:
         self._send(self._take_held())
 
     def _count(self, notifications: int) -> None:
-        """Count what is sent. A process that sends little does not ask for the number of listeners."""
+        """Count the notifications. A process that sends few does not query the number of listeners."""
         self._since_count += notifications
         if self._since_count >= COUNT_EVERY and SYSTEM.elapsed() - self._counted_at >= COUNT_INTERVAL:
             self._since_count, self._counted_at = 0, SYSTEM.elapsed()

@@ -71,7 +71,7 @@ class Placement:
         self._advance(jobs, dict(self._turns))
 
     async def stored(self, jobs: Sequence[Insertion], replies: Sequence[Enqueued]) -> None:
-        """Take the jobs that were stored. A job that was not takes no turn."""
+        """Record the jobs that were stored. A job that was not stored takes no turn."""
         new = [job for job, reply in zip(jobs, replies, strict=True) if reply.created]
         self._new += [id_text(job.key) for job in new if is_limited(job)]
         before = [job.turn for job in new]

@@ -93,7 +93,7 @@ _GETTERS: dict[str, Callable[[Insertion], Any]] = {
 def insertion_columns(jobs: Sequence[Insertion]) -> list[Any]:
     """Return the parameters of ``insert.sql`` from the sixth on.
 
-    The driver encodes arrays item by item, so an array ends after the first item if that says all.
+    The driver encodes arrays item by item, so an array has one item if all jobs have the same value.
     """
     columns: list[Any] = [len(jobs), _ids_text([job.key for job in jobs])]
     for name, getter in _GETTERS.items():

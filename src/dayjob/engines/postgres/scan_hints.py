@@ -174,7 +174,7 @@ class ScanHints:
             hints.claimed({row[rows.PRIORITY] for row in jobs}, position)
 
     def job_pending(self, queue: str, position: Position) -> None:
-        """Track a new job, if it is hidden. The hints learn its priority."""
+        """Track a new job, if it is hidden. A new priority is added to the hints."""
         hints = self._queues.get(queue)
         if hints is not None:
             hints.add_late([position])

@@ -8,7 +8,7 @@ Acks without effects take one statement, other settlements another. Follow-up jo
 written only for the settlements that were applied, and the whole batch commits at once.
 
 Documents are written before jobs, so a writer that waits for a document holds no job or dedup key that
-another wants. Their reply is stored whether it is yes or no. A repetition that finds the documents changed by
+another needs. Their reply is stored whether it is yes or no. A repetition that finds the documents changed by
 its own first try, still under way when it began, then finds the token of that try and returns its reply.
 """
 
@@ -149,7 +149,7 @@ class Writes(ABC):
         return enqueued
 
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
-        """A second settlement of a claim is lost."""
+        """Settle in one statement, with effects in a transaction. A second settlement of a claim is lost."""
         database, notifier = self._database, self._notifier
         sent = ops
         if len({op.key for op in ops}) < len(ops):

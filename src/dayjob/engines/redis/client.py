@@ -1,6 +1,6 @@
 """Connections to the server, one try per call, and the classification of errors.
 
-A failure that may pass by itself is raised as ``Transient``: a lost connection, a failover, a busy server.
+A temporary failure is raised as ``Transient``: a lost connection, a failover, a busy server.
 The time limit of a try is about silence: it starts again whenever data is sent or arrives. Connections are
 opened on demand.
 """
@@ -52,7 +52,7 @@ _TRANSIENT = (ReadOnlyError, TryAgainError, ClusterDownError, AskError)
 _TRANSIENT_CODES = re.compile(
     r"(?:^|[ -])(?:READONLY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|BUSY|MISCONF|NOREPLICAS|ASK) "
 )
-"""Errors that pass by themselves: a failover, a slow script, a full disk.
+"""Temporary errors: a failover, a slow script, a full disk.
 
 The driver raises those of a restart as lost connections. An error inside a script has its code in the text.
 """

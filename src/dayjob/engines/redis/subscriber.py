@@ -56,7 +56,7 @@ class Subscriber:
         """Seconds for each step of the start. Reads wait for it."""
 
     def on_listen(self, topics: Sequence[Topic]) -> None:
-        """A listener has registered for these topics."""
+        """Record that a listener has registered for these topics."""
         self._wanted = self._wanted or any(topic != CANCEL for topic in topics)
 
     async def listen(self, *, for_claims: bool = False) -> None:

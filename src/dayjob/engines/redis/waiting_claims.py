@@ -29,7 +29,7 @@ class Registered(Struct):
     waiting: WaitingClaim
     request: ClaimRequest
     member: bytes | None = None
-    """Its member on the server, which may be gone."""
+    """The member of the waiting claim on the server. It may be gone."""
     delivered: set[bytes] = field(default_factory=set)
     """The ids and claim keys of the jobs that were handed off to it."""
     acknowledging: set[asyncio.Task[None]] = field(default_factory=set)

@@ -1,8 +1,8 @@
 """The key layout: every key that the engine writes, and its value.
 
 A key is a prefix byte, a kind (one byte), then its fields. A field of variable length is the last one, or
-ends with a NUL, which it can't contain. So no two keys are equal, whatever their texts. The field that a
-scan orders by comes first.
+ends with a NUL, which it can't contain. So no two keys are equal, for any texts. The field that a scan
+orders by comes first.
 
 | kind | fields | value (see ``values``) | use |
 | --- | --- | --- | --- |

@@ -241,7 +241,7 @@ class SlateSettings(Struct, frozen=True):
     def lost(self) -> Transient:
         """Return the error of a write that the store refused because the object exists.
 
-        Another process may have taken over. Opening the database again finds out.
+        Another process may have taken over. Opening the database again shows whether one has.
         """
         return Transient(
             f"{self.url}: the store refused a conditional write: the database is opened again",

@@ -69,8 +69,8 @@ _WATCH_INTERVAL = 1.0
 _LOG_OBJECTS = 64
 """Flushes to a bucket after which a table is written. A crash leaves about as many log objects to replay.
 
-Processes that end after fewer flushes leave a longer log. The next one writes a table when it has opened it.
-In a folder they are cheap, and the limit is the one of SlateDB: 4,096.
+Several processes that end after fewer flushes leave a longer log. The next process writes a table when it has
+opened the database. In a folder log objects are cheap, and SlateDB's own limit of 4,096 applies.
 """
 
 _SHORTEST_CLOSE = 1.0
@@ -592,7 +592,7 @@ class StoreThread:
                 self._fail(stopped)
 
     def _search_cause(self) -> None:
-        """Find out why the store does not reply, once at a time."""
+        """Search for the reason why the store does not reply, once at a time."""
 
         async def search() -> None:
             self._database.cause = await find_refusal(self.settings)

@@ -32,7 +32,7 @@ class WriteBatch:
     def confirm(self) -> None:
         """Stage a row without a change, so that the reply waits for a commit.
 
-        It promises a stored job. The commit shows that no other process has taken over since.
+        The reply promises a stored job. The commit shows that no other process has taken over since.
         """
         self.put(keys.LAYOUT_KEY, values.layout_value(keys.VERSION))
 

@@ -77,7 +77,7 @@ class SqliteSettings(Struct, frozen=True):
                 flags = os.O_CREAT | os.O_EXCL | os.O_RDWR
                 file = os.open(os.path.realpath(self.path), flags, 0o600)
                 try:
-                    if self.mode != 0o600:  # The umask does not apply to permissions that were asked for.
+                    if self.mode != 0o600:  # The umask does not apply to permissions that the URL requests.
                         os.chmod(file, self.mode)  # noqa: PTH101 - it is open
                 finally:
                     os.close(file)

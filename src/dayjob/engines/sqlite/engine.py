@@ -66,7 +66,7 @@ class SqliteEngine(LocalEngine[SqliteStore]):
             return self.settings.file_id()
 
     async def close(self) -> None:
-        """Without the loop that opened the engine, the owner's row is left to the reaper."""
+        """Without the loop that opened the engine, the owner's row is left to the reap duty."""
 
         async def remove_owner(store: SqliteStore) -> None:
             store.remove_owner(store.owner.id)

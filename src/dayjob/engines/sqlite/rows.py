@@ -151,7 +151,7 @@ RECORD_COLUMNS = (
 
 
 def record(row: Row, queue: str) -> Record:
-    """Return a row of ``load.sql`` as a record. Numbers that are not are replaced."""
+    """Return a row of ``load.sql`` as a record. Values that should be numbers and are not are replaced."""
     (key, _, state, priority, attempts, max_attempts, epoch, run, claimed, lease, finished, expires, remove,
      last_error, errors, held_key, dedup_until, cancel_requested, worker, claim, result, turn, limits,
      limited_by) = row  # fmt: skip
@@ -219,7 +219,7 @@ def _state(text: Any) -> JobState:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a column as text, also if it is not."""
+    """Return a column as text, also if it is stored as another type."""
     if value is None or isinstance(value, str):
         return value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

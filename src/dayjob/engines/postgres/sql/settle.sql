@@ -1,8 +1,8 @@
 -- Apply each settlement whose claim is current, by the rules of the lifecycle.
 -- $1 token, or NULL  $2 now  $3… the settlements, one array per column; with retention 0 the job is not kept
 -- The state is compared as an expression: otherwise the planner walks the index of leases.
--- Replies "number state queue" for each that was applied, with its number in the batch. Without a token, the transaction goes
--- on: the second column is for finish_limits.
+-- Replies "number state queue" for each that was applied, with its number in the batch. Without a token, the transaction
+-- continues: the second column is for finish_limits.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($2) AS now
 ),

@@ -1,4 +1,4 @@
--- End scheduled and pending jobs as cancelled; store a cancel request for running ones.
+-- End waiting jobs as cancelled; store a cancel request for running ones.
 -- KEYS and the first ARGV: shared/1_keys.lua. ARGV: the ids, joined; the retention times (`take_retention`).
 -- Returns a list of two: a string with one byte for each (0 not found, 1 removed, 2 requested), and the jobs that ended,
 -- see report.

@@ -8,7 +8,7 @@ local PROMPT = 100000 -- microseconds after which a client without an acknowledg
 
 -- Return the claim that has waited longest on the queue and whose client is responsive, if the queue is empty and not
 -- paused; and the members of WAITING_CLAIMS to remove. A responsive client is subscribed, and was prompt with its last
--- acknowledgment: a frozen process is subscribed. The server may not allow the question.
+-- acknowledgment: a frozen process is subscribed, too. If the server refuses PUBSUB, no claim is returned.
 local function longest_waiting(queue, now)
   local from, to, removed = '[' .. queue .. '\0', '(' .. queue .. '\1', {}
   local members = redis.call('ZRANGEBYLEX', WAITING_CLAIMS, from, to, 'LIMIT', 0, MOST_EXAMINED)
