@@ -15,6 +15,7 @@ from dayjob.runtime.clock import SYSTEM
 from tests.support.bound import BOUND
 from tests.support.servers.postgres_cluster import free_port
 from tests.support.servers.postgres_protocol import GONE, Message, abort, read_message, read_opening
+from tests.support.servers.proxy import close_listening, stop_accepting
 
 Matches = Callable[[str], bool]
 
@@ -134,6 +135,9 @@ class Proxy:
         self.lead_to(server_url)
         self._port = free_port()
         self._server: asyncio.Server | None = None
+        self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """The end of the last closing of the port."""
+        self._closing.set_result(None)
         self._links: set[Link] = set()
         self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._losses: list[Loss] = []
@@ -173,13 +177,15 @@ class Proxy:
             client.transport.abort()
 
     def refuse(self) -> None:
-        """Refuse new connections: close the port."""
+        """Refuse new connections: close the port, when asyncio has handed over those that it has accepted."""
         if self._server is not None:
-            self._server.close()
-            self._server = None
+            server, self._server = self._server, None
+            stop_accepting(server)
+            self._closing = asyncio.ensure_future(close_listening(server))
 
     async def accept(self) -> None:
         """Accept new connections again."""
+        await self._closing
         if self._server is None:
             self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
@@ -245,6 +251,7 @@ class Proxy:
 
     async def close(self) -> None:
         self.refuse()
+        await self._closing
         clients = dict(self._clients)
         for task in clients:
             task.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 from socket import SO_RCVBUF, SOL_SOCKET
 
 from dayjob.runtime.clock import SYSTEM
+from tests.support.waiting import turns
 
 
 class Proxy:
@@ -47,7 +48,8 @@ class Proxy:
     async def stop(self) -> None:
         """Stop listening, and close every connection."""
         assert self._server is not None
-        self._server.close()
+        stop_accepting(self._server)
+        await close_listening(self._server)
         await self.cut()
 
     def stall(self) -> None:
@@ -119,6 +121,18 @@ class Proxy:
     async def _throttle(self, data: bytes) -> None:
         if self.bytes_per_second is not None:
             await SYSTEM.wait(asyncio.Event(), len(data) / self.bytes_per_second)
+
+
+def stop_accepting(server: asyncio.Server) -> None:
+    """Accept no further connections. ``close_listening`` must follow."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+
+
+async def close_listening(server: asyncio.Server) -> None:
+    """Close the port. A connection that asyncio accepts while a server is closed would never be closed."""
+    await turns(3)
+    server.close()
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from dayjob.runtime.clock import SYSTEM
 from tests.support.bound import BOUND
 from tests.support.servers.postgres import server_url
 from tests.support.servers.postgres_proxy import Proxy, proxy
+from tests.support.waiting import turns
 
 
 @pytest.fixture
@@ -82,6 +83,7 @@ async def test_a_cut_breaks_connections_and_new_ones_work(wire: Proxy) -> None:
 async def test_refused_connections_work_after_accept(wire: Proxy) -> None:
     async with await connect(wire.through(server_url())) as before:
         wire.refuse()
+        await turns(5)  # The port is closed in one of the next turns of the loop.
         with pytest.raises(psycopg.OperationalError, match="refused"):
             await connect(wire.through(server_url()))
         await before.execute("SELECT 1")
