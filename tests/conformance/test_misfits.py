@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dayjob import App, Broker, BrokerConfig, Limit, NewJob, Recurring
-from dayjob.cli.store import opened_url
+from dayjob.cli.store_command import opened_url
 from dayjob.inspect import Inspector
 from dayjob.inspect.misfits import MisfitReport
 from tests.support.arrange import OpenBroker

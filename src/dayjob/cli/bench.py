@@ -9,7 +9,7 @@ import click
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.cli.output import Column, console, json_option, print_json, progress, table
-from dayjob.cli.store import StoreCommand, on_store
+from dayjob.cli.store_command import StoreCommand, on_store
 from dayjob.model.config import BrokerConfig, Retention
 from dayjob.model.job import NewJob
 from dayjob.runtime.clock import SYSTEM

@@ -9,7 +9,7 @@ import click
 from dayjob.broker import Broker
 from dayjob.cli.app_argument import load_app
 from dayjob.cli.output import ID, Column, console, json_option, print_json, print_line, progress, table
-from dayjob.cli.store import INTERRUPTED, NOTHING, OK, StoreCommand, on_store
+from dayjob.cli.store_command import INTERRUPTED, NOTHING, OK, StoreCommand, on_store
 from dayjob.inspect import Filter, Inspector
 from dayjob.inspect.json_fields import misfit_fields
 from dayjob.inspect.misfits import CHECKED, MisfitReport

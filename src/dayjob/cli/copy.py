@@ -8,7 +8,7 @@ import sys
 import click
 
 from dayjob.cli.output import print_line, print_text
-from dayjob.cli.store import UNAVAILABLE
+from dayjob.cli.store_command import UNAVAILABLE
 from dayjob.engines.registry import copy_store, without_password
 from dayjob.errors import ConfigError, DayjobError
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dayjob.app import App
 from dayjob.cli.logging_setup import configure
 from dayjob.cli.output import print_line
-from dayjob.cli.store import StoreCommand, opened_url
+from dayjob.cli.store_command import StoreCommand, opened_url
 from dayjob.engines.registry import ENGINES, parse, without_password
 from dayjob.errors import ConfigError
 from dayjob.inspect.redaction import DEFAULT

@@ -21,7 +21,7 @@ from dayjob.cli.output import (
     table,
     yes_option,
 )
-from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store, whole_id
+from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store, whole_id
 from dayjob.inspect import DeadGroups, Inspector, error_line
 from dayjob.inspect.json_fields import dead_group_fields
 from dayjob.model.names import counted

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, print_json, print_line
-from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+from dayjob.cli.store_command import NOTHING, OK, StoreCommand, on_store
 from dayjob.engines.base import Diagnostic
 from dayjob.engines.registry import without_password
 from dayjob.inspect import EXAMINED, Filter, Inspector

@@ -11,7 +11,7 @@ import msgspec
 
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, parse_time, print_json, print_line
-from dayjob.cli.store import NOTHING, OK, StoreCommand, on_store
+from dayjob.cli.store_command import NOTHING, OK, StoreCommand, on_store
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NewJob, by_name
 

@@ -27,7 +27,7 @@ from dayjob.cli.output import (
     watch_option,
     yes_option,
 )
-from dayjob.cli.store import NOTHING, OK, StoreCommand, fail, on_store, whole_id
+from dayjob.cli.store_command import NOTHING, OK, StoreCommand, fail, on_store, whole_id
 from dayjob.inspect import Filter, Inspector, Page, Redaction, error_line
 from dayjob.inspect.json_fields import explanation_fields, indented, span
 from dayjob.inspect.redaction import DEFAULT

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.output import Column, json_option, print_json, print_line, show, table, watch_option
-from dayjob.cli.store import StoreGroup, on_store
+from dayjob.cli.store_command import StoreGroup, on_store
 from dayjob.errors import ConfigError
 from dayjob.inspect.json_fields import limit_fields
 from dayjob.model.limits import Limit, LimitInfo

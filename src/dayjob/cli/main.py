@@ -24,7 +24,7 @@ from dayjob.cli.migrate import migrate
 from dayjob.cli.queues import pause, queues, resume
 from dayjob.cli.scale import scale
 from dayjob.cli.schedules import schedules
-from dayjob.cli.store import CommandGroup
+from dayjob.cli.store_command import CommandGroup
 from dayjob.cli.worker.command import worker
 from dayjob.cli.workers import workers
 

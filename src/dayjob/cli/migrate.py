@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from dayjob.cli.output import print_line, print_text
-from dayjob.cli.store import StoreCommand
+from dayjob.cli.store_command import StoreCommand
 from dayjob.engines.registry import find_layout, without_password
 
 

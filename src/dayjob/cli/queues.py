@@ -17,7 +17,7 @@ from dayjob.cli.output import (
     watch_option,
     yes_option,
 )
-from dayjob.cli.store import StoreCommand, StoreGroup, on_store
+from dayjob.cli.store_command import StoreCommand, StoreGroup, on_store
 from dayjob.inspect import Filter, Inspector, Overview
 from dayjob.inspect.json_fields import queue_fields, span
 from dayjob.inspect.search import WAITING

@@ -7,7 +7,7 @@ from msgspec import to_builtins
 
 from dayjob.broker import Broker
 from dayjob.cli.output import json_option, print_json, print_line
-from dayjob.cli.store import StoreCommand, on_store
+from dayjob.cli.store_command import StoreCommand, on_store
 from dayjob.inspect import Inspector
 from dayjob.inspect.scaling import TARGET, Load
 

@@ -20,7 +20,7 @@ from dayjob.cli.output import (
     watch_option,
     yes_option,
 )
-from dayjob.cli.store import NOTHING, OK, StoreGroup, on_store
+from dayjob.cli.store_command import NOTHING, OK, StoreGroup, on_store
 from dayjob.inspect.json_fields import schedule_fields, when
 from dayjob.model.recurring import Schedule
 

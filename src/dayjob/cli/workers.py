@@ -7,7 +7,7 @@ from rich.console import RenderableType
 
 from dayjob.broker import Broker
 from dayjob.cli.output import Column, ago, json_option, print_json, show, table, watch_option
-from dayjob.cli.store import StoreCommand, on_store
+from dayjob.cli.store_command import StoreCommand, on_store
 from dayjob.inspect.json_fields import worker_fields
 from dayjob.model.worker_info import WorkerInfo
 

@@ -130,7 +130,7 @@ def event_stream(handle: JobHandle[Any], *, data: Data = progress) -> Response:
 def _commands(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Run a command of dayjob for this site: worker, jobs, dead, ..."""
     from dayjob.cli import main
-    from dayjob.cli.store import StoreCommand
+    from dayjob.cli.store_command import StoreCommand
 
     info = context.ensure_object(ScriptInfo)
     global _jobs

@@ -22,7 +22,7 @@ from dayjob.broker import Broker
 from dayjob.dashboard import actions, api, live_updates, login, pages
 from dayjob.dashboard.clients import Clients, host_name, is_loopback
 from dayjob.dashboard.credentials import Authorize, Credentials
-from dayjob.dashboard.events import TooManySubscribers
+from dayjob.dashboard.feeds import TooManySubscribers
 from dayjob.dashboard.rendering import STATIC, problem, refusal
 from dayjob.dashboard.security import Guard, Refused, context_of, route_path
 from dayjob.dashboard.sessions import Logouts, Sessions

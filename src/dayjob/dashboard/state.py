@@ -9,7 +9,7 @@ from starlette.requests import Request
 from dayjob.app import App
 from dayjob.broker import Broker
 from dayjob.dashboard.bulk import BulkOperations
-from dayjob.dashboard.events import Feeds
+from dayjob.dashboard.feeds import Feeds
 from dayjob.engines.registry import without_password
 from dayjob.errors import ConfigError
 from dayjob.inspect import Inspector, Redaction

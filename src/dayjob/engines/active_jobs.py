@@ -396,7 +396,7 @@ class ActiveStore(Store):
             use[name] = (use.get(name, (0, 0))[0], limited)
         return use
 
-    def waiting(self, queue: str) -> int:
+    def backlog(self, queue: str) -> int:
         stats = self._stats.get(queue)
         return 0 if stats is None else stats.pending + stats.limited
 

@@ -51,7 +51,7 @@ class Store(LimitStore):
             self._limiter = None
 
     @abstractmethod
-    def waiting(self, queue: str) -> int:
+    def backlog(self, queue: str) -> int:
         """Return the number of pending and limited jobs of a queue."""
 
     @abstractmethod

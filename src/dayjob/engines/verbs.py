@@ -96,7 +96,7 @@ class _Changes:
 async def insert(store: Store, now: int, jobs: Sequence[Insertion]) -> list[Enqueued]:
     bounded = [job for job in jobs if job.max_pending is not None]
     if bounded:
-        check_room(bounded, now, {job.queue: store.waiting(job.queue) for job in bounded})
+        check_room(bounded, now, {job.queue: store.backlog(job.queue) for job in bounded})
     await store.prepare_insert(jobs)
     replies = _insert(store, now, jobs)
     store.finish_limits()

@@ -48,7 +48,7 @@ PLANS: dict[str, set[Step]] = {
     "insert_plain": set(),
     "insert_skipping": set(),  # The server looks for conflicts itself.
     "insert_reserving": {BY_ID},
-    "late": {("jobs_late", "queue late")},
+    "became_pending": {("jobs_late", "queue late")},
     "latest_dead": {("jobs_dead", "id")},  # The range (finished_at, id) < (…) counts as its last column.
     "latest_dead_of_queue": {("jobs_dead_of", "queue id")},
     "next_due": {("jobs_due", ""), ("jobs_expiries", "")},
@@ -83,7 +83,7 @@ WALKS: dict[str, set[Step]] = {
 """These walk an index that holds little more than their result: jobs in one state, or flagged ones."""
 
 SMALL = {
-    "await_claim", "bucket_due", "compare_and_set", "count_waiting", "documents", "ended_transactions",
+    "await_claim", "bucket_due", "compare_and_set", "count_backlog", "documents", "ended_transactions",
     "fold_counters", "free_ids", "hold_keys", "installation", "kv_get", "kv_write", "listeners", "next_turns",
     "notify", "pause", "paused", "pending_queues", "prune_replies", "remove_idle", "resume", "save_turns",
     "stats", "store_reply", "stored_reply", "transaction_id", "unreserve_ids",
@@ -143,7 +143,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
         [ID, "NULL", "'channel'", "NULL", each(n, "k"), each(n, "n"), each(n, "v"), each(n, "w")]
     ),
     "conflicts": lambda n: f"{some(n)}, {each(n, 'big')}, {each(n, 'key')}, {some(n)}, NULL",
-    "count_waiting": lambda _: "NULL, '{big}', true",
+    "count_backlog": lambda _: "NULL, '{big}', true",
     "documents": lambda _: "NULL, 'kind 1'",
     "end_claims": lambda n: f"{ID}, NULL, {n}, {RETENTION}, 'error', NULL, NULL",
     "ended_transactions": lambda _: "'{1}'",
@@ -171,7 +171,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "installation": lambda _: "",
     "kv_get": lambda n: each(n, "k"),
     "kv_write": lambda n: f"{ID}, {each(n, 'k')}, {each(n, 'v')}",
-    "late": lambda n: f"'{{big,small}}', '{{NULL,1:5:3}}', {n}",
+    "became_pending": lambda n: f"'{{big,small}}', '{{NULL,1:5:3}}', {n}",
     "latest_dead": lambda n: f"5, {LAST}, {n}",
     "latest_dead_of_queue": lambda n: f"5, {LAST}, {n}, 'big'",
     "limit_use": lambda _: "",

@@ -71,7 +71,7 @@ SMALL = {
     "add_owner", "add_queue", "bucket", "count", "count_limited", "document", "documents", "due_buckets",
     "is_paused", "kv_delete", "kv_get", "kv_put", "limit_values", "next_turn", "pause", "paused", "queue",
     "queue_name", "remove_bucket", "remove_document", "remove_idle_buckets", "remove_past_turns",
-    "reserve_id", "save_bucket", "save_queue_turn", "save_turn", "stats", "waiting", "write_document",
+    "reserve_id", "save_bucket", "save_queue_turn", "save_turn", "stats", "backlog", "write_document",
 }  # fmt: skip
 """Statements on the small tables only."""
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dayjob.contrib.django.backend import DayjobBackend
-    from dayjob.contrib.django.site import app, task
+    from dayjob.contrib.django.site_app import app, task
 
 _LAZY = {
     "DayjobBackend": "dayjob.contrib.django.backend",
-    "app": "dayjob.contrib.django.site",
-    "task": "dayjob.contrib.django.site",
+    "app": "dayjob.contrib.django.site_app",
+    "task": "dayjob.contrib.django.site_app",
 }
 
 __all__ = ["DayjobBackend", "app", "task"]

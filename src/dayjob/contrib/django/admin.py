@@ -19,7 +19,7 @@ from django.views.decorators.csrf import csrf_protect
 from dayjob import DayjobError, Explanation, JobState
 from dayjob import Job as Record
 from dayjob.contrib.django.models import Job
-from dayjob.contrib.django.site import app
+from dayjob.contrib.django.site_app import app
 from dayjob.inspect import Filter, Inspector, Page, Redaction
 from dayjob.inspect.json_fields import indented
 

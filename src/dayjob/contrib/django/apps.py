@@ -28,7 +28,7 @@ class DayjobConfig(AppConfig):  # type: ignore[misc]
 
 def _create_tables(using: str, **_: Any) -> None:
     from dayjob.contrib.django.configuration import has_tables
-    from dayjob.contrib.django.site import app
+    from dayjob.contrib.django.site_app import app
 
     if has_tables(using):
         app.call(app.open)

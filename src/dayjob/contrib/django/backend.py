@@ -25,7 +25,7 @@ from msgspec import Struct
 import dayjob
 from dayjob import NORMAL, Context, Job, JobState, Retry, errors
 from dayjob.contrib.django.configuration import TASK_HEADER
-from dayjob.contrib.django.site import app
+from dayjob.contrib.django.site_app import app
 from dayjob.contrib.django.tasks_api import (
     BaseTaskBackend,
     Task,

@@ -18,7 +18,7 @@ from django.views.decorators.csrf import csrf_exempt
 from starlette.requests import Request
 from starlette.types import Message, Scope
 
-from dayjob.contrib.django.site import app
+from dayjob.contrib.django.site_app import app
 from dayjob.dashboard import Dashboard, User
 from dayjob.dashboard import dashboard as make_dashboard
 from dayjob.dashboard.wsgi import USER, Messages

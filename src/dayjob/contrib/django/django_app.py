@@ -36,7 +36,7 @@ class DjangoApp(App):
     same database, or else after the commit. A rollback, also of an inner ``atomic`` block, removes the job.
     """
 
-    setup_modules = ("dayjob.contrib.django.site",)
+    setup_modules = ("dayjob.contrib.django.site_app",)
 
     def __init__(self) -> None:
         self._other_url: str | None = None

@@ -158,7 +158,7 @@ class Claimer:
             async with self._hinted:
                 snapshots = [hints.snapshot for hints in hinted.values()]
                 self._hints.looked(
-                    await self._database.fetch("late", list(hinted), snapshots, scan_hints.MAX_LATE)
+                    await self._database.fetch("became_pending", list(hinted), snapshots, scan_hints.MAX_LATE)
                 )
                 found = await take()
                 if self._limited.isdisjoint(queues):

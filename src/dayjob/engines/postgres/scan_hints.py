@@ -143,7 +143,7 @@ class ScanHints:
         return tuple(map(list, zip(*found, strict=True)))
 
     def looked(self, found: Sequence[Sequence[Any]]) -> None:
-        """Take the rows of ``late.sql``: snapshot, time and pause of each queue, and a late job if any."""
+        """Take the rows of ``became_pending.sql``: snapshot, time and pause of each queue, and a late job."""
         late: dict[str, list[Position]] = {}
         for queue, snapshot, now, paused, priority, id in found:
             hints = self._queues.get(queue)

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
+from dayjob.engines.postgres.flow_control import Placement, is_debounced, is_limited, is_placed
 from dayjob.engines.postgres.notifier import Notifier
-from dayjob.engines.postgres.placement import Placement, is_debounced, is_limited, is_placed
 from dayjob.engines.postgres.rows import (
     ack_columns,
     are_acks,

@@ -169,9 +169,9 @@ class Queries(Store):
     async def limit_use(self) -> Mapping[str, tuple[int, int]]:
         return {row[0]: (row[1], row[2]) for row in self._execute("limit_use").fetchall()}
 
-    def waiting(self, queue: str) -> int:
+    def backlog(self, queue: str) -> int:
         queue_id = self._queue_id(queue)
-        row = None if queue_id is None else self._one("waiting", queue_id)
+        row = None if queue_id is None else self._one("backlog", queue_id)
         return 0 if row is None else row[0]
 
     def next_turn(self, queue: str, tenant: str) -> int:

@@ -12,9 +12,9 @@ import click
 from django.core.management.base import BaseCommand, CommandError
 
 from dayjob.cli import main
-from dayjob.cli.store import StoreCommand, StoreGroup
+from dayjob.cli.store_command import StoreCommand, StoreGroup
 from dayjob.contrib.django.configuration import backend_queues
-from dayjob.contrib.django.site import app
+from dayjob.contrib.django.site_app import app
 from dayjob.errors import ConfigError
 
 APP = "dayjob.contrib.django:app"

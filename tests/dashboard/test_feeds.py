@@ -12,8 +12,8 @@ import pytest
 from starlette.types import Message
 
 from dayjob import Broker, EngineUnavailable
-from dayjob.dashboard import dashboard, events
-from dayjob.dashboard.events import Feeds
+from dayjob.dashboard import dashboard, feeds
+from dayjob.dashboard.feeds import Feeds
 from dayjob.engines.base import Progress
 from dayjob.testing import ManualClock
 from tests.dashboard.browsing import Browser, make_running
@@ -74,7 +74,7 @@ async def subscribed(app: Any, path: str, query: str = "") -> AsyncIterator[Stre
 
 @pytest.fixture(autouse=True)
 def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 0.01)
+    monkeypatch.setattr(feeds, "INTERVAL", 0.01)
 
 
 async def test_the_overview_stream_sends_changes(broker: Broker) -> None:
@@ -165,7 +165,7 @@ async def test_closing_the_dashboard_ends_its_streams(broker: Broker) -> None:
 
 
 async def test_streams_beyond_the_limit_are_a_503(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_SUBSCRIBERS", 1)
+    monkeypatch.setattr(feeds, "MAX_SUBSCRIBERS", 1)
     made = dashboard(broker)
     async with subscribed(made, "/events/overview") as stream:
         await stream.update()
@@ -196,10 +196,10 @@ async def settle() -> None:
 
 
 async def test_subscribers_of_the_same_feed_share_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 1.0)
+    monkeypatch.setattr(feeds, "INTERVAL", 1.0)
     clock, reads = ManualClock(), CountedReads()
-    feeds = Feeds(clock)
-    streams = [feeds.stream(("topic",), reads) for _ in range(50)]
+    shared = Feeds(clock)
+    streams = [shared.stream(("topic",), reads) for _ in range(50)]
     for stream in streams:
         assert await anext(stream) == b"retry: 1000\n\n"
         assert await anext(stream) == b'data: {"number":1}\n\n'
@@ -215,14 +215,14 @@ async def test_subscribers_of_the_same_feed_share_one_read(monkeypatch: pytest.M
     assert reads.count == 2
     for stream in streams:
         await stream.aclose()  # type: ignore[attr-defined]
-    assert feeds.subscribers == 0
+    assert shared.subscribers == 0
     clock.advance(100)
     await settle()
     assert reads.count == 2
 
 
 async def test_a_slow_client_receives_only_the_latest_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 1.0)
+    monkeypatch.setattr(feeds, "INTERVAL", 1.0)
     clock, reads = ManualClock(), CountedReads()
     stream = Feeds(clock).stream(("topic",), reads)
     await anext(stream)
@@ -236,7 +236,7 @@ async def test_a_slow_client_receives_only_the_latest_update(monkeypatch: pytest
 
 
 async def test_a_slow_read_is_repeated_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "INTERVAL", 1.0)
+    monkeypatch.setattr(feeds, "INTERVAL", 1.0)
     clock = ManualClock()
     reads = 0
 

@@ -56,7 +56,7 @@ class Placement:
         bounded = [job for job in jobs if job.max_pending is not None]
         if bounded:
             queues = sorted({job.queue for job in bounded})
-            rows = await self._run("count_waiting", self._now, queues, not self._of_caller)
+            rows = await self._run("count_backlog", self._now, queues, not self._of_caller)
             check_room(bounded, rows[0][0], {queue: waiting for _, queue, waiting in rows})
 
     async def lock_turns(self, jobs: Sequence[Insertion]) -> None:
