@@ -64,7 +64,7 @@ def test_a_sandbox_runs_a_production_app_in_memory() -> None:
         handle = send.enqueue("ada")
         assert handle.status() is JobState.PENDING
         assert drain(app) == 1
-        assert handle.result(timeout=1) == "sent to ada"
+        assert handle.result(timeout=BOUND) == "sent to ada"
     assert app.url.startswith("sqlite:")
 
 
@@ -81,7 +81,7 @@ async def test_a_sandbox_works_on_an_event_loop() -> None:
         async with app:
             handle = await send.aenqueue("ada")
             assert await adrain(app) == 1
-            assert await handle.aresult(timeout=1) == "sent to ada"
+            assert await handle.aresult(timeout=BOUND) == "sent to ada"
 
 
 def test_drain_leaves_scheduled_jobs() -> None:

@@ -34,7 +34,7 @@ from tests.support.workers import KEEP_ALL, pause, working
 async def test_waiting_claims_of_an_ended_process_are_skipped_and_removed(
     server: Server, proxy: Proxy, other: Broker
 ) -> None:
-    async with Broker(proxy.url("dayjob", "&timeout=1"), config=QUIET) as broker:
+    async with Broker(proxy.url("dayjob", "&timeout=3"), config=QUIET) as broker:
         waits = [await waiting_claim(broker) for _ in range(3)]
         async with asyncio.timeout(BOUND):
             while sizes(server, "waiting_claims") != [3]:

@@ -107,7 +107,7 @@ async def test_a_server_that_falls_silent_while_a_connection_starts_is_unavailab
             wire.stall()
         return False
 
-    async with Broker(with_options(url, timeout="1"), config=QUIET) as broker:
+    async with Broker(with_options(url, timeout="3"), config=QUIET) as broker:
         wire.cut()
         wire.lose_reply(stall)
         with pytest.raises(EngineUnavailable):

@@ -56,7 +56,7 @@ async def broker(direct_url: str) -> AsyncIterator[Broker]:
 @pytest.fixture
 def impatient_url(url: str, broker: Broker) -> str:
     """The URL through the proxy, with a short timeout."""
-    return with_options(url, timeout="1")
+    return with_options(url, timeout="3")
 
 
 @pytest.fixture
@@ -200,13 +200,13 @@ async def test_running_jobs_survive_a_fault_longer_than_their_leases(
         if fault == "outage":
             wire.refuse()
             wire.cut()
-            await pause(3)
+            await pause(5)
             await wire.accept()
         else:
             connection = await asyncpg.connect(server_url())
             async with connection.transaction():
                 await connection.execute(f"LOCK TABLE {schema_of(tmp_path)}.jobs IN ACCESS EXCLUSIVE MODE")
-                await pause(3)
+                await pause(5)
             await connection.close()
         await pause(2)
         jobs = [await record(broker, each.id) for each in enqueued]

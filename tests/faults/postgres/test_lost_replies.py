@@ -434,7 +434,7 @@ async def test_an_enqueue_that_its_caller_repeats_after_the_job_has_run(
 ) -> None:
     """The reply stays lost until the timeout, so the caller gets an error and repeats the call itself."""
     job = NewJob("q", id=str(UUID(int=7)), **options)
-    caller = Broker(with_options(url, timeout="1"), config=FORGETFUL)
+    caller = Broker(with_options(url, timeout="3"), config=FORGETFUL)
     async with caller, Broker(direct_url, config=FORGETFUL) as worker:
         loss = lose("insert_reserving")
         enqueuing = asyncio.create_task(caller.enqueue_many([job]))

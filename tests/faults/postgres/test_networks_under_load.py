@@ -57,7 +57,7 @@ async def test_a_network_that_stalls_and_then_breaks(wire: Proxy, url: str) -> N
 async def test_a_server_that_does_not_reply_raises_a_timeout(wire: Proxy, url: str, direct_url: str) -> None:
     async with Broker(direct_url, config=BrokerConfig(duties=False)) as broker:
         await broker.enqueue("q", b"before")
-    async with Broker(with_options(url, timeout="1"), config=BrokerConfig(duties=False)) as broker:
+    async with Broker(with_options(url, timeout="3"), config=BrokerConfig(duties=False)) as broker:
         wire.stall()
         with pytest.raises(EngineUnavailable, match="TimeoutError"):
             await broker.enqueue("q", b"during")

@@ -144,6 +144,6 @@ async def impatient(server: PrivateServer) -> AsyncIterator[Broker]:
     """A broker with one connection and a short timeout, on a queue with one job."""
     async with Broker(server.url, config=BrokerConfig(duties=False)) as broker:
         await broker.enqueue("q", b"before")
-    url = with_options(server.url, timeout="1", connections="1")
+    url = with_options(server.url, timeout="3", connections="1")
     async with Broker(url, config=BrokerConfig(duties=False)) as broker:
         yield broker
