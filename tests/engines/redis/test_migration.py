@@ -24,6 +24,7 @@ from tests.support.servers.redis import Server, client
 from tests.support.servers.redis_audit import DAMAGED
 
 KEYS = Keys("dayjob")
+HEAD = Layout(">BBBIIIQ16sqqqqqqqHHHIIII")
 EPOCH = 7
 """The epoch of the claimed jobs of an older layout."""
 
@@ -47,8 +48,34 @@ def second_layout(server: Server) -> None:
         connection.set(KEYS.layout, 2)
 
 
+def fifth_layout(server: Server) -> None:
+    """Turn the layout into layout 5, whose records, payloads and results have no salts."""
+    with client(server.url) as connection:
+        payloads = connection.hgetall(KEYS.payloads)
+        for id, result in connection.hgetall(KEYS.results).items():
+            connection.hset(KEYS.results, id, result[: -result[-2]])
+        for id, record in connection.hgetall(KEYS.jobs).items():
+            *head, _ = HEAD.unpack_from(record)
+            head[2] %= 64  # It has no flag for a result with a salt.
+            facts_at = HEAD.size + sum(head[-6:])
+            *facts, salt = msgspec.msgpack.decode(record[facts_at:])
+            payload = payloads.get(id, b"")
+            if payload:
+                assert payload.endswith(salt)
+                payload = payload[: -len(salt)]
+                connection.hset(KEYS.payloads, id, payload)
+            parts = (
+                HEAD.pack(*head, len(payload)),
+                record[HEAD.size : facts_at],
+                msgspec.msgpack.encode(facts),
+            )
+            connection.hset(KEYS.jobs, id, b"".join(parts))
+        connection.set(KEYS.layout, 5)
+
+
 def third_layout(server: Server) -> None:
     """Turn the layout into layout 3, whose records include payloads and results, and no claims."""
+    fifth_layout(server)
     with client(server.url) as connection:
         payloads, results = connection.hgetall(KEYS.payloads), connection.hgetall(KEYS.results)
         for id, record in connection.hgetall(KEYS.jobs).items():
@@ -58,11 +85,11 @@ def third_layout(server: Server) -> None:
 
 
 def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
-    new, old = Layout(">BBBIIIQ16sqqqqqqqHHHIIII"), Layout(">BBBIIIIqqqqqqqHHHIIII")
-    _, state, flags, priority, attempts, most, _, _, *numbers, error, errors, progress, _ = new.unpack_from(
+    old = Layout(">BBBIIIIqqqqqqqHHHIIII")
+    _, state, flags, priority, attempts, most, _, _, *numbers, error, errors, progress, _ = HEAD.unpack_from(
         record
     )
-    progress_at = new.size + sum(numbers[-3:]) + error + errors
+    progress_at = HEAD.size + sum(numbers[-3:]) + error + errors
     epoch = EPOCH if attempts else 0
     facts_at = progress_at + progress
     task, tenant, headers, small = msgspec.msgpack.decode(record[facts_at:])
@@ -70,7 +97,7 @@ def old_record(record: bytes, payload: bytes, result: bytes) -> bytes:
         old.pack(
             1, state, flags, priority, attempts, most, epoch, *numbers, error, errors, len(result), progress
         ),
-        record[new.size : progress_at], result,
+        record[HEAD.size : progress_at], result,
         record[progress_at:facts_at], msgspec.msgpack.encode([task, payload or small, tenant, headers]),
     ])  # fmt: skip
 
@@ -85,7 +112,7 @@ async def stored(broker: Broker) -> dict[str, Any]:
 
 async def test_a_new_namespace_has_our_layout(server: Server, broker: Broker) -> None:
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"5"
+        assert connection.get(KEYS.layout) == b"%d" % LAYOUT == b"6"
 
 
 async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -> None:
@@ -96,7 +123,7 @@ async def test_the_first_layout_is_migrated_and_keeps_its_jobs(server: Server) -
     brokers = [Broker(server.url, config=QUIET) for _ in range(8)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"5"
+        assert connection.get(KEYS.layout) == b"6"
     assert await everything(brokers[0]) == before
     written = [broker._engine.compare_and_set([DocumentWrite("k", "a", None, b"1")]) for broker in brokers]
     assert (await asyncio.gather(*written)).count(True) == 1
@@ -121,7 +148,7 @@ async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server
     brokers = [Broker(server.url, config=QUIET) for _ in range(3)]
     await asyncio.gather(*(broker.open() for broker in brokers))
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"5"
+        assert connection.get(KEYS.layout) == b"6"
         assert connection.hlen(KEYS.payloads) == (number if size else 0)
     assert await stored(brokers[0]) == before
     with pytest.raises(LeaseLost):
@@ -131,20 +158,30 @@ async def test_payloads_and_results_of_the_third_layout_are_moved(server: Server
         await broker.close()
 
 
-async def test_the_fourth_layout_only_gets_another_version(server: Server) -> None:
-    """Its jobs are stored as ours without limits and turns, so none of them is read."""
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_layout_without_salts_only_gets_another_version(server: Server, version: int) -> None:
+    """Layout 4 has no limits and turns either. None of its jobs is read."""
+    payloads = [b"", bytes(range(256)) * 2, bytes(range(256)) * 20]
     async with Broker(server.url, config=QUIET) as broker:
-        await broker.enqueue_many([NewJob("q", bytes(size), priority=9) for size in (0, 5000)])
-        await broker.claim("q")
+        await broker.enqueue_many([NewJob("q", payload) for payload in payloads])
+        (claim,) = await broker.claim("q")
         before = await everything(broker)
+    fifth_layout(server)
     with client(server.url) as connection:
-        connection.set(KEYS.layout, 4)
+        connection.set(KEYS.layout, version)
         connection.config_resetstat()
         async with Broker(server.url, config=QUIET) as broker:
-            assert connection.get(KEYS.layout) == b"5"
+            assert connection.get(KEYS.layout) == b"6"
             assert "cmdstat_zrangebylex" not in connection.info("commandstats")
             assert await everything(broker) == before
-            assert len(await broker.claim("q", limit=9)) == 1
+            await broker.release(claim)
+            await broker.enqueue_many([NewJob("q", payload) for payload in payloads])
+            claims = await broker.claim("q", limit=9)
+            assert [job.payload for job in claims] == payloads * 2
+            for job in claims:
+                await broker.dead_letter(job, "no good")
+            assert await broker.requeue_dead("q") == 6
+            assert [job.payload for job in await broker.claim("q", limit=9)] == payloads * 2
 
 
 async def test_a_claim_of_the_third_layout_ends_with_its_lease(server: Server) -> None:
@@ -194,7 +231,7 @@ async def test_the_keys_of_the_second_layout_are_renamed(server: Server) -> None
         assert [document.value for document in (await broker._engine.documents("k"))[1]] == [b"1"]
         await broker.close()
     with client(server.url) as connection:
-        assert connection.get(KEYS.layout) == b"5"
+        assert connection.get(KEYS.layout) == b"6"
         assert not connection.exists(*(KEYS.named(old) for old in RENAMED))
 
 
@@ -251,21 +288,21 @@ async def test_a_full_server_is_migrated(server: Server, broker: Broker) -> None
     with client(server.url) as connection:
         connection.config_set("maxmemory", 1)
         async with Broker(server.url, config=QUIET) as newer:
-            assert connection.get(KEYS.layout) == b"5"
+            assert connection.get(KEYS.layout) == b"6"
             assert [job.id for job in await newer.latest_dead()] == [id]
 
 
 async def test_a_layout_that_newer_code_migrated_first_is_not_lowered(server: Server, broker: Broker) -> None:
     """Newer code migrates between our read of the version and our migration."""
     with client(server.url) as connection:
-        connection.set(KEYS.layout, 6)
-        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"6"
-        assert connection.get(KEYS.layout) == b"6"
+        connection.set(KEYS.layout, 7)
+        assert connection.eval(script("migrate").source, 1, KEYS.layout, LAYOUT) == b"7"
+        assert connection.get(KEYS.layout) == b"7"
 
 
 async def test_code_that_supports_only_the_first_layout_refuses_ours(
     server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migration, "LAYOUT", 1)
-    with pytest.raises(ConfigError, match="have layout 5 and this dayjob supports up to 1: upgrade dayjob"):
+    with pytest.raises(ConfigError, match="have layout 6 and this dayjob supports up to 1: upgrade dayjob"):
         await Broker(server.url, config=QUIET).open()

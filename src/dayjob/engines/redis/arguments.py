@@ -120,10 +120,10 @@ def ops(settlements: Sequence[SettleOp]) -> Arguments:
         flags = 0
         if op.error is not None:
             flags |= _ERROR
-            given.append(op.error)
+            given.append(record.error(op))
         if op.result is not None:
             flags |= _RESULT
-            given.append(op.result)
+            given.append(record.result(op))
         if op.progress is not None:
             flags |= _PROGRESS
             given.append(record.progress(*op.progress))

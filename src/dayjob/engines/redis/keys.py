@@ -9,8 +9,8 @@ entries. Sorted sets whose scores are all 0 are ordered by the bytes of their me
 key                  type    content                                         removed
 ===================  ======  ==============================================  ================================
 ``jobs``             hash    id → record (``record.py``): all that changes   with the job
-``payloads``         hash    id → payload above 1 KiB                        with the job
-``results``          hash    id → result, of jobs that have one              with the job
+``payloads``         hash    id → payload above 1 KiB, salt                  with the job
+``results``          hash    id → result, salt, of jobs that have one        with the job
 ``ids``              zset 0  id queue, of every job: listings in id order    with the job
 ``pending``          zset 0  queue NUL place; the place is priority id (4    when the job is no longer pending
                              bytes big endian, 16), or with a turn priority
@@ -73,14 +73,15 @@ Only a claim reads the payloads of its jobs.
 
 Layout 2 added documents and the index of dead jobs. Layout 3 renamed keys (``RENAMED``). Layout 4 moved
 large payloads, and results, to keys of their own, added the claim to the records, and added
-``reserved_ids``. Layout 5 added limits and turns; a job without them is stored as before.
+``reserved_ids``. Layout 5 added limits and turns; a job without them is stored as before. Layout 6 added
+salts to new records, payloads, results and errors; older ones stay as they are.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-LAYOUT = 5
+LAYOUT = 6
 """The version that this code reads and writes."""
 
 FIXED = (

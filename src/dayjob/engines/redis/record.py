@@ -3,6 +3,10 @@
 A record is a fixed head, six strings whose sizes are in the head, the flow part of a job with limits or a
 turn, and the facts, which never change and which no script reads. A small payload is one of the facts. A
 larger one is stored apart, as is the result; the head has its size. ``NONE`` stands for a missing time.
+
+Records, payloads stored apart, results and long errors end with a salt. Lua hashes one byte in
+``size // 32 + 1`` of a string, beginning with the last. Without salts, thousands of alike jobs have one hash,
+and each string that a script reads or makes is compared with all others of that hash.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
-from dayjob.engines.base import Insertion, RetentionTimes
+from dayjob.engines.base import Insertion, RetentionTimes, SettleOp
 from dayjob.engines.record import corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import EndedJob, Failure, Job, JobState
@@ -50,10 +55,25 @@ _FLOW_ARGUMENT = Layout(">IH")
 _DEBOUNCE = Layout(">Bqq")
 _UNITS = Layout(">iH")
 
-_CANCEL, _SETTLED, _ERROR, _RESULT, _HAS_FLOW = 1, 4, 8, 16, 32
+_CANCEL, _SETTLED, _ERROR, _RESULT, _HAS_FLOW, _SALTED_RESULT = 1, 4, 8, 16, 32, 64
 
 REPORTED = 7
 """The values of a job in the reply of a verb that ends jobs without their workers."""
+
+
+_SALTS = [bytes([size] * (size - 1) + [last]) for size in range(2, 10) for last in range(256)][:2039]
+"""The salts differ in size or last byte, so that otherwise equal strings mostly have different hashes.
+
+The last byte but one is the size. Their number is a prime, so that it shares no pattern with a checksum.
+"""
+
+_ALL_SALTS = frozenset(_SALTS)
+
+_LONG = 32
+"""The size in bytes from which Lua does not hash all bytes of a string."""
+
+_END = b"\xff"
+"""Precedes the salt of an error; no text has this byte."""
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
@@ -63,6 +83,8 @@ class Facts(msgspec.Struct, array_like=True, gc=False):
     tenant: str | None = None
     headers: dict[str, str] | None = None
     payload: bytes = b""
+    salt: bytes = b""
+    """The end of the record, and of the payload if that is stored apart. Jobs of layout 5 have none."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -78,11 +100,36 @@ class Unreadable(Exception):
 
 
 def facts(job: Insertion) -> tuple[bytes, bytes]:
-    """Return the facts of a new job, and its payload if that is stored apart."""
-    payload = job.payload
+    """Return the facts of a new job, and its payload with the salt if that is stored apart."""
+    payload, stored, salt = job.payload, b"", _salt(job.key)
     if len(payload) > SMALL:
-        return _encode(Facts(job.task, job.tenant, job.headers or None)), payload
-    return _encode(Facts(job.task, job.tenant, job.headers or None, payload)), b""
+        payload, stored = b"", payload + salt
+    return _encode(Facts(job.task, job.tenant, job.headers or None, payload, salt)), stored
+
+
+def _salt(key: bytes) -> bytes:
+    return _SALTS[crc32(key) % len(_SALTS)]
+
+
+def _unsalted(value: bytes) -> bytes:
+    """Return a stored value without its salt. A damaged or repaired job may have a value without one."""
+    size = int.from_bytes(value[-2:-1])
+    return value[:-size] if value[-size:] in _ALL_SALTS else value
+
+
+def result(op: SettleOp) -> bytes:
+    """Return the result as it is stored."""
+    return (op.result or b"") + _salt(op.key)
+
+
+def error(op: SettleOp) -> bytes:
+    """Return the error as it is stored."""
+    text = (op.error or "").encode()
+    return text if len(text) < _LONG else text + _END + _salt(op.key)
+
+
+def _error_text(blob: bytes) -> bytes:
+    return blob.partition(_END)[0]
 
 
 def dedup(job: Insertion) -> str:
@@ -177,6 +224,8 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
             raise Corrupt(corrupt_text(str(error))) from None
         if len(payload) != payload_size:
             raise Corrupt(corrupt_text(f"its payload has {len(payload):,} of {payload_size:,} bytes"))
+        if facts.salt and len(payload) > SMALL:
+            payload = _unsalted(payload)
     job = Job(
         key=key, queue=queue, task=facts.task, payload=payload or facts.payload, headers=facts.headers or {},
         tenant=facts.tenant, priority=priority, state=JobState.RUNNING, attempts=attempts,
@@ -190,7 +239,7 @@ def claimed_job(key: bytes, record: bytes, payload: bytes, facts: Facts | None =
     if expires != NONE:
         job.expires_us = expires
     if flags & _ERROR:
-        job.last_error = record[error_at : error_at + error_size].decode("utf-8", "replace")
+        job.last_error = _error_text(record[error_at : error_at + error_size]).decode("utf-8", "replace")
     if flags & _CANCEL:
         job.cancel_requested = True
     return job
@@ -255,6 +304,8 @@ def full_job(key: bytes, record: bytes, payload: bytes = b"", result: bytes | No
     job.dedup_key = dedup.removeprefix(b"\0").decode("utf-8", "replace") if dedup else None
     job.dedup_until = "settled" if flags & _SETTLED else "claimed"
     job.result = result if flags & _RESULT else None
+    if job.result and flags & _SALTED_RESULT:
+        job.result = _unsalted(job.result)
     job.progress = _progress(progress)
     return job
 
@@ -305,7 +356,8 @@ def _failures(blob: bytes) -> tuple[Failure, ...]:
             worker_at = start + _FAILURE.size
             message_at = worker_at + worker_size
             worker = blob[worker_at:message_at].decode() if worker_size else None
-            found.append(Failure(attempt, at, worker, blob[message_at : start + size].decode()))
+            message = _error_text(blob[message_at : start + size]).decode()
+            found.append(Failure(attempt, at, worker, message))
             start += size
     except (LayoutError, UnicodeDecodeError):
         return ()

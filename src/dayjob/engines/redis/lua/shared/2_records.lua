@@ -8,7 +8,8 @@ local NO_CLAIM = string.rep('\0', 16)
 local LAST_ID = '\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255\255'
 
 local CANCEL_FLAG, HELD_FLAG, SETTLED_FLAG, ERROR_FLAG, RESULT_FLAG, FLOW_FLAG = 1, 2, 4, 8, 16, 32
--- A record with FLOW_FLAG, the highest one, has a flow part before its facts: the size of its limits, its turn, the number
+local SALT_FLAG = 64 -- with RESULT_FLAG, of a result that ends with a salt; results of layout 5 have none
+-- A record with FLOW_FLAG has a flow part before its facts: the size of its limits, its turn, the number
 -- of the limit whose line it is in or 0, and its limits, each with its units, the size of the bucket's name, and that.
 local FLOW, FLOW_SIZE = '>I2I8B', 11
 local band = bit.band
@@ -38,7 +39,7 @@ local function decode(id, blob)
   local progress_at = errors_at + errors_size
   local flow_at = progress_at + progress_size
   local facts_at, limits_size, turn, line, limits = flow_at, nil, nil, nil, nil
-  if flags >= FLOW_FLAG then
+  if band(flags, FLOW_FLAG) > 0 then
     facts_at = flow_at + FLOW_SIZE
     if facts_at > #blob + 1 then
       return nil
@@ -60,14 +61,15 @@ local function decode(id, blob)
     worker = sub(blob, worker_at, error_at - 1),
     error = band(flags, ERROR_FLAG) > 0 and sub(blob, error_at, errors_at - 1) or nil,
     errors = sub(blob, errors_at, progress_at - 1), progress = sub(blob, progress_at, flow_at - 1),
-    has_result = band(flags, RESULT_FLAG) > 0, payload_size = payload_size, facts = sub(blob, facts_at),
-    turn = turn, line = line, limits = limits,
+    has_result = band(flags, RESULT_FLAG) > 0, is_salted = flags >= SALT_FLAG, payload_size = payload_size,
+    facts = sub(blob, facts_at), turn = turn, line = line, limits = limits,
   }
 end
 
 local function encode(r)
   local flags = (r.cancel and CANCEL_FLAG or 0) + (r.held and HELD_FLAG or 0)
     + (r.settled and SETTLED_FLAG or 0) + (r.error and ERROR_FLAG or 0) + (r.has_result and RESULT_FLAG or 0)
+    + (r.is_salted and SALT_FLAG or 0)
   local error, flow = r.error or '', ''
   if r.limits then
     flags = flags + FLOW_FLAG

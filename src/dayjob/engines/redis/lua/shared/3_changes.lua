@@ -69,6 +69,7 @@ local function repair(id, blob)
     progress = '', facts = blob, payload_size = redis.call('HSTRLEN', PAYLOADS, id),
     has_result = redis.call('HEXISTS', RESULTS, id) == 1,
   }
+  r.is_salted = r.has_result
   local lease, due = redis.call('ZSCORE', LEASES, id), redis.call('ZSCORE', DUE, id)
   if lease then
     r.state, r.lease = RUNNING, to_time(tonumber(lease))

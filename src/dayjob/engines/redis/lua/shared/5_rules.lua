@@ -116,7 +116,7 @@ local function settle(r, transition, delay, times, error, result, progress)
     if result or r.has_result then
       results[r.id] = result or false
     end
-    r.has_result = result ~= nil
+    r.has_result, r.is_salted = result ~= nil, result ~= nil
     finish(r, times)
   else
     if transition ~= RELEASE then
