@@ -273,8 +273,10 @@ class Session:
                         self._wake_others(request)
                     jobs = waiting.take(jobs, request.limit)
                     left = deadline - self.clock.elapsed()
-                    if jobs or left <= 0:
+                    if jobs or waiting.is_last or (left <= 0 and request.waiting is None):
                         return jobs
+                    if left <= 0:
+                        continue  # The time ended during the claim, which may have registered this one.
                     waited = True
                     await self.waiting_claims.wait(waiting, request, self.clock, left)
                     if jobs := waiting.take([], request.limit):

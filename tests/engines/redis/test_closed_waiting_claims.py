@@ -181,9 +181,21 @@ async def test_a_job_whose_handoff_is_being_acknowledged_comes_before_later_jobs
     await until_pending(other)
 
 
-async def test_a_claim_whose_time_is_over_is_not_registered(server: Server, broker: Broker) -> None:
-    """Otherwise a job would be handed off to a caller that has gone."""
-    assert await broker.claim("q", wait=0.05) == []
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_claim_whose_time_is_over_is_not_registered(
+    server: Server, broker: Broker, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """Otherwise a job would be handed off to a caller that has gone. The time may end before the reply."""
+    engine, wait = engine_of(broker), 0.05
+    claim = engine.claim
+
+    async def slow_claim(*arguments: Any, **named: Any) -> Any:
+        found = await claim(*arguments, **named)
+        await pause(2 * wait if slow else 0)
+        return found
+
+    monkeypatch.setattr(engine, "claim", slow_claim)
+    assert await broker.claim("q", wait=wait) == []
     assert sizes(server, "waiting_claims") == [0]
 
 
