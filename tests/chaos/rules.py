@@ -421,6 +421,8 @@ def limits_are_held(history: History) -> Iterator[Finding]:
     """The jobs that surely run at one time hold no more units of a bucket than its limit."""
     changes: defaultdict[str, list[tuple[float, int, str]]] = defaultdict(list)
     for job in history.jobs.values():
+        if history.is_at_risk(job.id):
+            continue  # Its claim may have been lost by contract, and the room of its limit with it.
         for grant in job.grants:
             for bucket, units in grant.item.limits.items():
                 end = _surely_live_until(history, job, grant)

@@ -553,6 +553,18 @@ def a_write_is_lost_by_contract(story: Story) -> None:
     del story.final["a"]
 
 
+@clean
+def a_claim_is_lost_by_contract_and_with_it_the_room_of_its_limit(story: Story) -> None:
+    story.enqueue("b")
+    story.fault(10, lossy=True)
+    story.enqueue("a")
+    story.claim("a", 1, limits={"l:x": 1})
+    del story.final["a"]
+    story.now += 11
+    story.claim("b", 2, limits={"l:x": 1})
+    story.settle("b", 2)
+
+
 @pytest.mark.parametrize("history", CLEAN, ids=[history.__name__ for history in CLEAN])
 def test_a_clean_history_has_no_finding(history: Plant) -> None:
     replayed = story()
