@@ -224,4 +224,9 @@ MUTATIONS = (
         "            sent = in_lock_order(sent)\n", "",
         "engines/postgres/test_locks.py::test_a_batch_of_acks_is_sent_in_the_order_of_the_locks",
     ),
+    Mutation(
+        "the listener starts without a time limit", _POSTGRES, "engines/postgres/notifier.py",
+        "asyncio.timeout(self._settings.timeout):  # Reads", "asyncio.timeout(None):  # Reads",
+        "faults/postgres/test_listening.py",
+    ),
 )  # fmt: skip

@@ -204,4 +204,39 @@ MUTATIONS = (
         "  if state ~= DONE then -- the counter of successes never goes down\n", "  if state < DONE then\n",
         "conformance/test_retention.py",
     ),
+    Mutation(
+        "a claim leaves a hand-off under way", _REDIS, _LUA + "claim.lua",
+        " and withdraw_handoff(member) then", " and not member then",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
+        "a withdrawn hand-off is found by the next claim only", _REDIS, _LUA + "claim.lua",
+        "  flush(true) -- so that the claims", "  -- so that the claims",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
+        "a claim does not wait for acknowledgments", _REDIS, "engines/redis/engine.py",
+        "        await waiting.acknowledged(requests)\n", "",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
+        "a claim whose time is over is registered", _REDIS, "engines/redis/arguments.py",
+        " and not waiting.is_last:", ":",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
+        "a claim whose time ended before its reply stays registered", _REDIS, "broker/session.py",
+        "if jobs or waiting.is_last or (left <= 0 and request.waiting is None):", "if jobs or left <= 0:",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
+        "all records have one salt", _REDIS, "engines/redis/record.py",
+        "_SALTS[crc32(key) % len(_SALTS)]", "_SALTS[crc32(b'') % len(_SALTS)]",
+        "engines/redis/test_alike_jobs.py",
+    ),
+    Mutation(
+        "the subscription starts without a time limit", _REDIS, "engines/redis/subscriber.py",
+        "min(SILENCE, client.settings.timeout)", "SILENCE",
+        "engines/redis/test_subscriber.py",
+    ),
 )  # fmt: skip

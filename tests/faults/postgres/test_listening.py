@@ -96,14 +96,13 @@ async def test_a_terminated_listening_connection_is_replaced(direct_url: str, li
             assert job.id == enqueued.id
 
 
-@pytest.mark.parametrize("statement", ["pg_catalog.pg_type", "LISTEN"])
-async def test_a_server_that_falls_silent_while_a_connection_starts_is_unavailable(
-    wire: Proxy, url: str, statement: str
+async def test_a_server_that_falls_silent_while_the_listener_starts_is_unavailable(
+    wire: Proxy, url: str
 ) -> None:
-    """Reads wait for the start of the listener, which has a time limit at each step."""
+    """Reads wait for the start of the listener, which has a time limit."""
 
     def stall(sent: str) -> bool:
-        if statement in sent:
+        if "LISTEN" in sent:
             wire.stall()
         return False
 

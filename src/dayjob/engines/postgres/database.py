@@ -107,10 +107,7 @@ async def connect(
     session: Mapping[str, str] = SESSION_SETTINGS,
     name: str = "dayjob",
 ) -> Connection:
-    """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state.
-
-    Each of the two steps gets the timeout.
-    """
+    """Open a connection that returns ids as bytes. Behind PgBouncer it uses no session state."""
     try:
         async with connect_limit(settings.dsn).attempt(*CONNECT_FAILURES):
             connection: Connection = await asyncpg.connect(
@@ -131,10 +128,9 @@ async def connect(
     if hasattr(transport, "max_size"):  # uvloop has a fixed buffer.
         transport.max_size = _RECEIVE_BYTES
     try:
-        async with asyncio.timeout(timeout):
-            await connection.set_type_codec(
-                "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
-            )
+        await connection.set_type_codec(
+            "uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary"
+        )
     except BaseException:
         connection.terminate()
         raise
