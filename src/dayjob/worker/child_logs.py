@@ -59,8 +59,9 @@ def forward_logs(try_send: Callable[[dict[str, Any]], bool]) -> LogForwarder:
     return forwarder
 
 
-def set_levels(levels: Mapping[str, int]) -> None:
-    for name, level in levels.items():
+def set_levels(before: Mapping[str, int], levels: Mapping[str, int]) -> None:
+    """Set these levels. A logger that had a level before, and has none now, gets that of its parent again."""
+    for name, level in {**dict.fromkeys(before, logging.NOTSET), **levels}.items():
         logging.getLogger(name).setLevel(level)
 
 

@@ -236,8 +236,8 @@ class Child:
 
     def _outcome(self, start: Start, context: Context) -> Ended:
         if start.log_levels != self._log_levels:
+            set_levels(self._log_levels, start.log_levels)
             self._log_levels = start.log_levels
-            set_levels(start.log_levels)
         try:
             task = find(start)
         except DeadLetter as error:

@@ -17,6 +17,7 @@ from dayjob.worker.child_logs import LogForwarder, log_from_child, packed_record
 from dayjob.worker.child_main import UNSENT_BYTES, Connection
 from dayjob.worker.child_messages import Frames, Logged, frame, from_child
 from tests.support.bound import BOUND
+from tests.support.workers import with_timeout, working
 from tests.worker import process_tasks as tasks
 from tests.worker.processes.observe import done
 
@@ -63,14 +64,25 @@ async def test_records_of_all_loggers_arrive_with_level_extra_and_exception(
     assert "an old call" in records["py.warnings"].getMessage()
 
 
-async def test_a_level_that_changes_holds_from_the_next_job_on(
+async def test_a_level_that_changes_or_is_removed_applies_from_the_next_job_of_the_same_child(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for level, expected in ((logging.ERROR, 0), (logging.INFO, 1)):
-        caplog.clear()
-        caplog.set_level(level, "shop.billing")
-        await done(app, (await tasks.log_by_all_means.aenqueue()).id)
-        assert [record.name for record in caplog.records].count("shop.billing") == expected
+    caplog.set_level(logging.INFO)
+    billing = logging.getLogger("shop.billing")
+    logged: list[int] = []
+    children: set[int] = set()
+    try:
+        async with working(app, pool_processes=1):
+            for level in (logging.ERROR, logging.INFO, logging.ERROR, logging.NOTSET):
+                caplog.clear()
+                billing.setLevel(level)
+                handle = await tasks.log_by_all_means.aenqueue()
+                children.add(await with_timeout(handle.aresult()))
+                logged.append([record.name for record in caplog.records].count("shop.billing"))
+    finally:
+        billing.setLevel(logging.NOTSET)
+    assert logged == [0, 1, 0, 1]
+    assert len(children) == 1
 
 
 def test_formats_are_those_of_the_workers_own_records() -> None:
