@@ -36,15 +36,16 @@ end
 -- Give the holder of a key, if it waits, the call and the due time of a new job.
 local function replace_call(r, call)
   if r.state < RUNNING then
-    local run = to_number(call.run)
+    local run = call.run
     if call.max_delay ~= NONE then
-      run = math.min(run, to_number(r.enqueued) + to_number(call.max_delay))
+      local latest = to_number(r.enqueued) + to_number(call.max_delay)
+      run = to_number(run) > latest and to_time(latest) or run
     end
     if call.payload ~= '' or r.payload_size > 0 then
       payloads[r.id] = call.payload ~= '' and call.payload
     end
     r.facts, r.payload_size = call.facts, #call.payload
-    reschedule(r, to_time(run))
+    reschedule(r, run)
   end
 end
 
