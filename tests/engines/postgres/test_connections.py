@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from dayjob import Broker, BrokerConfig
 from dayjob.engines.postgres.database import Pool, connect
-from dayjob.engines.postgres.settings import PostgresSettings
+from dayjob.engines.postgres.settings import PostgresSettings, read_settings
+from dayjob.engines.registry import parse
 from dayjob.errors import ConfigError
-from tests.support.servers.postgres import server_url
+from tests.support.servers.postgres import server_url, with_options
+from tests.support.servers.postgres_cluster import free_port
 from tests.support.workers import with_timeout
+
+QUIET = BrokerConfig(duties=False)
 
 
 @pytest.fixture
@@ -109,5 +115,30 @@ async def test_a_password_with_a_slash_is_refused_and_not_shown() -> None:
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql+asyncpg", "postgresql+psycopg"])
 async def test_urls_of_other_libraries_connect(url: str, scheme: str) -> None:
-    async with Broker(url.replace("postgresql", scheme, 1), config=BrokerConfig(duties=False)) as broker:
+    async with Broker(url.replace("postgresql", scheme, 1), config=QUIET) as broker:
         assert (await broker.enqueue("q")).created
+
+
+async def test_several_hosts_a_password_file_and_session_attributes_reach_the_driver(
+    url: str, schema: str, tmp_path: Path
+) -> None:
+    server = urlsplit(server_url())
+    address = f"{server.hostname}:{server.port}"
+    passwords = tmp_path / "passwords"
+    passwords.touch(0o600)
+    passwords.write_text(f"*:*:*:*:{server.password}\n")
+    one = f"postgresql://{server.username}@{address}{server.path}"
+    hosts = one.replace(address, f"127.0.0.1:{free_port()},{address}")
+    options = {"passfile": str(passwords), "schema": schema}
+    async with (
+        Broker(with_options(hosts, **options, target_session_attrs="read-write"), config=QUIET) as broker,
+        Broker(url, config=QUIET) as direct,
+    ):
+        enqueued = await broker.enqueue("q")
+        assert [job.id for job in await direct.claim("q")] == [enqueued.id]
+    standby_only = with_options(one, **options, target_session_attrs="standby")
+    with pytest.raises(asyncpg.TargetServerAttributeNotMatched):
+        await connect(read_settings(parse(standby_only)), 20)
+    without_password = with_options(one, passfile=str(tmp_path / "none"))
+    with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+        await connect(read_settings(parse(without_password)), 20)
