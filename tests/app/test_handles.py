@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -22,12 +23,16 @@ from dayjob import (
     JobFailed,
     JobHandle,
     JobState,
+    NewJob,
     ResultNotKept,
     Retention,
+    Task,
     Worker,
 )
 from tests.support.app_runs import arun, run
 from tests.support.bound import BOUND
+from tests.support.staging import Stage
+from tests.support.waiting import LONG, WatchedClock
 
 
 @dataclass
@@ -279,6 +284,51 @@ def test_the_handle_of_an_unknown_id_finds_no_job(app: App, id: str) -> None:
     assert list(handle.updates()) == []
 
 
+# Results of other deployments.
+
+
+def deployment(folder: Path, which: str) -> tuple[App, Task[Any, Any, Any]]:
+    """Return the app of a deployment, and its task, whose result becomes a text instead of a number."""
+    app = App(f"sqlite:///{folder}/jobs.db")
+
+    if which == "old":
+
+        @app.task(name="count")
+        def count() -> int:
+            return 7
+
+        return app, count
+
+    @app.task(name="count")
+    def count_in_words() -> int | str:
+        return 7 if which == "first" else "seven"
+
+    return app, count_in_words
+
+
+@pytest.mark.parametrize(
+    ("runs", "reads", "result"),
+    [("old", "first", 7), ("first", "old", 7), ("first", "second", 7), ("second", "first", "seven")],
+)
+def test_the_type_of_a_result_changes_in_two_deployments_in_any_order(
+    tmp_path: Path, runs: str, reads: str, result: int | str
+) -> None:
+    (workers, _), (producers, task) = deployment(tmp_path, runs), deployment(tmp_path, reads)
+    with workers, producers:
+        handle = task.enqueue()
+        run(workers)
+        assert handle.result(timeout=BOUND) == result
+
+
+def test_the_type_of_a_result_that_changes_in_one_deployment_fails_the_old_code(tmp_path: Path) -> None:
+    (workers, _), (producers, task) = deployment(tmp_path, "second"), deployment(tmp_path, "old")
+    with workers, producers:
+        handle = task.enqueue()
+        run(workers)
+        with pytest.raises(BadPayload):
+            handle.result(timeout=BOUND)
+
+
 # Updates.
 
 
@@ -294,6 +344,28 @@ def test_updates_in_synchronous_code_end_with_the_job(app: App) -> None:
     assert [(update.state, update.progress) for update in updates] == [(JobState.DONE, (0.5, "half"))]
     assert handle.progress() == (0.5, "half")
     assert [update.state for update in handle.updates()] == [JobState.DONE]
+
+
+async def test_updates_of_many_jobs_at_the_same_time_share_their_reads(app: App) -> None:
+    app.clock = clock = WatchedClock()
+    count = 50
+    async with app:
+        ids = [each.id for each in await app.broker.enqueue_many([NewJob("q")] * count)]
+
+        async def follow(id: str) -> list[JobState]:
+            return [job.state async for job in app.job(id).updates(interval=LONG)]
+
+        following = [asyncio.create_task(follow(id)) for id in ids]
+        await clock.until_waiting(count)
+        reads = Stage(app.broker, "get")
+        clock.advance(LONG)
+        await clock.until_waiting(count)
+        assert sum(reads.sizes) >= count
+        assert len(reads.calls) <= 4
+        assert not any(task.done() for task in following)
+        for task in following:
+            task.cancel()
+        await asyncio.wait(following)
 
 
 def test_updates_need_an_interval(app: App) -> None:
