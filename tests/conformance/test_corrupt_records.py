@@ -123,6 +123,7 @@ async def test_a_corrupt_scheduled_record_does_not_block_promote(
     first, second, third = await three(broker, delay=10)
     harm(second)
     clock.advance(10)
+    await broker._session.promote.run_once()
     await broker.promote()
     await check_every_read(broker, second)
     assert ids(await broker.claim("q", limit=5)) == [first, third]
@@ -134,6 +135,7 @@ async def test_a_corrupt_expired_record_does_not_block_expiry(
     first, second, third = await three(broker, expires=10)
     harm(second)
     clock.advance(10)
+    await broker._session.promote.run_once()
     await broker.promote()
     assert await state(broker, first) is JobState.CANCELLED
     assert await state(broker, third) is JobState.CANCELLED

@@ -57,6 +57,9 @@ async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1
 SOON, LOCKED = 0.01, 0.25
 """Seconds until the next run if jobs are still due: after a run that changed some, and after another."""
 
+_LOOKS_AT_LOCKED = 8
+"""Repetitions of ``promote`` for due jobs that another client has locked."""
+
 
 async def end_in_short_commits(work: Callable[[int], Awaitable[Sequence[EndedJob]]], ended: EndedJobs) -> int:
     """``in_short_commits`` for work that ends jobs. Report them."""
@@ -99,8 +102,17 @@ class Promote:
         return await storage.read(storage.engine.next_due)
 
     async def promote(self) -> int:
-        """Make due jobs pending and cancel expired ones. Return how many became pending."""
-        return (await self._promote())[0]
+        """Make due jobs pending and cancel expired ones. Return how many became pending.
+
+        Another process may be about to promote some of them, and has locked them. They get a moment.
+        """
+        total, _ = await self._promote()
+        for _ in range(_LOOKS_AT_LOCKED):
+            if await self.next_due() != 0:
+                break
+            await SYSTEM.wait(asyncio.Event(), LOCKED)
+            total += (await self._promote())[0]
+        return total
 
     async def _promote(self) -> tuple[int, int]:
         """Return how many became pending, and how many changed at all."""

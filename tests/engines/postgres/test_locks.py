@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from dayjob import Broker, BrokerConfig, Job, NewJob, Retention, Settlement
+from dayjob import App, Broker, BrokerConfig, Job, NewJob, Retention, Settlement
 from dayjob.engines.base import Progress, SettleOp
 from dayjob.engines.postgres import writes
 from dayjob.engines.postgres.rows import ack_columns
 from dayjob.runtime import entropy
+from tests.support.servers.postgres import schema_of
 from tests.support.servers.private_postgres import private_server
+from tests.support.workers import run_until_idle
 
 QUIET = BrokerConfig(duties=False, retention=Retention(done=0))
 
@@ -65,3 +69,32 @@ async def test_the_statement_timeout_of_a_role_fails_no_large_batch() -> None:
         async with Broker(f"{server.url}?timeout=30", config=QUIET) as broker:
             await broker.enqueue_many([NewJob("q", bytes(2000)) for _ in range(4000)])
             assert (await broker.stats("q")).pending == 4000
+
+
+async def test_a_worker_that_runs_until_idle_waits_for_a_due_job_that_another_client_has_locked(
+    url: str, tmp_path: Path, console: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The duties of another process promote the job at the same time."""
+    app = App(url, config=QUIET)
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        await work.using(delay=0.001).aenqueue()
+        looks: list[int | None] = []
+        next_due = app.broker._session.promote.next_due
+
+        async def look() -> int | None:
+            looks.append(await next_due())
+            if looks == [0]:
+                console.execute("ROLLBACK")
+            return looks[-1]
+
+        monkeypatch.setattr(app.broker._session.promote, "next_due", look)
+        console.execute("BEGIN")
+        console.execute(f"SELECT id FROM {schema_of(tmp_path)}.jobs FOR UPDATE")
+        worker = await run_until_idle(app)
+    assert looks[0] == 0
+    assert worker.done == 1

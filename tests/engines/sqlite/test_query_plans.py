@@ -58,7 +58,7 @@ PLANS: dict[str, list[Step]] = {
     "pending_keys": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
     "pending_keys_newest_first": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn", "id"})],
     "next_priority": [("SEARCH", "dayjob_pending", {"queue_id", "priority", "turn"})],
-    "next_due": [("SEARCH", "dayjob_due", set()), ("SEARCH", "dayjob_expiries", {"expires_at"})],
+    "next_due": [("SEARCH", "dayjob_due", {"run_at"}), ("SEARCH", "dayjob_expiries", {"expires_at"})],
     # These scan a small index: that of the running jobs, or of those with a cancel request.
     "cancel_requests": [("SCAN", "dayjob_flagged", set())],
     "claims_of": [("SCAN", "dayjob_leases", set())],
