@@ -106,12 +106,13 @@ class Promote:
 
         Another process may be about to promote some of them, and has locked them. They get a moment.
         """
-        total, _ = await self._promote()
+        total, changed = await self._promote()
         for _ in range(_LOOKS_AT_LOCKED):
             if await self.next_due() != 0:
                 break
-            await SYSTEM.wait(asyncio.Event(), LOCKED)
-            total += (await self._promote())[0]
+            await SYSTEM.wait(asyncio.Event(), SOON if changed else LOCKED)
+            promoted, changed = await self._promote()
+            total += promoted
         return total
 
     async def _promote(self) -> tuple[int, int]:
