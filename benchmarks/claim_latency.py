@@ -18,7 +18,7 @@ from benchmarks.workloads import FILL, QUEUE, enqueue
 from dayjob import Broker, BrokerConfig, NewJob, Retention
 from dayjob.model.durations import SECOND, to_datetime
 from dayjob.testing import ManualClock
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 
 USUAL = 3.0
 """Seconds of claims before the duty, and after it."""

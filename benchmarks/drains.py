@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.child import drain_rate, starts
 from dayjob import App, BrokerConfig, Limit, Retention, Worker
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 
 TRACED = 0.01
 """The share of sampled traces, as in busy systems. A recorded span costs more than a no-op job."""

@@ -13,7 +13,7 @@ from benchmarks.fleet import _fill, make_app, working
 from dayjob import Recurring
 from dayjob.broker.session import Session
 from dayjob.worker import worker
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 from dayjob.worker.registration import Registration
 
 SCHEDULES = 10

@@ -28,7 +28,7 @@ from benchmarks.child import (
 )
 from benchmarks.server import connection
 from dayjob import App, BrokerConfig, Retention, Worker
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 
 BACKLOG = 10_000
 

@@ -28,7 +28,7 @@ from benchmarks.results import percentile
 from dayjob import App, BrokerConfig, Retention, Worker
 from dayjob.events import Event
 from dayjob.runtime.process import MEBIBYTE, rss
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 
 Record = Callable[[float], None]
 """Records that the job with this stamp has reached a point."""

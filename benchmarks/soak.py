@@ -47,7 +47,7 @@ WARM_UP = 15 * 60
 STEADY = {"postgres": 11 * 60, "slatedb": 26 * 60}
 """Seconds after which the size of a store can be judged.
 
-PostgreSQL keeps replies for ten minutes. SlateDB removes objects every ten minutes, if older than five.
+PostgreSQL keeps replies for ten minutes. SlateDB removes tables every ten minutes, if older than five.
 """
 
 SIGNIFICANT = 3.0

@@ -19,7 +19,7 @@ from benchmarks.open_loop import Put, produce_at, since
 from benchmarks.results import percentile
 from dayjob import BrokerConfig, Retention
 from dayjob.runtime.process import MEBIBYTE, rss
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often, limit_heaps
 
 RETENTION = 30
 """Seconds for which done jobs are kept. The sweep has work, and the number of rows is soon constant."""
@@ -79,4 +79,5 @@ async def both(url: str, _: int, recorder: Recorder | None = None) -> dict[str, 
 if __name__ == "__main__":
     if sys.argv[1] != "produce":
         collect_less_often()  # As ``dayjob worker`` does.
+        limit_heaps()
     run({"work": work, "produce": produce, "both": both}, sys.argv[1:])

@@ -14,7 +14,7 @@ import time
 
 from benchmarks.child import READY, Answer, run, starts
 from benchmarks.fleet import make_app, working
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often
 
 
 async def work(url: str, numbers: int) -> Answer:

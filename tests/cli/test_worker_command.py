@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -129,6 +130,50 @@ def child_pids(worker: Command) -> list[int]:
 
 
 # One process.
+
+
+HEAPS = """
+    import ctypes, os, threading
+    from dayjob import App
+
+    app = App("sqlite:///jobs.db")
+
+    @app.task(name="count", queue="counts")
+    def count() -> None:
+        libc = ctypes.CDLL(None)
+        libc.fopen.restype = ctypes.c_void_p
+        everybody = threading.Barrier(40)
+
+        def allocate() -> None:
+            everybody.wait()
+            libc.malloc(1000)
+            everybody.wait()
+
+        threads = [threading.Thread(target=allocate) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        file = ctypes.c_void_p(libc.fopen(b"heaps.xml", b"w"))
+        libc.malloc_info(0, file)
+        libc.fclose(file)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="the allocator is not glibc's")
+@pytest.mark.parametrize("own", [None, 3], ids=["default", "MALLOC_ARENA_MAX"])
+def test_the_allocator_of_a_worker_has_a_heap_for_each_processor(
+    project: Project, monkeypatch: pytest.MonkeyPatch, own: int | None
+) -> None:
+    """SlateDB has many threads. With a heap for each of them, the worker was larger by a fifth."""
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if own is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", str(own))
+    project.write("heaps.py", HEAPS)
+    project.enqueue("count", "counts")
+    assert project.worker("heaps:app", "--burst").wait() == 0
+    heaps = (project.folder / "heaps.xml").read_text().count("<heap ")
+    assert 1 <= heaps <= (own or os.cpu_count() or 1)
 
 
 def test_a_burst_serves_the_queues_of_all_tasks_and_handlers_and_ends(project: Project) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from dayjob import App, Context
 from dayjob.runtime.clock import yield_to_loop
-from dayjob.worker import garbage
+from dayjob.worker import process_memory
 from dayjob.worker.pool_limit import PoolLimit
 from dayjob.worker.thread_pool import ThreadPool
 from tests.support.workers import MakeApp, run_until_idle, until
@@ -71,13 +71,13 @@ async def test_an_idle_thread_keeps_no_result() -> None:
 
 
 def test_garbage_is_collected_when_the_memory_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = [garbage.GROWTH]
+    memory = [process_memory.GROWTH]
     collected: list[int] = []
-    monkeypatch.setattr(garbage, "rss", lambda: memory[-1])
+    monkeypatch.setattr(process_memory, "rss", lambda: memory[-1])
     monkeypatch.setattr(gc, "collect", lambda: collected.append(memory[-1]))
-    monkeypatch.setattr(garbage, "CHECK_INTERVAL", 0.0)
-    watch = garbage.MemoryWatch()
+    monkeypatch.setattr(process_memory, "CHECK_INTERVAL", 0.0)
+    watch = process_memory.MemoryWatch()
     for more in (0, 1, 2):
-        memory.append(2 * garbage.GROWTH + more)
+        memory.append(2 * process_memory.GROWTH + more)
         watch.check(now=0.0)
-    assert collected == [2 * garbage.GROWTH + 1], "once, until it has grown as much again"
+    assert collected == [2 * process_memory.GROWTH + 1], "once, until it has grown as much again"

@@ -32,7 +32,7 @@ from dayjob.runtime.clock import SYSTEM, yield_to_loop
 from dayjob.runtime.stop_signal import StopSignal
 from dayjob.runtime.threads import refuse_green_threads
 from dayjob.task import Pool
-from dayjob.worker import garbage
+from dayjob.worker import process_memory
 from dayjob.worker.executor import Executor, OnUnknown, Run
 from dayjob.worker.fetcher import LONG, Fetcher
 from dayjob.worker.heartbeat import BLOCKED_LIMIT, Heartbeat
@@ -601,7 +601,7 @@ class Worker:
             run.meter = meter.started(job, ((job.claimed_us or job.run_us) - job.run_us) / SECOND)
 
     def _run_ended(self, run: Run, settlement: Settlement | None) -> None:
-        garbage.run_ended(run.started_at + run.seconds)
+        process_memory.run_ended(run.started_at + run.seconds)
         progress = self._progress.take(run.job) if self._progress.pending else None
         if settlement is not None:
             if progress is not None:

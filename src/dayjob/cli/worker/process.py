@@ -29,7 +29,7 @@ from dayjob.errors import ConfigError, DayjobError, EngineUnavailable
 from dayjob.events import Event
 from dayjob.runtime.clock import block
 from dayjob.worker import Worker
-from dayjob.worker.garbage import collect_less_often
+from dayjob.worker.process_memory import collect_less_often, limit_heaps
 from dayjob.worker.shared_beats import join_tree
 
 _log = logging.getLogger("dayjob.worker")
@@ -145,6 +145,7 @@ def _run_worker(
     worker: Worker, options: WorkerOptions, threads: ThreadPoolExecutor, signals: int
 ) -> tuple[int, bool]:
     collect_less_often()
+    limit_heaps()
     sys.setswitchinterval(SWITCH_INTERVAL)
     runner = asyncio.Runner(loop_factory=_loop_factory(options.uvloop))
     loop = runner.get_loop()
