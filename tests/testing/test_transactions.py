@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -133,6 +134,26 @@ async def test_a_session_on_aiosqlite_is_followed_too(tmp_path: Path) -> None:
             assert await adrain(app) == 0
             await end()
         assert await adrain(app) == 1
+    await app.close()
+
+
+async def test_a_connection_with_the_id_of_a_freed_one_is_followed(tmp_path: Path) -> None:
+    """The watch of the freed connection used its closed database."""
+    first = await aiosqlite.connect(tmp_path / "shop.db")
+    await welcome.using(connection=first).aenqueue("ada")
+    await first.commit()
+    await first.close()
+    freed = id(first)
+    del first
+    opened = [aiosqlite.connect(tmp_path / "shop.db")]
+    while id(opened[-1]) != freed:
+        assert len(opened) < 10_000
+        opened.append(aiosqlite.connect(tmp_path / "shop.db"))
+    second = await opened[-1]
+    await welcome.using(connection=second).aenqueue("bob")
+    await second.commit()
+    await second.close()
+    assert await adrain(app) == 2
     await app.close()
 
 

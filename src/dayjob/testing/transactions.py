@@ -47,12 +47,13 @@ class HeldJobs:
     ) -> list[Enqueued]:
         """Hold the jobs. With a synchronous connection this never waits."""
         raw = await started(connection)
-        watch = self._watches.get(id(raw))
-        if is_aiosqlite(raw):  # Only its own thread may use the connection of sqlite3.
-            watch = self._watches[id(raw)] = watch or await raw._execute(SqliteWatch, raw._conn)
+        watched = raw._conn if is_aiosqlite(raw) else raw  # The watch refers to it, so no other has its id.
+        watch = self._watches.get(id(watched))
+        if watched is not raw:  # Only its own thread may use the connection of sqlite3.
+            watch = self._watches[id(watched)] = watch or await raw._execute(SqliteWatch, watched)
             await raw._execute(run_now, watch.hold(tuple(jobs)))
         else:
-            watch = self._watches[id(raw)] = watch or _new_watch(connection, raw)
+            watch = self._watches[id(watched)] = watch or _new_watch(connection, raw)
             await watch.hold(tuple(jobs))
         return [Enqueued(id_text(job.key), True) for job in jobs]
 
