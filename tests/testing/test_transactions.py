@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from dayjob import App, InvalidState, JobState
 from dayjob.testing import adrain, assert_enqueued, drain, eager, sandbox
+from dayjob.testing.transactions import HeldJobs, SqliteWatch
 from tests.engines.postgres.caller_connections import DRIVERS, Caller
 from tests.support.servers.postgres import server_url
 
@@ -137,24 +138,16 @@ async def test_a_session_on_aiosqlite_is_followed_too(tmp_path: Path) -> None:
     await app.close()
 
 
-async def test_a_connection_with_the_id_of_a_freed_one_is_followed(tmp_path: Path) -> None:
-    """The watch of the freed connection used its closed database."""
-    first = await aiosqlite.connect(tmp_path / "shop.db")
-    await welcome.using(connection=first).aenqueue("ada")
-    await first.commit()
-    await first.close()
-    freed = id(first)
-    del first
-    opened = [aiosqlite.connect(tmp_path / "shop.db")]
-    while id(opened[-1]) != freed:
-        assert len(opened) < 10_000
-        opened.append(aiosqlite.connect(tmp_path / "shop.db"))
-    second = await opened[-1]
-    await welcome.using(connection=second).aenqueue("bob")
-    await second.commit()
-    await second.close()
-    assert await adrain(app) == 2
-    await app.close()
+async def test_a_watched_connection_is_not_freed_so_that_no_other_gets_its_id(tmp_path: Path) -> None:
+    """Watches are found by id. A new connection got the watch of a closed one, and failed."""
+    held = HeldJobs()
+    with closing(sqlite3.connect(tmp_path / "one.db")) as plain:
+        await held.insert_tx(plain, [])
+        async with aiosqlite.connect(tmp_path / "two.db") as wrapped:
+            await held.insert_tx(wrapped, [])
+    watches = {key: watch for key, watch in held._watches.items() if isinstance(watch, SqliteWatch)}
+    assert len(watches) == 2
+    assert [*watches] == [id(watch._raw) for watch in watches.values()]
 
 
 def test_a_commit_that_fails_stores_no_job(tmp_path: Path) -> None:
