@@ -91,7 +91,7 @@ class Store(LimitStore):
 
     @abstractmethod
     def replace_call(self, key: bytes, job: Insertion) -> int:
-        """Set task, payload, headers and tenant of a waiting job to those of the new one.
+        """Give a waiting job the call of the new one: its task, its payload and all that belongs to them.
 
         Return the time at which the waiting job was enqueued.
         """

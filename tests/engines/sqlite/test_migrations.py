@@ -82,6 +82,56 @@ async def test_an_older_file_is_migrated_and_keeps_its_content(
     assert layout(path)[0] == NEWEST
 
 
+def fill_every_table(path: Path) -> None:
+    """Add a row to each table, with another value in each column."""
+    with closing(sqlite3.connect(path)) as connection:
+        for table in tables(connection):
+            row: dict[str, object] = {}
+            for number, name, kind in connection.execute(
+                f"SELECT cid, name, type FROM pragma_table_info('{table}')"
+            ):
+                row[name] = {"TEXT": f"{name} {number}", "BLOB": b"%d" % number}.get(kind, 1000 + number)
+            row |= (
+                {"id": bytes(range(16, 32)), "queue_id": 1, "state": "done"} if table == "dayjob_jobs" else {}
+            )
+            places = ", ".join("?" for _ in row)
+            connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", [*row.values()])
+        connection.commit()
+
+
+def tables(connection: sqlite3.Connection) -> list[str]:
+    sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'dayjob%' ORDER BY name"
+    return [name for (name,) in connection.execute(sql) if name != "dayjob_meta"]
+
+
+def content(path: Path, columns: dict[str, list[str]] | None = None) -> dict[str, list[dict[str, object]]]:
+    """Return the rows of all tables, or the given columns of some."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        selected = columns or {table: ["*"] for table in tables(connection)}
+        return {
+            table: [
+                dict(row) for row in connection.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY 1")
+            ]
+            for table, names in selected.items()
+        }
+
+
+@pytest.mark.parametrize("number", OLDER)
+async def test_a_migration_keeps_every_value_of_every_table(path: Path, url: str, number: int) -> None:
+    """SQLite can't add a column before the payload, so migrations copy the table of jobs."""
+    older(path, number)
+    fill_every_table(path)
+    before = content(path)
+    assert sum(len(rows) for rows in before.values()) >= len(before) + 3
+    found = find_layout(url)
+    assert found is not None
+    await found.apply(print)
+    if "dayjob_notes" in before:
+        before["dayjob_documents"] = before.pop("dayjob_notes")
+    assert content(path, {table: [*rows[0]] for table, rows in before.items()}) == before
+
+
 async def test_dead_jobs_of_an_older_file_are_found_by_finish_time(path: Path, url: str) -> None:
     older(path, 1)
     with closing(sqlite3.connect(path)) as connection:

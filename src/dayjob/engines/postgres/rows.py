@@ -125,12 +125,22 @@ def plain_columns(jobs: Sequence[Insertion]) -> list[Any] | None:
     return [len(jobs), _ids_text(keys), payloads, queue, task, priority, max_attempts]
 
 
+_CALL = ("task", "payload", "headers", "tenant")
+"""The call of a job. A debounced job gets that of the last one."""
+
+CALL_LISTS = {
+    "CALL_ARRAYS": ", ".join(f"${number}::{_INSERT[name][0]}[]" for number, name in enumerate(_CALL, 6)),
+    "CALL_NAMES": ", ".join(_CALL),
+    "CALL_FIELDS": ", ".join(f"call.{name}" for name in _CALL),
+    "CALL_VALUES": ", ".join(f"{name} = given.{_INSERT[name][1]}" for name in _CALL),
+}
+
+
 def call_columns(calls: Mapping[str, Insertion]) -> list[list[Any]]:
     """Return the parameters of ``replace_calls.sql`` from the second on. The calls are by the holder's id."""
     jobs = list(calls.values())
-    fields = ("task", "payload", "headers", "tenant", "run_at", "delay", "dedup_max_delay")
-    getters = [_GETTERS.get(name) or attrgetter(name) for name in fields]
-    return [list(calls), *([getter(job) for job in jobs] for getter in getters)]
+    due = ([job.run_at for job in jobs], [job.delay for job in jobs], [job.dedup_max_delay for job in jobs])
+    return [list(calls), *due, *([_GETTERS[name](job) for job in jobs] for name in _CALL)]
 
 
 def _ids_text(keys: Sequence[bytes]) -> str:

@@ -41,6 +41,7 @@ _CONSTANTS = {
     "CLAIM_COLUMNS": rows.CLAIM_COLUMNS,
     "JOB_COLUMNS": rows.JOB_COLUMNS,
     **rows.INSERT_LISTS,
+    **rows.CALL_LISTS,
 }
 
 _VARIANTS = {"insert": ("insert_skipping", "insert_reserving")}

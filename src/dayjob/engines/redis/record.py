@@ -77,7 +77,11 @@ _END = b"\xff"
 
 
 class Facts(msgspec.Struct, array_like=True, gc=False):
-    """The fields that never change in a job's life. A payload that is stored apart is empty here."""
+    """The fields that never change in a job's life. A payload that is stored apart is empty here.
+
+    Stored records have no names, so a new field follows the last one. A record that has it must end with a
+    salt of its own: see design note 0028.
+    """
 
     task: str
     tenant: str | None = None

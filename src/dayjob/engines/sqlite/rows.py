@@ -34,9 +34,18 @@ class Corrupt(Exception):
     """A row with a value of the wrong type. The text names it."""
 
 
+CALL_COLUMNS = ("task", "tenant", "headers", "payload")
+"""The call of a job. A debounced job gets that of the last one."""
+
+
+def call_row(job: Insertion) -> Row:
+    """Return the values of ``CALL_COLUMNS``."""
+    return (job.task, job.tenant, _encode(job.headers) if job.headers else None, job.payload)
+
+
 INSERT_COLUMNS = (
     "id", "queue_id", "state", "priority", "max_attempts", "enqueued_at", "run_at", "expires_at", "held_key",
-    "dedup_key", "dedup_until", "task", "tenant", "headers", "payload",
+    "dedup_key", "dedup_until", *CALL_COLUMNS,
 )  # fmt: skip
 
 
@@ -44,8 +53,7 @@ def insertion_row(job: Insertion, queue_id: int, run_at: int, expires_at: int | 
     """Return the values of ``INSERT_COLUMNS``."""
     return (
         job.key, queue_id, new_state(job, run_at, now)._value_, job.priority, job.max_attempts, now, run_at,
-        expires_at, job.dedup_key, job.dedup_key, job.dedup_until, job.task, job.tenant,
-        _encode(job.headers) if job.headers else None, job.payload,
+        expires_at, job.dedup_key, job.dedup_key, job.dedup_until, *call_row(job),
     )  # fmt: skip
 
 
@@ -57,11 +65,6 @@ def placed_row(row: Row, job: Insertion) -> Row:
     """Return the values of ``PLACED_INSERT_COLUMNS``."""
     limits = _encode(job.limits) if job.limits else None
     return (*row, job.turn, limits, job.limited_by, ALL_QUEUES if job.dedup_global else None)
-
-
-def call_row(job: Insertion) -> Row:
-    """Return the parameters of ``replace_call.sql`` before the id."""
-    return (job.task, job.tenant, _encode(job.headers) if job.headers else None, job.payload)
 
 
 CLAIM_COLUMNS = (

@@ -27,6 +27,7 @@ _PLACED_ROW = f"({', '.join('?' for _ in rows.PLACED_INSERT_COLUMNS)})"
 _CONSTANTS = {
     "INSERT_COLUMNS": ", ".join(rows.INSERT_COLUMNS),
     "PLACED_INSERT_COLUMNS": ", ".join(rows.PLACED_INSERT_COLUMNS),
+    "CALL": ", ".join(f"{name} = ?" for name in rows.CALL_COLUMNS),
     "CLAIM_COLUMNS": ", ".join(rows.CLAIM_COLUMNS),
     "JOB_COLUMNS": ", ".join(f"job.{name}" for name in rows.JOB_COLUMNS),
     "RECORD_COLUMNS": ", ".join(rows.RECORD_COLUMNS),

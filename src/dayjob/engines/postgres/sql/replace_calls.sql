@@ -1,20 +1,19 @@
 -- Give waiting jobs, which this transaction has locked, the calls and due times of later ones.
--- $1 now  $2 ids  $3 tasks  $4 payloads  $5 headers  $6 tenants  $7 due times, or $8 delays  $9 the longest delays, or NULL
+-- $1 now  $2 ids  $3 due times, or $4 delays  $5 the longest delays, or NULL  from $6 on the fields of the calls
 -- Returns topics as in the replies of settlements, and the second parameter of finish_limits.
 WITH clock AS MATERIALIZED (
     SELECT dayjob.now_us($1) AS now
 ),
 given AS MATERIALIZED (
-    SELECT jobs.id, jobs.state AS before, jobs.limits, jobs.limited_by, call.task, call.payload, call.headers, call.tenant,
+    SELECT jobs.id, jobs.state AS before, jobs.limits, jobs.limited_by, :CALL_FIELDS,
         least(coalesce(call.run_at, clock.now + call.delay, clock.now), jobs.enqueued_at + call.max_delay) AS due
-    FROM clock, unnest(
-        $2::text[]::uuid[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[]
-    ) AS call (id, task, payload, headers, tenant, run_at, delay, max_delay)
+    FROM clock, unnest($2::text[]::uuid[], $3::bigint[], $4::bigint[], $5::bigint[], :CALL_ARRAYS)
+        AS call (id, run_at, delay, max_delay, :CALL_NAMES)
     JOIN dayjob.jobs ON jobs.id = call.id
 ),
 saved AS (
     UPDATE dayjob.jobs
-    SET task = given.task, payload = given.payload, headers = given.headers::jsonb, tenant = given.tenant, run_at = given.due,
+    SET :CALL_VALUES, run_at = given.due,
         state = CASE WHEN given.due > clock.now THEN 'scheduled' ELSE 'pending' END, limited_by = NULL,
         late = pg_current_xact_id()
     FROM clock, given
