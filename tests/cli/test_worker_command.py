@@ -142,12 +142,12 @@ HEAPS = """
     def count() -> None:
         libc = ctypes.CDLL(None)
         libc.fopen.restype = ctypes.c_void_p
-        everybody = threading.Barrier(40)
+        together = threading.Barrier(40)
 
         def allocate() -> None:
-            everybody.wait()
+            together.wait()
             libc.malloc(1000)
-            everybody.wait()
+            together.wait()
 
         threads = [threading.Thread(target=allocate) for _ in range(40)]
         for thread in threads:
