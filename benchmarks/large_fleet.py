@@ -26,6 +26,9 @@ _PROCESSES = 4
 _LEADER = 10.0
 """Transactions a second that the leader may send for its duties."""
 
+_PERIOD = 90
+"""Seconds in which each interval of an idle worker ends a whole number of times: all begin together."""
+
 _SETTLED = 65.0
 """Seconds until the connections of the start are closed, and each worker has read the lead."""
 
@@ -69,8 +72,12 @@ class _Load:
 
 @measure("fleet-idle", "postgres", "redis")
 async def fleet_idle(run: Run, engine: str) -> list[Result]:
-    """The cost of idle workers for their server, the leader and its duties included."""
-    size, seconds = run.size(300, 40), run.size(60, 30)
+    """The cost of idle workers for their server, the leader and its duties included.
+
+    PostgreSQL also counts transactions of its own: of autovacuum, after which each idle session reads the
+    invalidated entries of its caches again.
+    """
+    size, seconds = run.size(300, 40), run.size(_PERIOD, 30)
     url = run.url(engine)
     with run.progress.stage(f"fleet-idle · {engine} · {size} workers", 1), _fleet(run, url, size):
         await asyncio.sleep(_SETTLED)
@@ -109,7 +116,7 @@ def _tree(url: str, size: int) -> Iterator[None]:
 @measure("fleet-tree", "postgres", "redis")
 async def fleet_tree(run: Run, engine: str) -> list[Result]:
     """The cost of one idle process tree, whose workers share a heartbeat. It includes the leader."""
-    size, seconds = run.size(16, 8), run.size(60, 30)
+    size, seconds = run.size(16, 8), run.size(_PERIOD, 30)
     url = run.url(engine)
     with run.progress.stage(f"fleet-tree · {engine} · {size} processes", 1), _tree(url, size):
         await asyncio.sleep(_SETTLED)
