@@ -364,10 +364,10 @@ async def test_a_migration_that_was_cut_off_is_continued(
     database: str, url: str, schema: str, console: Console, lines: Lines
 ) -> None:
     console.execute(create_layout(schema, 1) + old_job(schema, 1))
-    short = with_options(url, migration_timeout="4")
+    short = with_options(url, migration_timeout="6")
     with open_transaction(database, insert_job(schema)):
         with pytest.raises(
-            EngineUnavailable, match=r"did not end within 4 s \(index jobs_dead: .* waits for"
+            EngineUnavailable, match=r"did not end within 6 s \(index jobs_dead: .* waits for"
         ):
             await layout_of(short).apply(lines.append)
         invalid = (
@@ -381,6 +381,9 @@ async def test_a_migration_that_was_cut_off_is_continued(
         await until(cancelled)
         assert console.execute(invalid, jobs).fetchall() == [(f"{schema}.jobs_dead",)]
         assert stored_layout(console, schema) == {"layout": "1", "readable_since": "1", "steps": "1"}
+        migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
+        await lines.wait_for("index jobs_dead: dropping the part that was built, once open transactions end")
+    assert await with_timeout(migrating) == (1, NEWEST)
     async with Broker(url, config=QUIET) as broker:
         assert (await claim_one(broker, "old")).payload == b"kept"
         await use_every_verb(broker)

@@ -373,6 +373,8 @@ class Migrator:
             return
         name = f"{quoted(self._settings.schema)}.{index}"
         if valid is False:
+            self._obstacle = f"index {index}: dropping the part that was built, once open transactions end"
+            self._on_progress(self._obstacle)
             await work.execute(f"DROP INDEX CONCURRENTLY {name}")
         # Not the connection with the lock: a build waits for the end of each transaction that is reading.
         watch = await connect(self._settings, self._settings.timeout, _SESSION_SETTINGS)
