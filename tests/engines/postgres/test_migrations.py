@@ -302,13 +302,13 @@ async def test_jobs_are_written_while_an_index_is_built(
 ) -> None:
     """The build waits for an open transaction, for longer than the timeout of an operation."""
     console.execute(create_layout(schema, 1))
-    url = with_options(url, timeout="2")
+    url = with_options(url, timeout="5")
     with open_transaction(database, insert_job(schema)):
         migrating = asyncio.ensure_future(layout_of(url).apply(lines.append))
         await lines.wait_for(
             "index jobs_dead: waiting for writers before build, which waits for the transaction"
         )
-        await pause(2.5)
+        await pause(5.5)
         console.execute("SET lock_timeout = '100ms'")
         console.execute(insert_job(schema))
         assert not migrating.done()
