@@ -15,6 +15,7 @@ from psycopg import AsyncConnection
 from dayjob import Broker, BrokerConfig, EngineUnavailable, NewJob
 from dayjob.runtime.clock import SYSTEM
 from tests.support.arrange import KEEP_ALL, claim_one
+from tests.support.bound import BOUND
 from tests.support.servers.postgres import schema_of, server_url, with_options
 from tests.support.servers.postgres_proxy import Proxy
 from tests.support.workers import until, with_timeout
@@ -118,6 +119,7 @@ async def test_changes_during_an_outage_are_found_and_the_outage_is_logged(
     wire: Proxy, url: str, direct_url: str, listeners: Listeners, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "dayjob.engines.postgres")
+    url = with_options(url, timeout=str(BOUND))  # On a slow machine the outage takes longer than 15 s.
     async with Broker(url, config=QUIET) as broker, Broker(direct_url, config=QUIET) as other:
         claim = asyncio.create_task(broker.claim("q", wait=HOUR))
         ended = asyncio.create_task(broker.wait((await other.enqueue("w")).id, HOUR))
