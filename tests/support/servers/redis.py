@@ -107,7 +107,8 @@ class Server:
                 probe.settimeout(BOUND)
                 probe.connect(str(self.socket))
                 probe.sendall(b"PING\r\n")
-                if probe.recv(100):
+                reply = probe.recv(100)
+                if reply and not reply.startswith(b"-LOADING"):
                     return
             assert SYSTEM.elapsed() < deadline, (self.directory / "redis.log").read_text()
             block(0.01)
