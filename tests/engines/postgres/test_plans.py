@@ -199,7 +199,7 @@ PARAMETERS: dict[str, Callable[[int], str]] = {
     "remove_idle": lambda n: f"NULL, {n}",
     "renew": lambda n: f"NULL, {some(n)}, {some(n)}, {each(n, '30')}",
     "replace_calls": lambda n: ", ".join(
-        ["NULL", some(n), *(each(n, value) for value in ("task", "payload", "{}", "t", "1", "1", "1"))]
+        ["NULL", some(n), *(each(n, value) for value in ("1", "1", "1", "task", "payload", "{}", "t"))]
     ),
     "requeue": lambda n: f"{ID}, NULL, {some(n)}",
     "reschedule": lambda n: f"{ID}, NULL, {some(n)}, {each(n, '1')}, {each(n, '1')}",
