@@ -79,12 +79,15 @@ class Redaction:
         elif is_hidden and value is not None and not isinstance(value, bool):
             yield str(value)
 
-    def restored(self, given: Any, stored: Any) -> Any:
+    def restored(self, given: Any, stored: Any, depth: int = DEPTH) -> Any:
         """Return an edited value with its hidden values from the stored one.
 
         Raise ``ValueError`` for a hidden value that has none. In a list only unchanged items have one: an
-        item that moved would get the value of another.
+        item that moved would get the value of another. Raise ``RecursionError`` for a value that is nested
+        more than ``depth`` levels.
         """
+        if depth == 0 and isinstance(given, dict | list):
+            raise RecursionError("the value is nested too deeply")
         if isinstance(given, dict):
             known = stored if isinstance(stored, dict) else {}
             restored = {}
@@ -92,12 +95,12 @@ class Redaction:
                 if each == HIDDEN and self.hides(name) and name in known:
                     restored[name] = known[name]
                 else:
-                    restored[name] = self.restored(each, known.get(name))
+                    restored[name] = self.restored(each, known.get(name), depth - 1)
             return restored
         if isinstance(given, list):
             old = stored if isinstance(stored, list) else []
             return [
-                known if self.values(known) == each else self.restored(each, None)
+                known if self.values(known) == each else self.restored(each, None, depth - 1)
                 for each, known in zip(given, [*old, *[None] * len(given)], strict=False)
             ]
         if given == HIDDEN and stored != HIDDEN:

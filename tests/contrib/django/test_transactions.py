@@ -172,6 +172,7 @@ class TestApart(Cases):
             pytest.raises(InvalidState, match="an event loop runs in this thread"),
         ):
             self.enqueue()
+        connections[database].close()  # The context of this coroutine has a connection of its own.
 
     def test_without_transactional_a_job_is_stored_at_once(
         self, configured: Callable[[Any], None], database: str
