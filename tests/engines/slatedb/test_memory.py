@@ -1,4 +1,4 @@
-"""The memory of a process that writes much to object storage is bounded, and so are the log's objects."""
+"""The memory of a process that writes much to object storage is bounded."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
-from dayjob.engines.slatedb import settings as slatedb_settings
-from dayjob.engines.slatedb.database import Database
-from dayjob.engines.slatedb.settings import SlateSettings
-from tests.support.workers import until
 
 MEBIBYTE = 1 << 20
 
@@ -52,23 +47,3 @@ def test_memory_does_not_grow_with_the_payloads_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     grown = int(done.stdout) / MEBIBYTE
     assert grown < 240, f"{grown:.0f} MiB"
-
-
-async def test_log_objects_that_are_in_tables_are_removed_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By default SlateDB removes them after five to fifteen minutes: 40,000 of a busy worker."""
-    assert slatedb_settings._LOG_KEPT_SECONDS == 60
-    monkeypatch.setattr(slatedb_settings, "_LOG_KEPT_SECONDS", 1)
-    settings = SlateSettings(
-        url="file://…", store="file:///", path=str(tmp_path / "jobs"), flush_ms=20, timeout=20, beat=1
-    )
-    database = Database(settings, await settings.open_writer())
-    for number in range(20):
-        await database.write({b"%d" % number: b"value"})
-        await database.flush()
-    log = tmp_path / "jobs" / "wal"
-    assert len([*log.iterdir()]) >= 20
-    await database.flush(table=True)
-    await until(lambda: len([*log.iterdir()]) <= 3)
-    await database.close()

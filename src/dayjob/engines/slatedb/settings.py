@@ -27,10 +27,6 @@ _FLUSH_FACTOR = 20
 _BLOCK_CACHE_BYTES, _INDEX_CACHE_BYTES = 32 << 20, 32 << 20
 """The caches of tables: their blocks, and their indexes and filters. By default they grow to 640 MiB."""
 _CACHE_SHARDS = 4
-_LOG_KEPT_SECONDS = 60
-"""The age at which a log object may be removed once its rows are in tables, and the interval of removals.
-
-By default they are five and ten minutes, and a busy worker then has 40,000 objects."""
 _NEVER_MS = 86_400_000
 _READER_RETRIES = 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
@@ -108,8 +104,6 @@ class SlateSettings(Struct, frozen=True):
         settings.set("manifest_poll_interval", json.dumps("1s" if self.local else "5s"))
         settings.set("l0_sst_size_bytes", str(16 << 20))
         settings.set("max_unflushed_bytes", str(128 << 20))
-        for name in ("interval", "min_age"):
-            settings.set(f"garbage_collector_options.wal_options.{name}", json.dumps(f"{_LOG_KEPT_SECONDS}s"))
         builder, requests = uniffi.DbBuilder(self.path, self.resolve()), uniffi.DefaultMetricsRecorder()
         builder.with_settings(settings)
         builder.with_db_cache(_new_cache(), 0)
