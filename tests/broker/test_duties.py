@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -11,7 +12,7 @@ import pytest
 
 from dayjob import Broker, BrokerConfig, EngineUnavailable, Job, JobState
 from dayjob.broker.retrying_storage import RetryingStorage
-from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep
+from dayjob.duties import EndedJobs, Promote, Reap, Service, Sweep, duties
 from dayjob.duties.duties import LOCKED, MAX_BATCH, RENEWAL_GRACE, SOON
 from dayjob.engines.base import Capabilities, Token
 from dayjob.model.durations import SECOND
@@ -151,6 +152,48 @@ async def test_more_due_jobs_than_one_batch_are_promoted_in_one_run(
     assert (await broker.stats("q")).pending == 2500
     assert all(call[0] <= MAX_BATCH for call in promoting.calls)
     assert len(promoting.calls) >= 3
+
+
+class TimedCommits:
+    """Work on many jobs, each commit with a latency, and a time for each job. It is also the clock."""
+
+    def __init__(self, jobs: int, latency: float, per_job: float) -> None:
+        self.left = jobs
+        self.latency, self.per_job = latency, per_job
+        self.now = self.paused = 0.0
+        self.limits: list[int] = []
+
+    async def work(self, limit: int) -> int:
+        self.limits.append(limit)
+        changed = min(limit, self.left)
+        self.left -= changed
+        self.now += self.latency + changed * self.per_job
+        return changed
+
+    def elapsed(self) -> float:
+        return self.now
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        self.paused += seconds
+        self.now += seconds
+        return False
+
+
+async def test_the_latency_of_a_commit_does_not_slow_a_duty_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On object storage finished jobs were removed at 100 in four latencies, slower than new ones arrived."""
+    commits = TimedCommits(20_000, latency=0.1, per_job=1e-6)
+    monkeypatch.setattr(duties, "SYSTEM", commits)
+    assert await duties.in_short_commits(commits.work, duties.SWEEP_PAUSE) == 20_000
+    assert commits.limits[:5] == [100, 200, 400, 800, MAX_BATCH]
+    assert 20_000 / commits.now > 5_000
+
+
+async def test_a_duty_works_in_short_commits_and_pauses_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = TimedCommits(20_000, latency=0.0, per_job=20e-6)
+    monkeypatch.setattr(duties, "SYSTEM", commits)
+    assert await duties.in_short_commits(commits.work, duties.SWEEP_PAUSE) == 20_000
+    assert max(commits.limits) * commits.per_job <= 2 * duties.COMMIT_TIME
+    assert commits.paused > commits.now / 2
 
 
 class IdleEngine:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from dayjob.duties.ended import EndedJobs
@@ -31,7 +32,7 @@ MAX_BATCH = 1000
 MIN_BATCH = 100
 
 COMMIT_TIME = 0.004
-"""Seconds that a commit should take. The batch size follows from it."""
+"""Seconds of work that a commit should take. The batch size follows from it."""
 
 _SHORTEST_PAUSE = 0.001
 
@@ -39,9 +40,11 @@ _SHORTEST_PAUSE = 0.001
 async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1) -> int:
     """Call the work with a limit until it changes fewer jobs than that. Return the number of all.
 
-    After each commit, pause for ``pause`` times as long as it took.
+    After each commit, pause for ``pause`` times the time of its work. The shortest call shows the latency of
+    a commit, which is no work: an object store or a distant server takes long for any number of jobs. If
+    latency counted, the removal of finished jobs could be slower than their arrival.
     """
-    total, limit = 0, MIN_BATCH
+    total, limit, latency = 0, MIN_BATCH, inf
     while True:
         started = SYSTEM.elapsed()
         changed = await work(limit)
@@ -49,9 +52,11 @@ async def in_short_commits(work: Callable[[int], Awaitable[int]], pause: int = 1
         total += changed
         if changed < limit:
             return total
-        fitting = round(limit * COMMIT_TIME / max(took, COMMIT_TIME / 2))  # At most twice the previous limit.
+        latency = min(latency, took)
+        worked = took - latency
+        fitting = round(limit * COMMIT_TIME / max(worked, COMMIT_TIME / 2))  # At most twice the last limit.
         limit = min(max(fitting, MIN_BATCH), MAX_BATCH)
-        await SYSTEM.wait(asyncio.Event(), max(pause * took, _SHORTEST_PAUSE))
+        await SYSTEM.wait(asyncio.Event(), max(pause * worked, _SHORTEST_PAUSE))
 
 
 SOON, LOCKED = 0.01, 0.25
