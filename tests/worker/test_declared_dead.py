@@ -43,8 +43,9 @@ async def test_jobs_claimed_under_the_old_id_are_released_and_run_under_the_new_
         last = await note.aenqueue()
         await last.await_end(10)
         job = await record(app.broker, last.id)
-    assert (job.attempts, job.worker) == (1, "another")
-    assert workers == [old, old, "another"]
+    assert job.attempts == 1
+    assert job.worker not in (None, old), "a late heartbeat may have replaced the new id, too"
+    assert workers == [old, old, job.worker]
 
 
 async def test_the_jobs_that_a_worker_lost_by_its_own_death_have_events(make_app: MakeApp) -> None:
