@@ -13,12 +13,16 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -524,6 +528,29 @@ def test_a_code_change_restarts_the_worker_even_after_a_syntax_error(project: Pr
     project.write("jobs.py", JOBS.replace("await asyncio.Event().wait()", "ctx.log.info('corrected')"))
     worker.wait_for_output(f"corrected (wait, job {waiting}, attempt 1)")
     assert worker.stop() == 0, worker.output()
+
+
+def test_a_file_that_is_corrected_while_its_error_is_shown_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files were first looked at after the import had failed: a change until then went unnoticed."""
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "broken.py"
+    source.write_text("def mistake(:")
+    os.utime(source, ns=(1, 1))
+
+    def correct(name: str) -> App:
+        source.write_text("corrected = True")
+        raise click.ClickException("the import failed")
+
+    monkeypatch.setattr(process, "load_app", correct)
+    monkeypatch.setattr(process, "SupervisorLink", lambda *_: None)
+    options: Any = SimpleNamespace(app="broken:app", reload=True, shutdown_timeout=1.0)
+    codes: list[int] = []
+    child = threading.Thread(target=lambda: codes.append(process.run_child(options, 0)), daemon=True)
+    child.start()
+    child.join(BOUND)
+    assert codes == [process.REPLACE]
 
 
 @pytest.mark.slow

@@ -61,14 +61,15 @@ def run_worker(options: WorkerOptions) -> int:
 def run_child(options: WorkerOptions, descriptor: int) -> int:
     """Run a worker as a child of the supervisor at the other end of the link."""
     link = SupervisorLink(descriptor, options.shutdown_timeout)
+    files = SourceFiles(Path.cwd()) if options.reload else None  # Seen before the import reads them.
     try:
         worker = make_worker(load_app(options.app), options)
     except click.ClickException as error:
-        if not options.reload:
+        if files is None:
             raise
         error.show()
         _log.info("waiting for a change of the files in %s", Path.cwd())
-        SourceFiles(Path.cwd()).wait_for_change()
+        files.wait_for_change()
         return REPLACE
     watcher = RestartWatcher(worker, max_rss=options.max_rss, reload=options.reload)
 
