@@ -317,6 +317,7 @@ async def test_a_worker_with_signals_stops_and_calls_the_hosts_handlers_too(
     worker = Worker(app, shutdown_timeout=60)
     running = asyncio.create_task(worker.run(signals=True))
     await until(lambda: _is_running(outside, handle.id))
+    await until(lambda: any(run.started_at for run in worker._runs.values()))  # Else it is given back.
     os.kill(os.getpid(), signal.SIGTERM)
     await until(lambda: not worker.ready)
     assert not running.done()
