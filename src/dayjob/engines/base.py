@@ -110,6 +110,9 @@ class Capabilities(Struct, frozen=True):
     stores_replies: bool = False
     """The reply of every write is stored with its token, because the network may lose it on the way."""
 
+    concurrent_commits: bool = False
+    """Other writes go on while one waits for its commit."""
+
     claim_batch: int = BATCH
     """The most jobs that a worker claims at once."""
 

@@ -64,6 +64,7 @@ class PostgresEngine(Writes):
         multi_process=True,
         transactional_enqueue=True,
         stores_replies=True,
+        concurrent_commits=True,
     )
 
     def __init__(self, settings: PostgresSettings, clock: Clock | None) -> None:

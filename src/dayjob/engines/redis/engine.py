@@ -71,8 +71,9 @@ class RedisEngine:
     """Jobs on a Redis or Valkey server; see ``engines.base.Engine`` for the verbs."""
 
     capabilities = Capabilities(
-        persistent=True, multi_process=True, stores_replies=True, claim_batch=_CLAIM_BATCH
-    )
+        persistent=True, multi_process=True, stores_replies=True, concurrent_commits=True,
+        claim_batch=_CLAIM_BATCH,
+    )  # fmt: skip
 
     def __init__(self, settings: RedisSettings, clock: Clock | None) -> None:
         self.signals = Signals()

@@ -17,7 +17,7 @@ from dayjob.runtime.clock import Clock
 
 Reply = TypeVar("Reply")
 
-CAPABILITIES = Capabilities(persistent=True, knows_orphans=True)
+CAPABILITIES = Capabilities(persistent=True, knows_orphans=True, concurrent_commits=True)
 
 
 class SlateEngine(LocalEngine[SlateStore]):
