@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from dayjob import Broker, JobState, NewJob, QueueConfig, Retention
+from dayjob.duties import duties
 from tests.support.arrange import (
     KEEP_ALL,
     OpenBroker,
@@ -185,3 +187,20 @@ async def test_sweep_done_and_sweep_dead_use_their_argument(
     assert (await record(broker, young)).state is final
     assert await sweep(0) == 1
     assert ids(await every_job(broker)) == others
+
+
+async def test_a_sweep_keeps_up_however_long_a_commit_takes_unless_it_locks_the_storage(
+    open_broker: OpenBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await open_broker(quiet())
+    asked: list[bool] = []
+    in_short_commits = duties.in_short_commits
+
+    async def recorded(work: Any, pause: int = 1, *, concurrent: bool = False) -> int:
+        asked.append(concurrent)
+        return await in_short_commits(work, pause, concurrent=concurrent)
+
+    monkeypatch.setattr(duties, "in_short_commits", recorded)
+    await broker.sweep()
+    await broker.promote()
+    assert {*asked} == {broker.url.partition(":")[0] not in ("memory", "sqlite")}
