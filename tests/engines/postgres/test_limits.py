@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import pytest
@@ -144,20 +144,55 @@ async def test_the_time_of_a_claim_is_after_its_wait_for_room(brokers: list[Brok
     first, *_ = brokers
     await first.set_limit("api", Limit(running=1))
     await first.enqueue("q", limits=["api"])
-    gate = await connect(PostgresSettings("", server_url()), 10)
-    watch = await connect(PostgresSettings("", server_url()), 10)
-    try:
-        async with gate.transaction():
-            await gate.execute(Statements(schema).with_schema("INSERT INTO dayjob.buckets VALUES ('api')"))
-            claim = asyncio.ensure_future(first.claim("q", worker="w"))
-            await until(lambda: has_waiting(watch, schema, 1))
-            begun = await watch.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
-    finally:
-        gate.terminate()
-        watch.terminate()
+    async with gate(schema, "INSERT INTO dayjob.buckets VALUES ('api')") as time_of_wait:
+        claim = asyncio.ensure_future(first.claim("q", worker="w"))
+        begun = await time_of_wait()
     (job,) = await with_timeout(claim)
     assert job.claimed_us is not None
     assert job.claimed_us >= begun
+
+
+async def test_the_time_of_a_claim_is_after_the_lock_of_its_last_bucket(
+    brokers: list[Broker], schema: str
+) -> None:
+    """A run may end after the claim has locked its first buckets, before it locks those of the next jobs."""
+    first, *_ = brokers
+    await first.set_limit("key", Limit(running=1))
+    new = await first.enqueue_many([NewJob("q", limits=[f"key:{key}"]) for key in (1, 1, 2)])
+    with closing(open_session(as_the_engine=False)) as session:
+        for statement in (
+            "CREATE FUNCTION dayjob.wait() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM FROM dayjob.meta WHERE key = ''layout'' FOR UPDATE; RETURN NEW; END'",
+            "CREATE TRIGGER wait BEFORE INSERT ON dayjob.buckets "
+            "FOR EACH ROW WHEN (NEW.name = 'key:2') EXECUTE FUNCTION dayjob.wait()",
+        ):
+            session.execute(Statements(schema).with_schema(statement))
+    async with gate(schema, "SELECT FROM dayjob.meta WHERE key = 'layout' FOR UPDATE") as time_of_wait:
+        claim = asyncio.ensure_future(first.claim("q", limit=2, worker="w"))
+        begun = await time_of_wait()
+    jobs = await with_timeout(claim)
+    assert [job.id for job in jobs] == [new[0].id, new[2].id]
+    assert [job.claimed_us >= begun for job in jobs if job.claimed_us is not None] == [True, True]
+
+
+@asynccontextmanager
+async def gate(schema: str, lock: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """Hold a lock. Yield a call that waits until a claim waits for it, and returns the time of the server."""
+    holder = await connect(PostgresSettings("", server_url()), 10)
+    watch = await connect(PostgresSettings("", server_url()), 10)  # A transaction sees one state of sessions.
+
+    async def time_of_wait() -> int:
+        await until(lambda: has_waiting(watch, schema, 1))
+        time: int = await watch.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+        return time
+
+    try:
+        async with holder.transaction():
+            await holder.execute(Statements(schema).with_schema(lock))
+            yield time_of_wait
+    finally:
+        holder.terminate()
+        watch.terminate()
 
 
 async def has_waiting(watch: Connection, schema: str, count: int) -> bool:

@@ -822,7 +822,6 @@ CREATE FUNCTION dayjob.claim_limited(
                             RETURNING name
                         )
                         SELECT coalesce(array_agg(new.name), '{}') INTO created FROM new;
-                        moment := dayjob.now_us(given);
                     ELSIF NOT names <@ locked THEN
                         INSERT INTO dayjob.buckets (name)
                         SELECT missing FROM unnest(names) AS missing
@@ -836,6 +835,7 @@ CREATE FUNCTION dayjob.claim_limited(
                             EXIT ranges;
                         END IF;
                     END IF;
+                    moment := dayjob.now_us(given);
                     locked := locked || names;
                     EXIT WHEN has_looked;
                     SELECT array_agg(pair ->> 0), array_agg(job.priority), array_agg(job.turn), array_agg(job.id)
