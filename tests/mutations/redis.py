@@ -11,6 +11,8 @@ _CHANGES = _LUA + "shared/*_changes.lua"
 _RULES = _LUA + "shared/*_rules.lua"
 _INSERT = _LUA + "shared/*_insert.lua"
 _CLAIM = _LUA + "shared/*_claim.lua"
+_HANDOFFS = "engines/redis/handoffs.py"
+_WAITING = "engines/redis/waiting_claims.py"
 
 MUTATIONS = (
     Mutation(
@@ -175,7 +177,12 @@ MUTATIONS = (
     ),
     Mutation(
         "a hand-off that is lost waits for its lease", _REDIS, _LUA + "insert_plain.lua",
-        "  redis.call('ZADD', HANDOFFS, now + ACKNOWLEDGED_WITHIN, member)\n", "",
+        "  redis.call('ZADD', HANDOFFS, now + ACKNOWLEDGED_WITHIN, id .. waiting.name)\n", "",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a hand-off that is not received is kept for ever", _REDIS, _LUA + "insert_plain.lua",
+        "  redis.call('PEXPIRE', list, ACKNOWLEDGED_WITHIN / 1000)\n", "",
         "engines/redis/test_lost_handoffs.py",
     ),
     Mutation(
@@ -184,10 +191,40 @@ MUTATIONS = (
         "engines/redis/test_lost_handoffs.py",
     ),
     Mutation(
-        "a hand-off that was revoked is delivered", _REDIS, "engines/redis/engine.py",
-        "if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):",
-        "if not record.is_claimed_by(claim, blob):",
+        "a hand-off that was revoked is delivered", _REDIS, _HANDOFFS,
+        "self._deliver(handoff, bool(removed), *read)", "self._deliver(handoff, True, *read)",
         "engines/redis/test_hostile_messages.py engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a late hand-off starts before the reply", _REDIS, _HANDOFFS,
+        "if self._server_time.is_recent(job.claimed_us or 0)", "if self._server_time._ahead",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a hand-off of an ended registration starts before the reply", _REDIS, _WAITING,
+        " and self.member == registered.member", "",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a hand-off starts during a claim that may have withdrawn it", _REDIS, _WAITING,
+        "not (registered.claiming or registered.waiting.closed)", "not registered.waiting.closed",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a job is delivered twice after lost replies", _REDIS, _WAITING,
+        "        if self.key in registered.delivered:\n            return\n", "",
+        "engines/redis/test_hostile_messages.py",
+    ),
+    Mutation(
+        "a lost acknowledgment is not repeated", _REDIS, "engines/redis/subscriber.py",
+        "                call.on_replies(None)\n", "                pass\n",
+        "engines/redis/test_lost_handoffs.py",
+    ),
+    Mutation(
+        "a message of the channel is taken for a hand-off", _REDIS, "engines/redis/subscriber.py",
+        "            self._act(reply[1], self._publish, reply[1], reply[2])",
+        "            self._act(reply[1], self._handoffs.receive, reply[2])",
+        "engines/redis/test_hostile_messages.py",
     ),
     Mutation(
         "the end of a job wakes no caller of wait", _REDIS, _CHANGES,
@@ -215,8 +252,13 @@ MUTATIONS = (
         "engines/redis/test_closed_waiting_claims.py",
     ),
     Mutation(
+        "a claim withdraws a job that was delivered", _REDIS, "engines/redis/engine.py",
+        "        await waiting.acknowledged(requests)  # The script", "        # The script",
+        "engines/redis/test_closed_waiting_claims.py",
+    ),
+    Mutation(
         "a claim does not wait for acknowledgments", _REDIS, "engines/redis/engine.py",
-        "        await waiting.acknowledged(requests)\n", "",
+        "        await waiting.acknowledged(requests)\n        return claimed", "        return claimed",
         "engines/redis/test_closed_waiting_claims.py",
     ),
     Mutation(

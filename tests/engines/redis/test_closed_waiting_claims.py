@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState
+from dayjob.engines.base import ClaimRequest, WaitingClaim
 from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
 from tests.engines.redis.conftest import QUIET
 from tests.engines.redis.waiting_claims import (
+    acknowledge,
     acknowledged,
     cancel,
     engine_of,
+    learn_the_time,
     lose_handoffs,
     receive,
     script_calls,
@@ -149,33 +152,54 @@ async def test_a_closed_waiting_claim_does_not_keep_its_job_from_the_next_claim(
     assert [(job.payload, job.attempts) for job in await broker.claim("q", limit=5)] == [(b"1", 1), (b"2", 1)]
 
 
-async def test_a_job_whose_handoff_is_being_acknowledged_comes_before_later_jobs(
+@pytest.mark.parametrize("certain", [False, True])
+async def test_a_claim_waits_for_the_acknowledgment_of_an_earlier_job(
+    broker: Broker, other: Broker, certain: bool
+) -> None:
+    """The script of the claim would withdraw the job, which may run. The reply is still under way."""
+    if certain:
+        await learn_the_time(broker, other)
+    waiting = WaitingClaim(asyncio.Event(), lambda job: None, lambda jobs: None)
+    request = ClaimRequest((("q", 30_000_000),), 5, "w", waiting)
+    engine, messages = engine_of(broker), lose_handoffs(broker)
+    assert await engine.claim([request]) == [[]]
+    await other.enqueue("q", b"1")
+    await until_received(messages)
+    on_replies, replies = await acknowledge(broker, messages[0])
+    assert [job.payload for job in waiting.take([], 5)] == [b"1"] * certain
+    await other.enqueue("q", b"2")
+    claim = asyncio.create_task(engine.claim([request]))
+    await other.stats("q")
+    await pause(0.05)
+    assert not claim.done()
+    on_replies(replies)
+    [jobs] = await with_timeout(claim)
+    assert [job.payload for job in waiting.take(jobs, 5)] == [b"1", b"2"][certain:]
+    assert (await other.stats("q")).running == 2
+
+
+async def test_a_job_that_is_handed_off_during_a_claim_comes_before_later_jobs(
     broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has the acknowledgment, and its reply is still under way when the claim's reply arrives."""
+    """The server has the acknowledgment, whose reply is still under way when the claim's reply arrives."""
     waiting = await waiting_claim(broker, limit=1)
     message = lose_handoffs(broker)
     await other.enqueue("q", b"1")
     await until_received(message)
     engine = engine_of(broker)
-    execute, replied = engine._client.execute, asyncio.Event()
+    run = engine._run
 
-    async def slow_execute(*commands: Any, **named: Any) -> Any:
-        reply = await execute(*commands, **named)
-        await replied.wait()
+    async def slow_run(token: Any, verb: str, *given: Any, **named: Any) -> Any:
+        if verb != "claim" or len(message) > 1:
+            return await run(token, verb, *given, **named)
+        on_replies, replies = await acknowledge(broker, message[0])
+        message.append(b"received")
+        reply = await run(token, verb, *given, **named)
+        asyncio.get_running_loop().call_later(0.05, on_replies, replies)
         return reply
 
-    monkeypatch.setattr(engine._client, "begin", lambda *commands: None)
-    monkeypatch.setattr(engine._client, "execute", slow_execute)
-    receive(broker, message[0])
-    async with asyncio.timeout(BOUND):
-        while (await other.jobs("q"))[0].state is not JobState.RUNNING or not engine._acknowledging:
-            await pause(0.01)
+    monkeypatch.setattr(engine, "_run", slow_run)
     await other.enqueue("q", b"2")
-    async with asyncio.timeout(BOUND):
-        while (await other.stats("q")).pending:
-            await pause(0.01)
-    replied.set()
     [job] = await with_timeout(waiting)
     assert job.payload == b"1"
     await until_pending(other)

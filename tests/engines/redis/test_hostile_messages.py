@@ -1,4 +1,4 @@
-"""Any client of the server, on any database, may read and send messages: they stop and prove nothing."""
+"""Any client of the server, on any database, may read and publish messages: they stop and prove nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from dayjob import Broker, Job
-from dayjob.engines.base import Transient
 from dayjob.engines.redis.subscriber import Subscriber
 from dayjob.runtime.ids import new_key
 from tests.engines.redis.waiting_claims import (
     acknowledged,
     cancel,
     engine_of,
+    handoffs_of,
+    joined,
+    learn_the_time,
     lose_handoffs,
+    parts,
     receive,
     until_received,
     waiting_claim,
@@ -33,8 +36,14 @@ def subscriber_of(broker: Broker) -> Subscriber:
     return opened[1]
 
 
-def channel_of(broker: Broker) -> bytes:
-    return engine_of(broker)._keys.handoff_channel(engine_of(broker)._waiting_claims.client)
+async def check_subscription(broker: Broker, other: Broker, waiting: asyncio.Task[list[Job]]) -> None:
+    """Check that the broker still gets jobs, by the subscription that it has."""
+    task = subscriber_of(broker)._task
+    enqueued = await other.enqueue("q")
+    assert [job.id for job in await with_timeout(waiting)] == [enqueued.id]
+    assert task is not None
+    assert not task.done()
+    assert subscriber_of(broker)._task is task
 
 
 @pytest.mark.parametrize("message", MALFORMED, ids=lambda message: repr(message[:4]) + str(len(message)))
@@ -43,14 +52,19 @@ async def test_a_malformed_message_does_not_end_the_subscription(
 ) -> None:
     waiting = await waiting_claim(broker)
     with client(server.url) as connection:
-        for channel in (b"{dayjob}:changes", b"{dayjob}:ends", channel_of(broker)):
+        for channel in (b"{dayjob}:changes", b"{dayjob}:ends", handoffs_of(broker).list):
             assert connection.publish(channel, message) == 1
-    task = subscriber_of(broker)._task
-    enqueued = await other.enqueue("q")
-    assert [job.id for job in await with_timeout(waiting)] == [enqueued.id]
-    assert task is not None
-    assert not task.done()
-    assert subscriber_of(broker)._task is task
+    await check_subscription(broker, other, waiting)
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=lambda message: repr(message[:4]) + str(len(message)))
+async def test_a_malformed_handoff_does_not_end_the_subscription(
+    server: Server, broker: Broker, other: Broker, message: bytes
+) -> None:
+    waiting = await waiting_claim(broker)
+    with client(server.url) as connection:
+        connection.rpush(handoffs_of(broker).list, message)
+    await check_subscription(broker, other, waiting)
 
 
 async def test_malformed_messages_are_logged_once_in_a_while(
@@ -89,12 +103,18 @@ async def test_no_message_has_a_part_of_a_job(server: Server, broker: Broker, ot
         while not messages or messages[-1]["channel"] != b"{dayjob}:ends":  # the last one, of the end
             messages.append(sniffing.get_message(timeout=BOUND))
         sniffing.close()
-    assert channel_of(broker) in [message["channel"] for message in messages]
     assert not any(b"S3CRET" in message["data"] for message in messages)
 
 
-async def genuine(broker: Broker, other: Broker, **options: Any) -> tuple[asyncio.Task[list[Job]], bytes]:
-    """Return a waiting claim and the message of a hand-off to it, which it has not received."""
+async def genuine(
+    broker: Broker, other: Broker, *, certain: bool = False, **options: Any
+) -> tuple[asyncio.Task[list[Job]], bytes]:
+    """Return a waiting claim and the message of a hand-off to it, which it has not received.
+
+    A certain one is delivered before the reply to its acknowledgment.
+    """
+    if certain:
+        await learn_the_time(broker, other)
     waiting = await waiting_claim(broker)
     messages = lose_handoffs(broker)
     await other.enqueue("q", **options)
@@ -102,24 +122,39 @@ async def genuine(broker: Broker, other: Broker, **options: Any) -> tuple[asynci
     return waiting, messages[0]
 
 
-async def test_a_forged_hand_off_is_not_delivered(broker: Broker, other: Broker) -> None:
+async def test_a_published_handoff_is_not_received(server: Server, broker: Broker, other: Broker) -> None:
+    """Every client of the server may publish; only a user with the right to the keys may push to the list."""
+    waiting = await waiting_claim(broker)
+    messages = lose_handoffs(broker)
+    await other.enqueue("q")
+    await until_received(messages)
+    with client(server.url) as connection:
+        assert connection.publish(handoffs_of(broker).list, messages[0]) == 1
+    [job] = await with_timeout(waiting)  # by a claim, as after any malformed message
+    assert (job.attempts, len(messages)) == (1, 1)
+
+
+async def test_a_handoff_of_no_current_claim_is_not_delivered(broker: Broker, other: Broker) -> None:
     await other.enqueue("q")
     [held] = await other.claim("q")
     waiting, message = await genuine(broker, other)
-    receive(broker, message[:16] + new_key() + new_key())  # no such job
-    receive(broker, message[:32] + new_key())  # another claim
-    receive(broker, new_key() + message[16:])  # another waiting claim
-    receive(broker, message[:16] + held.key + held.claim)  # a claim that was not handed off
+    member, key, record = parts(message)
+    name = engine_of(broker)._waiting_claims.handoff(message).claim  # type: ignore[union-attr]
+    receive(broker, joined(member, new_key()))  # no such job
+    receive(broker, joined(member, held.key))  # the job of another claim
+    receive(broker, joined(member.replace(name, new_key()), key, record))  # another waiting claim
     await acknowledged(broker)
     assert not waiting.done()
     receive(broker, message)
-    assert len(await with_timeout(waiting)) == 1
+    [job] = await with_timeout(waiting)
+    assert job.key == key
 
 
+@pytest.mark.parametrize("certain", [False, True])
 async def test_a_repeated_hand_off_neither_runs_nor_releases_the_job_again(
-    broker: Broker, other: Broker
+    broker: Broker, other: Broker, certain: bool
 ) -> None:
-    waiting, message = await genuine(broker, other)
+    waiting, message = await genuine(broker, other, certain=certain)
     receive(broker, message)
     receive(broker, message)
     [job] = await with_timeout(waiting)
@@ -129,53 +164,31 @@ async def test_a_repeated_hand_off_neither_runs_nor_releases_the_job_again(
     await broker.ack(job)
 
 
-async def test_a_hand_off_of_another_queue_is_given_back(broker: Broker, other: Broker) -> None:
-    """A neighbour that reads the channel sends a genuine claim to the wrong waiting claim."""
-    waiting, message = await genuine(broker, other)
-    elsewhere = asyncio.create_task(broker.claim("elsewhere", wait=60))
-    registered = engine_of(broker)._waiting_claims._registered
-    while len(registered) < 2 or any(each.member is None for each in registered.values()):
-        await asyncio.wait({elsewhere}, timeout=0.01)
-    [name] = registered.keys() - {message[:16]}
-    receive(broker, name + message[16:])
-    [job] = await with_timeout(waiting)  # released, and claimed again
+@pytest.mark.parametrize("certain", [False, True])
+async def test_a_hand_off_is_delivered_once_though_the_replies_were_lost(
+    broker: Broker, other: Broker, certain: bool
+) -> None:
+    waiting, message = await genuine(broker, other, certain=certain)
+    receive(broker, message, lose_replies=True)
+    [job] = await with_timeout(waiting)
     assert job.attempts == 1
-    assert not elsewhere.done()
-    await cancel(elsewhere)
-
-
-async def test_a_hand_off_is_delivered_once_though_the_reply_was_lost(
-    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting, message = await genuine(broker, other)
-    connections = engine_of(broker)._client
-    finish = connections.finish
-    lost = 0
-
-    async def losing(call: Any) -> Any:
-        nonlocal lost
-        monkeypatch.setattr(connections, "finish", finish)
-        await finish(call)
-        lost += 1
-        raise Transient("the reply is lost")
-
-    monkeypatch.setattr(connections, "finish", losing)
-    receive(broker, message)
-    [job] = await with_timeout(waiting)
-    assert (job.attempts, lost) == (1, 1)
     receive(broker, message)
     await acknowledged(broker)
     assert (await other.stats("q")).running == 1
     await broker.ack(job)
 
 
-async def test_a_corrupt_hand_off_is_quarantined(server: Server, broker: Broker, other: Broker) -> None:
-    waiting, message = await genuine(broker, other, task="t")
+@pytest.mark.parametrize("certain", [False, True])
+async def test_a_corrupt_hand_off_is_quarantined(
+    server: Server, broker: Broker, other: Broker, certain: bool
+) -> None:
+    waiting, message = await genuine(broker, other, certain=certain, task="t")
+    member, key, record = parts(message)
+    corrupt = record.replace(b"\xa1t", b"\xa1\xff")
+    assert corrupt != record
     with client(server.url) as connection:
-        blob = connection.hget("{dayjob}:jobs", message[16:32])
-        assert isinstance(blob, bytes)
-        connection.hset("{dayjob}:jobs", message[16:32], blob.replace(b"\xa1t", b"\xa1\xff"))
-    receive(broker, message)
+        connection.hset("{dayjob}:jobs", key, corrupt)
+    receive(broker, joined(member, key, corrupt))
     await acknowledged(broker)
     assert (await other.stats("q")).dead == 1
     assert not waiting.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dayjob.engines.redis.client import Client
 from dayjob.engines.redis.diagnosis import settings_risks
 from dayjob.engines.redis.migration import server_version
 from tests.engines.redis.conftest import QUIET
+from tests.support.bound import BOUND
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
 
@@ -23,8 +25,8 @@ VERBS = sorted(LUA.glob("*.lua"))
 
 BOUNDED = {
     "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HINCRBY", "HMGET", "HSET", "HSETNX", "HSTRLEN",
-    "PUBLISH", "RENAME", "SADD", "SET", "SISMEMBER", "SREM", "TIME", "PUBSUB", "ZADD", "ZCARD", "ZRANDMEMBER",
-    "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
+    "PEXPIRE", "PUBLISH", "PUBSUB", "RENAME", "RPUSH", "SADD", "SET", "SISMEMBER", "SREM", "TIME", "ZADD",
+    "ZCARD", "ZRANDMEMBER", "ZRANGEBYLEX", "ZRANGEBYSCORE", "ZREM", "ZSCAN", "ZSCORE",
 }  # fmt: skip
 """Commands whose work is bounded by their arguments; ranges also need a LIMIT, and scans a COUNT."""
 
@@ -39,7 +41,7 @@ def test_the_scripts_name_their_keys_in_the_order_of_the_call() -> None:
 
 
 def test_every_key_is_documented() -> None:
-    for name in (*keys.FIXED, *keys.PERMANENT, "reply:…"):
+    for name in (*keys.FIXED, *keys.PERMANENT, "handoffs:…", "reply:…"):
         assert f"\n``{name}``" in (keys.__doc__ or "")
 
 
@@ -54,6 +56,7 @@ def test_a_script_has_a_header_with_its_purpose_and_arguments(path: Path) -> Non
 @pytest.mark.parametrize("path", [*SHARED, *VERBS], ids=lambda path: path.stem)
 def test_a_script_touches_declared_keys_only_and_does_bounded_work(path: Path) -> None:
     declared = {name.upper() for name in (*keys.FIXED, "reply", "layout")} | {"key", "index", "KEYS[index]"}
+    declared.add("list")  # the list of a client that waits: its name has the same hash tag
     for command, key, rest in re.findall(
         r"redis\.p?call\('(\w+)'(?:, ([\w\[\].]+))?([^\n]*)", path.read_text()
     ):
@@ -196,6 +199,13 @@ async def test_the_documented_rights_suffice_for_all_verbs(server: Server, proxy
         for expected, value in ((None, b"1"), (b"1", b"2"), (b"2", None)):
             assert await engine.compare_and_set([DocumentWrite("k", "a", expected, value)], announce=True)
             await engine.documents("k")
+        waiting = asyncio.create_task(broker.claim("h", wait=BOUND))
+        while "h" not in broker._session.waiting_claims.by_queue:
+            await asyncio.wait({waiting}, timeout=0.01)
+        async with Broker(url, config=QUIET) as other:
+            await other.enqueue("h")
+            assert (await other.stats("h")).running == 1, "the job was not handed off"
+        assert len(await waiting) == 1
         await broker.set_limit("api", Limit(running=1, rate=1, per=60))
         await broker.enqueue_many([NewJob("limited", limits=["api"])] * 2)
         (running,) = await broker.claim("limited", limit=2)

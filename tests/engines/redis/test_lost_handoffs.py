@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from dayjob import Broker, EngineUnavailable, JobState
+from dayjob import Broker, EngineUnavailable, Job, JobState, LeaseLost
+from dayjob.engines.base import ClaimRequest, WaitingClaim
+from dayjob.engines.redis.connection import Connection
+from dayjob.engines.redis.handoffs import Acknowledgment, Handoffs
+from dayjob.runtime.ids import new_key
 from tests.engines.redis.conftest import QUIET, SHORT
 from tests.engines.redis.waiting_claims import (
+    acknowledge,
     acknowledged,
     cancel,
     engine_of,
+    handoffs_of,
     ignore_changes,
+    learn_the_time,
     lose_handoffs,
     promote,
     receive,
@@ -24,8 +32,19 @@ from tests.engines.redis.waiting_claims import (
 from tests.support.bound import BOUND
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.redis import Server, client
-from tests.support.waiting import with_timeout
+from tests.support.waiting import turns, with_timeout
 from tests.support.workers import pause
+
+
+async def certain_handoff(broker: Broker, other: Broker) -> tuple[asyncio.Task[list[Job]], bytes]:
+    """Return a waiting claim, and a message that it has not received and whose claim is certain."""
+    await learn_the_time(broker, other)
+    waiting = await waiting_claim(broker)
+    messages = lose_handoffs(broker)
+    await other.enqueue("q")
+    await until_received(messages)
+    del handoffs_of(broker).receive
+    return waiting, messages[0]
 
 
 async def test_a_lost_handoff_is_revoked_and_the_attempt_does_not_count(
@@ -84,7 +103,16 @@ async def test_a_newer_claim_is_not_revoked_for_an_older_handoff(
     await cancel(waiting)
 
 
-async def test_the_job_is_acknowledged_before_it_is_delivered(
+async def test_a_job_is_delivered_before_the_reply_to_its_acknowledgment(
+    server: Server, broker: Broker, other: Broker
+) -> None:
+    waiting, message = await certain_handoff(broker, other)
+    assert Handoffs.receive(handoffs_of(broker), message) is not None
+    assert len(await with_timeout(waiting)) == 1
+    assert sizes(server, "handoffs") == [1]
+
+
+async def test_before_the_time_of_the_server_is_known_the_acknowledgment_comes_first(
     server: Server, broker: Broker, other: Broker
 ) -> None:
     waiting = await waiting_claim(broker)
@@ -93,43 +121,130 @@ async def test_the_job_is_acknowledged_before_it_is_delivered(
     assert sizes(server, "handoffs") == [0]
 
 
-async def test_the_acknowledgment_is_written_when_the_message_arrives(broker: Broker, other: Broker) -> None:
-    """It does not wait for a turn of the event loop."""
-    waiting = await waiting_claim(broker)
-    message = lose_handoffs(broker)
-    await other.enqueue("q")
-    await until_received(message)
-    connections = engine_of(broker)._client
-    assert (len(connections._idle._stack), len(connections._busy)) == (1, 0)
-    receive(broker, message[0])
-    assert (len(connections._idle._stack), len(connections._busy)) == (0, 1)
-    assert len(await with_timeout(waiting)) == 1
-
-
-async def test_without_an_idle_connection_the_acknowledgment_opens_one(
-    server: Server, broker: Broker, other: Broker
+@pytest.mark.parametrize("seconds", [-2, 2])
+async def test_a_message_that_may_be_late_waits_for_the_reply(
+    broker: Broker, other: Broker, seconds: int
 ) -> None:
-    waiting = await waiting_claim(broker)
-    engine_of(broker)._client._drop_idle()
-    await other.enqueue("q")
+    """The process was frozen, or a clock was set: another worker may run the job."""
+    waiting, message = await certain_handoff(broker, other)
+    server_time = handoffs_of(broker)._server_time
+    assert server_time._ahead is not None
+    server_time._ahead += seconds * 1_000_000
+    on_replies, replies = await acknowledge(broker, message)
+    await turns(5)
+    assert not waiting.done()
+    on_replies(replies)
     assert len(await with_timeout(waiting)) == 1
-    await until_acknowledged(server)
+    job = await certain_handoff(broker, other)  # The reply had the time.
+    receive(broker, job[1])
+    assert len(await with_timeout(job[0])) == 1
 
 
-async def test_an_acknowledgment_on_a_dead_connection_is_repeated(
-    server: Server, broker: Broker, other: Broker
+async def test_a_message_of_an_earlier_registration_waits_for_the_reply(
+    broker: Broker, other: Broker
 ) -> None:
-    waiting = await waiting_claim(broker)
-    connections = engine_of(broker)._client
-    message = lose_handoffs(broker)
+    """A claim withdrew the hand-off and registered again, and its reply overtook the message."""
+    await learn_the_time(broker, other)
+    waiting = WaitingClaim(asyncio.Event(), lambda job: None, lambda jobs: None)
+    request = ClaimRequest((("q", 30_000_000),), 5, "w", waiting)
+    engine, messages = engine_of(broker), lose_handoffs(broker)
+    assert await engine.claim([request]) == [[]]
     await other.enqueue("q")
-    await until_received(message)
-    with client(server.url) as connection:
-        connection.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert connections._idle  # The client has not noticed yet.
-    receive(broker, message[0])
+    await until_received(messages)
+    [[job]] = await engine.claim([request])
+    await other.ack(job)
+    assert await engine.claim([request]) == [[]]
+    receive(broker, messages[0])
+    await acknowledged(broker)
+    assert waiting.take([], 5) == []
+    waiting.close()
+
+
+async def test_a_message_that_arrives_during_a_claim_waits_for_the_reply(
+    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script of the claim may have withdrawn the hand-off."""
+    await learn_the_time(broker, other)
+    waiting = WaitingClaim(asyncio.Event(), lambda job: None, lambda jobs: None)
+    request = ClaimRequest((("q", 30_000_000),), 5, "w", waiting)
+    engine, messages = engine_of(broker), lose_handoffs(broker)
+    assert await engine.claim([request]) == [[]]
+    await other.enqueue("q")
+    await until_received(messages)
+    run = engine._run
+
+    async def slow_run(*given: Any, **named: Any) -> Any:
+        reply = await run(*given, **named)
+        receive(broker, messages[0])
+        return reply
+
+    monkeypatch.setattr(engine, "_run", slow_run)
+    [[job]] = await engine.claim([request])
+    await acknowledged(broker)
+    assert waiting.take([], 5) == []
+    await other.ack(job)
+
+
+async def test_a_job_that_was_acknowledged_too_late_runs_again_and_its_first_run_is_void(
+    broker: Broker, other: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The message arrived in time, and the acknowledgment did not."""
+    waiting, message = await certain_handoff(broker, other)
+    acknowledgment = Handoffs.receive(handoffs_of(broker), message)
+    [first] = await with_timeout(waiting)
+    assert await promote(other) == 1
+    [second] = await other.claim("q")
+    assert (second.id, second.attempts) == (first.id, 1)
+    assert acknowledgment is not None
+    acknowledgment[2]([0, 0, [b"0", b"0"]])
+    assert "was acknowledged too late" in caplog.text
+    with pytest.raises(LeaseLost):
+        await broker.ack(first)
+    await other.ack(second)
+
+
+async def test_the_acknowledgment_is_sent_when_the_message_arrives_and_before_the_next_wait(
+    broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for a turn of the event loop. Behind the wait, the server would not read it."""
+    writes: list[bytes] = []
+    write = Connection.write
+
+    def recording(self: Connection, request: bytes) -> None:
+        writes.append(request)
+        write(self, request)
+
+    monkeypatch.setattr(Connection, "write", recording)
+    waiting = await waiting_claim(broker)
+    await other.enqueue("q")
     assert len(await with_timeout(waiting)) == 1
+    [request] = [request for request in writes if b"ZREM" in request]
+    assert request.index(b"ZREM") < request.index(b"BLPOP")
+
+
+@pytest.mark.parametrize("certain", [False, True])
+async def test_an_acknowledgment_whose_connection_is_lost_is_repeated(
+    server: Server, broker: Broker, other: Broker, certain: bool
+) -> None:
+    if certain:
+        await learn_the_time(broker, other)
+    waiting = await waiting_claim(broker)
+    handoffs = handoffs_of(broker)
+
+    def receive_and_lose_the_connection(message: bytes) -> Acknowledgment | None:
+        del handoffs.receive
+        acknowledgment = handoffs.receive(message)
+        assert acknowledgment is not None
+        with client(server.url) as connection:
+            connection.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        return acknowledgment
+
+    handoffs.receive = receive_and_lose_the_connection  # type: ignore[method-assign]
+    await other.enqueue("q")
+    [job] = await with_timeout(waiting)
+    assert job.attempts == 1
     await until_acknowledged(server)
+    await broker.ack(job)
 
 
 async def test_a_late_handoff_is_delivered_if_the_claim_is_current(
@@ -323,3 +438,20 @@ async def test_a_broker_claims_again_after_the_reply_to_a_waiting_claim_stayed_l
         assert sizes(server, "waiting_claims") == [0]
         enqueued = await broker.enqueue("q")
         assert [job.id for job in await broker.claim("q")] == [enqueued.id]
+
+
+async def test_a_handoff_that_is_not_received_expires(server: Server, other: Broker) -> None:
+    """The client is subscribed, and does not read its list."""
+    key = new_key()
+    keys = engine_of(other)._keys
+    member = b"q\0" + bytes(8) + key + new_key() + (30_000_000).to_bytes(8) + b"w"
+    with client(server.url) as connection:
+        subscription = connection.pubsub()
+        subscription.subscribe(keys.handoffs_to(key))
+        assert subscription.get_message(timeout=BOUND)["type"] == "subscribe"
+        connection.zadd(keys.waiting_claims, {member: 0})
+        await other.enqueue("q")
+        assert (await other.stats("q")).running == 1
+        assert connection.llen(keys.handoffs_to(key)) == 1
+        assert 0 < connection.pttl(keys.handoffs_to(key)) <= 2000
+        subscription.close()

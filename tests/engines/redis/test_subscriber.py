@@ -17,9 +17,12 @@ from tests.support.waiting import with_timeout
 from tests.support.workers import pause
 
 
-async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -> None:
+@pytest.mark.parametrize("command", ["subscribe", "blpop"])
+async def test_without_the_right_to_a_command_of_the_subscription_the_broker_polls(
+    server: Server, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with client(server.url) as connection:
-        connection.execute_command("ACL", "SETUSER", "default", "-subscribe")
+        connection.execute_command("ACL", "SETUSER", "default", f"-{command}")
     async with Broker(server.url, config=QUIET) as broker, Broker(server.url, config=QUIET) as other:
         waiting = await waiting_claim(broker, "q")
         enqueued = await other.enqueue("q")
@@ -29,6 +32,44 @@ async def test_without_the_right_to_subscribe_the_broker_polls(server: Server) -
         await with_timeout(claim.cancel_token.wait())
         await broker.ack(claim)
         assert (await with_timeout(done)).status == "completed"
+    assert f"'{command}'" in caplog.text
+
+
+async def test_a_subscription_without_messages_stays_open(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The waits for hand-offs end and begin again, and each end is a sign of life."""
+    monkeypatch.setattr("dayjob.engines.redis.subscriber._HANDOFF_WAIT", 0.1)
+    monkeypatch.setattr("dayjob.engines.redis.subscriber.SILENCE", 2.0)
+    async with Broker(server.url, config=QUIET) as broker:
+        waiting = await waiting_claim(broker, "q")
+        with client(server.url) as connection:
+            [before] = connection.client_list("pubsub")
+            await pause(3)
+            [after] = connection.client_list("pubsub")
+        assert before["id"] == after["id"]
+        async with Broker(server.url, config=QUIET) as other:
+            await other.enqueue("q")
+        assert len(await with_timeout(waiting)) == 1
+
+
+async def test_a_silent_subscription_is_replaced(
+    server: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dayjob.engines.redis.subscriber._HANDOFF_WAIT", 0.1)
+    monkeypatch.setattr("dayjob.engines.redis.subscriber.SILENCE", 0.5)
+    async with Broker(proxy.url("dayjob"), config=QUIET) as broker:
+        await broker.claim("q")
+        proxy.stall()
+        with client(server.url) as connection:
+            [before] = connection.client_list("pubsub")
+            async with asyncio.timeout(BOUND):
+                while before["id"] in [entry["id"] for entry in connection.client_list("pubsub")]:
+                    await pause(0.01)
+            proxy.resume()
+            async with asyncio.timeout(BOUND):
+                while not connection.client_list("pubsub"):
+                    await pause(0.01)
 
 
 async def test_a_silent_server_delays_the_first_claim_by_the_timeout_only(

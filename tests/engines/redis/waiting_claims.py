@@ -6,11 +6,14 @@ import asyncio
 from typing import Any
 
 from dayjob import Broker, Job
+from dayjob.engines.base import Transient
 from dayjob.engines.redis.engine import RedisEngine
+from dayjob.engines.redis.handoffs import Acknowledgment, Handoffs, OnReplies
 from dayjob.model.durations import to_datetime
 from dayjob.testing import ManualClock
 from tests.support.bound import BOUND
 from tests.support.servers.redis import Server, client
+from tests.support.waiting import with_timeout
 from tests.support.workers import pause
 
 LATER = 4_000_000
@@ -37,11 +40,16 @@ def engine_of(broker: Broker) -> RedisEngine:
     return engine
 
 
+def handoffs_of(broker: Broker) -> Handoffs:
+    opened = engine_of(broker)._opened
+    assert opened is not None
+    return opened[1]._handoffs
+
+
 def lose_handoffs(broker: Broker) -> list[bytes]:
     """Drop the hand-offs to the broker. Return the list to which their messages are added."""
     lost: list[bytes] = []
-    subscriber = engine_of(broker)._opened[1]  # type: ignore[index]
-    subscriber.on_handoff = lost.append
+    handoffs_of(broker).receive = lost.append  # type: ignore[assignment,method-assign]
     return lost
 
 
@@ -50,8 +58,53 @@ def ignore_changes(broker: Broker) -> None:
     engine_of(broker).signals.publish = lambda topics: None  # type: ignore[method-assign]
 
 
-def receive(broker: Broker, message: bytes) -> None:
-    engine_of(broker)._waiting_claims.on_handoff(message)
+def parts(message: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the member, the id and the record of a hand-off's message."""
+    end = 2 + int.from_bytes(message[:2])
+    return message[2:end], message[end : end + 16], message[end + 16 :]
+
+
+def joined(member: bytes, key: bytes, record: bytes = b"") -> bytes:
+    """Return a message. Without a record, its job is read with the acknowledgment."""
+    return len(member).to_bytes(2) + member + key + record
+
+
+def receive(broker: Broker, message: bytes, *, lose_replies: bool = False) -> None:
+    """Receive the message of a hand-off, and acknowledge it on another connection than usual."""
+    acknowledgment = Handoffs.receive(handoffs_of(broker), message)
+    if acknowledgment is not None:
+        _ = engine_of(broker)._in_background(_finish(broker, acknowledgment, lose_replies))
+
+
+async def acknowledge(broker: Broker, message: bytes) -> tuple[OnReplies, list[Any]]:
+    """Receive the message of a hand-off. Return the replies to its acknowledgment, after their callback."""
+    acknowledgment = Handoffs.receive(handoffs_of(broker), message)
+    assert acknowledgment is not None
+    return await _send(broker, acknowledgment)
+
+
+async def _send(broker: Broker, acknowledgment: Acknowledgment) -> tuple[OnReplies, list[Any]]:
+    requests, expected, on_replies = acknowledgment
+    replies = await engine_of(broker)._client.send([requests, *[b""] * (expected - 1)], BOUND)
+    return on_replies, replies
+
+
+async def _finish(broker: Broker, acknowledgment: Acknowledgment, lose_replies: bool) -> None:
+    try:
+        on_replies, replies = await _send(broker, acknowledgment)
+    except Transient:
+        acknowledgment[2](None)
+    else:
+        on_replies(None if lose_replies else replies)
+
+
+async def learn_the_time(broker: Broker, other: Broker) -> None:
+    """Hand a job off to the broker, which gets the server's time with the acknowledgment."""
+    waiting = await waiting_claim(broker)
+    await other.enqueue("q")
+    [job] = await with_timeout(waiting)
+    await acknowledged(broker)
+    await broker.ack(job)
 
 
 async def promote(broker: Broker, after: int = LATER) -> int:
@@ -78,8 +131,8 @@ async def until_acknowledged(server: Server) -> None:
 
 async def acknowledged(broker: Broker) -> None:
     """Wait until the broker has acted on the messages that it received."""
-    while engine_of(broker)._acknowledging:
-        await asyncio.wait(engine_of(broker)._acknowledging)
+    while engine_of(broker)._background:
+        await asyncio.wait(engine_of(broker)._background)
 
 
 async def until_received(messages: list[bytes]) -> None:

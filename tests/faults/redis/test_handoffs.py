@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from signal import SIGCONT, SIGKILL
 
 import pytest
 
-from dayjob import App, Broker, Worker
-from dayjob.engines.redis.waiting_claims import WaitingClaims
+from dayjob import App, Broker, JobState, Worker
+from dayjob.engines.redis.handoffs import Handoffs
 from dayjob.model.codec import encode
 from dayjob.runtime.clock import SYSTEM
 from tests.support.bound import BOUND
-from tests.support.processes import Spawn, pause, send_to_test
+from tests.support.processes import Child, Spawn, pause, send_to_test
 from tests.support.servers.redis import client, running_server
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ PROMPT = 6.0
 
 async def die_at_handoff(url: str) -> None:
     """Run a worker that kills itself when a hand-off arrives."""
-    WaitingClaims.on_handoff = lambda self, message: os.kill(os.getpid(), SIGKILL)  # type: ignore[method-assign]
+    Handoffs.receive = lambda self, message: os.kill(os.getpid(), SIGKILL)  # type: ignore[method-assign]
     await _work(url)
 
 
@@ -39,6 +40,10 @@ async def _work(url: str) -> None:
     async def work() -> None:
         send_to_test("ran")
 
+    @app.task(name="die", queue="q")
+    async def die() -> None:
+        os.kill(os.getpid(), SIGKILL)
+
     @app.on("worker.started")
     async def started(event: object) -> None:
         send_to_test("ready")
@@ -52,6 +57,35 @@ async def until_waiting(url: str) -> None:
         while connection.zcard("{dayjob}:waiting_claims") == 0:
             assert SYSTEM.elapsed() < deadline
             await pause(0.01)
+
+
+async def run_a_first_job(broker: Broker, child: Child) -> None:
+    """Let the worker get the server's time: from then on, it starts jobs before they are acknowledged."""
+    await until_waiting(broker.url)
+    await broker.enqueue("q", encode({}), task="work")
+    assert await child.receive() == "ran"
+    async with asyncio.timeout(BOUND):
+        while (await broker.stats("q")).running:
+            await pause(0.01)
+
+
+async def test_a_job_that_kills_its_worker_after_a_handoff_has_had_its_attempt(spawn: Spawn) -> None:
+    """It begins before the reply to the acknowledgment. Uncounted attempts would repeat for ever."""
+    async with running_server() as server, Broker(server.url) as broker:
+        child = await spawn(run_once, server.url)
+        assert await child.receive() == "ready"
+        await run_a_first_job(broker, child)
+        await until_waiting(server.url)
+        enqueued = await broker.enqueue("q", encode({}), task="die", max_attempts=1)
+        assert (await broker.stats("q")).pending == 0
+        await child.wait()
+        with client(server.url) as connection:
+            assert connection.zcard("{dayjob}:handoffs") == 0
+        [worker] = {job.worker for job in await broker.jobs("q", JobState.RUNNING)}
+        assert worker is not None
+        assert await broker.reclaim_from([worker]) == 1
+        [dead] = await broker.dead_jobs("q")
+        assert (dead.id, dead.attempts, dead.last_error) == (enqueued.id, 1, "worker gone")
 
 
 async def test_a_job_handed_off_to_a_killed_worker_is_claimed_again_soon(spawn: Spawn) -> None:
@@ -72,6 +106,7 @@ async def test_a_job_handed_off_to_a_frozen_worker_runs_only_elsewhere(spawn: Sp
     async with running_server() as server, Broker(server.url) as broker:
         child = await spawn(run_once, server.url)
         assert await child.receive() == "ready"
+        await run_a_first_job(broker, child)
         await until_waiting(server.url)
         await child.freeze()
         enqueued = await broker.enqueue("q", encode({}), task="work")

@@ -36,9 +36,11 @@ def check(connection: Any, prefix: str) -> None:
     keys = Keys(prefix)
     known = {*FIXED, *PERMANENT}
     for key in _keys(connection, prefix):
-        name = key.decode().partition("}:")[2]
+        name = key.decode(errors="replace").partition("}:")[2]
         if name.startswith("reply:"):
             assert 0 < connection.pttl(key) <= LONGEST, f"{name} does not expire"
+        elif name.startswith("handoffs:"):
+            assert connection.pttl(key) in (-2, *range(2001)), "a hand-off that is not received expires"
         else:
             assert name in known, f"{name} is not in the layout"
     payloads, results = connection.hgetall(keys.payloads), connection.hgetall(keys.results)
@@ -115,7 +117,7 @@ def stale_waiting_claims(connection: Any, keys: Keys) -> list[bytes]:
     found: list[bytes] = []
     for waiting in connection.zrange(keys.waiting_claims, 0, -1):
         client = waiting[waiting.index(b"\0") + 9 :][:16]
-        [(_, subscribers)] = connection.pubsub_numsub(keys.handoff_channel(client))
+        [(_, subscribers)] = connection.pubsub_numsub(keys.handoffs_to(client))
         if not subscribers:
             found.append(waiting)
     return found

@@ -33,7 +33,7 @@ from dayjob.engines.base import Insertion, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.redis.arguments import PlainInsert
-from dayjob.engines.redis.connection import Begun, Connection
+from dayjob.engines.redis.connection import Connection
 from dayjob.engines.redis.scripts import script
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.errors import Closed, ConfigError, EngineUnavailable
@@ -120,22 +120,9 @@ class Client:
             except (OSError, RedisError) as error:
                 raise self._classified(error, written=False) from error
         self._busy.add(connection)
-        return await self.finish((connection, connection.begin(requests, silence)))
-
-    def begin(self, *commands: Command) -> tuple[Connection, Begun] | None:
-        """Send the commands at once and return the call, if a connection is idle. ``finish`` must follow."""
-        if self._closed or not self._idle:
-            return None
-        connection = self._idle.pop()
-        self._busy.add(connection)
-        return connection, connection.begin([packed(command) for command in commands], self._silence)
-
-    async def finish(self, call: tuple[Connection, Begun]) -> list[Any]:
-        """Return the replies of a call that has begun."""
-        connection, begun = call
         usable = False
         try:
-            replies = await connection.finish(begun)
+            replies = await connection.call(requests, silence)
             usable = True
             for reply in replies:
                 if isinstance(reply, ResponseError):
@@ -223,7 +210,7 @@ class Client:
 
     def _classified(self, error: Exception, written: bool) -> EngineUnavailable | ConfigError:
         """Return the error to raise. After ``MOVED`` the next try goes to the node that the server named."""
-        text = _described(error)
+        text = described(error)
         if isinstance(error, AuthenticationError | NoPermissionError):
             refusal = ConfigError if self.opening else EngineUnavailable
             return refusal(
@@ -262,7 +249,8 @@ def packed(command: Command) -> bytes:
     return request
 
 
-def _described(error: Exception) -> str:
+def described(error: Exception) -> str:
+    """Return the text of an error with its code, which the driver removes from some."""
     code = getattr(error, "status_code", None)
     text = str(error) or type(error).__name__
     return f"{code} {text}" if isinstance(code, str) else text

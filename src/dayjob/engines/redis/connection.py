@@ -26,9 +26,6 @@ _BUFFERED, _SLOWEST = 16 * 1024 * 1024, 1024 * 1024
 
 _INCOMPLETE = object()
 
-Begun = tuple[asyncio.Future[list[Any]], bytes]
-"""A call that has begun: its replies, and the request if that is too long to be written at once."""
-
 
 class Connection(asyncio.Protocol):
     """Takes over the transport of an open connection of the driver.
@@ -56,17 +53,13 @@ class Connection(asyncio.Protocol):
         self._timer_at = 0.0
         self.on_message: Callable[[list[Any]], None] | None = None
         """Gets the messages of a subscription, and every reply that no call waits for."""
-        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[Exception] = self._loop.create_future()
         self._writable: asyncio.Future[None] | None = None
         """Set while the transport has enough data to send."""
         self._transport.set_protocol(self)
 
     async def call(self, requests: Sequence[bytes], silence: float) -> list[Any]:
         """Send the packed commands together, and return a reply to each. An error reply is returned."""
-        return await self.finish(self.begin(requests, silence))
-
-    def begin(self, requests: Sequence[bytes], silence: float) -> Begun:
-        """Begin a call: short commands are written when this returns."""
         self._silence = silence
         self._deadline = self._loop.time() + silence
         if self._timer is None or self._timer_at > self._deadline:
@@ -76,19 +69,13 @@ class Connection(asyncio.Protocol):
         waiter: asyncio.Future[list[Any]] = self._loop.create_future()
         self._waiter = waiter
         request = requests[0] if len(requests) == 1 else b"".join(requests)
-        if self.is_closed:
-            self._fail(LostConnection("the server closed the connection"))
-        elif len(request) <= _PART:
-            self._transport.write(request)  # The wait for the reply limits the buffer.
-            request = b""
-        return waiter, request
-
-    async def finish(self, begun: Begun) -> list[Any]:
-        """Return the replies of a call that has begun."""
-        waiter, rest = begun
         try:
-            if rest:
-                await self._send_parts(rest, waiter)
+            if self.is_closed:
+                self._fail(LostConnection("the server closed the connection"))
+            elif len(request) <= _PART:
+                self._transport.write(request)  # The wait for the reply limits the buffer.
+            else:
+                await self._send_parts(request, waiter)
             return await waiter
         finally:
             self._waiter = None
@@ -113,8 +100,9 @@ class Connection(asyncio.Protocol):
         """Send a packed command without a call. ``on_message`` gets its reply."""
         self._transport.write(request)
 
-    async def wait_until_lost(self) -> None:
-        await self._lost
+    async def wait_until_lost(self) -> Exception:
+        """Return the reason."""
+        return await self._lost
 
     def close(self) -> None:
         """Close without waiting for the server: a TLS shutdown would."""
@@ -153,8 +141,6 @@ class Connection(asyncio.Protocol):
         self._fail(
             error if isinstance(error, OSError) else LostConnection("the server closed the connection")
         )
-        if not self._lost.done():
-            self._lost.set_result(None)
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -179,6 +165,8 @@ class Connection(asyncio.Protocol):
                 self._fail(TimeoutError())
 
     def _fail(self, error: Exception) -> None:
+        if not self._lost.done():
+            self._lost.set_result(error)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
         self.resume_writing()

@@ -28,18 +28,17 @@ from dayjob.engines.base import (
     RetentionByQueue,
     SettleOp,
     Token,
-    Transient,
 )
 from dayjob.engines.redis import arguments, queries, record
 from dayjob.engines.redis.arguments import Arguments
 from dayjob.engines.redis.client import Client, Command
-from dayjob.engines.redis.connection import Begun, Connection
 from dayjob.engines.redis.diagnosis import diagnose
+from dayjob.engines.redis.handoffs import Handoffs
 from dayjob.engines.redis.migration import prepare
 from dayjob.engines.redis.record import NONE, STATE_CODES, STATES, TIME
 from dayjob.engines.redis.settings import RedisSettings
 from dayjob.engines.redis.subscriber import Subscriber
-from dayjob.engines.redis.waiting_claims import Registered, WaitingClaims
+from dayjob.engines.redis.waiting_claims import WaitingClaims
 from dayjob.errors import Closed, ConfigError, DayjobError, QueueFull
 from dayjob.model.job import CancelOutcome, EndedJob, Enqueued, Job, JobState, QueueStats, id_text
 from dayjob.model.lifecycle import CANCELLED, REQUEUED
@@ -85,8 +84,8 @@ class RedisEngine:
         self._clock = clock
         self._keys = settings.keys
         self._opened: tuple[Client, Subscriber] | None = None
-        self._waiting_claims = WaitingClaims(self._acknowledge)
-        self._acknowledging: set[asyncio.Task[None]] = set()
+        self._waiting_claims = WaitingClaims()
+        self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         client = Client(self._settings)
@@ -96,9 +95,9 @@ class RedisEngine:
             await client.close()
             raise
         client.opening = False
-        self._waiting_claims = WaitingClaims(self._acknowledge)
-        channel = self._keys.handoff_channel(self._waiting_claims.client)
-        subscriber = Subscriber(client, self.signals, channel, self._waiting_claims.on_handoff)
+        self._waiting_claims = WaitingClaims()
+        handoffs = Handoffs(client, self._waiting_claims, self._claimed, self._in_background)
+        subscriber = Subscriber(client, self.signals, handoffs)
         self.signals.on_listen = subscriber.on_listen
         self._opened = (client, subscriber)
 
@@ -107,8 +106,8 @@ class RedisEngine:
             client, subscriber = self._opened
             self._opened = None
             await subscriber.close()
-            if self._acknowledging:
-                await asyncio.wait(self._acknowledging, timeout=_CLOSING)
+            if self._background:
+                await asyncio.wait(self._background, timeout=_CLOSING)
             if members := self._waiting_claims.close():
                 with suppress(DayjobError):
                     remove: Command = ("ZREM", self._keys.waiting_claims, *members)
@@ -176,6 +175,7 @@ class RedisEngine:
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         await self._listen(for_claims=True)
         waiting = self._waiting_claims
+        await waiting.acknowledged(requests)  # The script would withdraw their jobs, which may run.
         removed = waiting.before_claim(requests)
         given = arguments.requests(requests, waiting.client if self._now() is None else None)
         replies = await self._run(token, "claim", len(removed), *removed, *given)
@@ -201,8 +201,8 @@ class RedisEngine:
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(_logged(work))
-        self._acknowledging.add(task)
-        task.add_done_callback(self._acknowledging.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         return task
 
     async def _claimed(self, requests: Sequence[ClaimRequest], replies: list[list[bytes]]) -> list[list[Job]]:
@@ -230,58 +230,6 @@ class RedisEngine:
                 others = ClaimRequest(request.queues, len(keys), request.worker)
                 jobs += (await self.claim([others]))[0]
         return claimed
-
-    def _acknowledge(self, registered: Registered, key: bytes, claim: bytes) -> None:
-        """Acknowledge a hand-off, at once if a connection is idle, and deliver its job."""
-        commands: tuple[Command, ...] = (
-            ("ZREM", self._keys.handoffs, key + claim),
-            ("ZREM", self._keys.handoff_clients, self._waiting_claims.client),
-            ("HGET", self._keys.jobs, key),
-            ("HGET", self._keys.payloads, key),
-        )
-        first_try = self._client.begin(*commands)
-        task = self._in_background(self._take_handoff(registered, key, claim, commands, first_try))
-        registered.acknowledging.add(task)
-        task.add_done_callback(registered.acknowledging.discard)
-
-    async def _take_handoff(
-        self,
-        registered: Registered,
-        key: bytes,
-        claim: bytes,
-        commands: tuple[Command, ...],
-        first_try: tuple[Connection, Begun] | None,
-    ) -> None:
-        """Deliver the job of a hand-off after the acknowledgment.
-
-        The message may be late, repeated or forged. The job is delivered if the server still had it as
-        unacknowledged; or after a lost reply, if its claim is current and was not delivered before.
-        """
-        client = self._client
-        is_repeated = False
-        try:
-            try:
-                removed, _, blob, payload = await (
-                    client.execute(*commands) if first_try is None else client.finish(first_try)
-                )
-            except Transient:
-                is_repeated = True
-                removed, _, blob, payload = await client.execute_retrying(*commands, timeout=self.timeout)
-            if not record.is_claimed_by(claim, blob) or not (removed or is_repeated):
-                return
-            if key + claim in registered.delivered:
-                return
-            registered.delivered.add(key + claim)
-            [jobs] = await self._claimed([registered.request], [[key, blob, payload or b""]])
-        except DayjobError as error:
-            _log.warning("job %s was handed off and can't be read: %s", id_text(key), error)
-            return
-        queues = dict(registered.request.queues)
-        for job in jobs:
-            if job.queue in queues:
-                registered.waiting.deliver(job)
-            else:
-                registered.waiting.give_back([job])  # A forged message named a job of another queue.
 
     async def settle(self, ops: Sequence[SettleOp], token: Token | None = None) -> list[JobState | None]:
         reply = await self._run(token, "settle", *arguments.ops(ops))

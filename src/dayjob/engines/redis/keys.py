@@ -51,15 +51,17 @@ key                  type    content                                         rem
                              → next free turn                                queue has passed it
 ``tenants``          zset 0  queue NUL turn tenant (8 bytes), of tenants in  with the tenant's turn
                              ``turns``; the turn may be an earlier one
+``handoffs:…``       list    messages of hand-offs to one client             by the client, or after two
+                             (``waiting_claims.py``)                         seconds
 ``layout``           string  the version of this layout                      never
 ``reply:…``          string  number, step and reply of the last write of     by the next write, or ten minutes
                              one client and slot                             after the client's ``timeout``
 ===================  ======  ==============================================  ================================
 
 Two channels announce changes: ``changes`` (queues with claimable jobs, due times, cancel requests, kinds of
-documents) and ``ends`` (ids of jobs that finished). A client receives the claim keys of handed-off jobs on
-its own channel ``handoffs:client`` (``waiting_claims.py``). Every client of the server may read and send
-messages, so they have names and ids only, and no effect but a read.
+documents) and ``ends`` (ids of jobs that finished). Every client of the server may read and publish messages,
+so they have names and ids only, and no effect but a read. The channel ``handoffs:…`` of each client has no
+messages: its subscription shows that the client is alive.
 
 Redis removes an empty key by itself, so an empty namespace consists of ``layout``, ``counts`` and ``queues``,
 and of ``turns`` and ``tenants`` if it has fair queues.
@@ -123,8 +125,8 @@ class Keys:
     def named(self, name: str) -> bytes:
         return self._tag + name.encode()
 
-    def handoff_channel(self, client: bytes) -> bytes:
-        """Return the channel on which a client receives the jobs that were claimed for it."""
+    def handoffs_to(self, client: bytes) -> bytes:
+        """Return the list of the jobs that were claimed for a client, and the channel that shows it alive."""
         return self.handoffs + b":" + client
 
     def _reply(self, client: bytes, slot: int) -> bytes:

@@ -1,4 +1,8 @@
-"""Notifications from the server: one subscribed connection, opened by the first listener.
+"""Notifications and hand-offs from the server: one subscribed connection, opened by the first listener.
+
+It also blocks on the list of the jobs that are handed off to this process. With version 3 of the protocol,
+one connection can do both. The subscription to the channel of the list's name shows other clients that the
+process is alive; it has no messages.
 
 ``listen`` is awaited before each read that a wait may follow, so that no change falls between the two. Every
 broker listens for cancel requests, so that alone does not open the connection; the first claim does.
@@ -11,12 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from redis.exceptions import ConnectionError as LostConnection
+from hiredis import PushNotification
+from msgspec import Struct, field
 
-from dayjob.engines.redis.client import Client, packed
+from dayjob.engines.redis.client import Client, Command, described, packed
 from dayjob.engines.redis.connection import Connection
+from dayjob.engines.redis.handoffs import Acknowledgment, Handoffs, OnReplies
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
 from dayjob.runtime.signals import CANCEL, DUE, Signals, Topic, documents_topic, job_topic, queue_topic
@@ -29,24 +38,32 @@ POLL_INTERVAL = 0.5
 _LOGGED_EVERY = 1000
 """Of so many malformed messages, one is logged."""
 
-SILENCE = 15.0
-"""Seconds without a message after which the connection is checked."""
+_HANDOFF_WAIT = 8
+"""Seconds after which the server ends a wait for hand-offs with an empty reply, and the next one begins."""
+
+SILENCE = 20.0
+"""Seconds without a message or reply after which the connection is closed."""
+
+
+Reply = TypeVar("Reply")
+
+
+class _Call(Struct):
+    expected: int
+    on_replies: OnReplies
+    replies: list[Any] = field(default_factory=list)
 
 
 class Subscriber:
-    """Publishes notifications to ``signals``. ``on_handoff`` gets the messages of this client's channel."""
+    """Publishes notifications to ``signals``, and passes the messages of its list to ``handoffs``."""
 
-    def __init__(
-        self,
-        client: Client,
-        signals: Signals,
-        handoff_channel: bytes,
-        on_handoff: Callable[[bytes], None],
-    ) -> None:
+    def __init__(self, client: Client, signals: Signals, handoffs: Handoffs) -> None:
         self._client = client
         self._signals = signals
-        self._handoff_channel = handoff_channel
-        self.on_handoff = on_handoff
+        self._handoffs = handoffs
+        self._wait = packed(("BLPOP", handoffs.list, _HANDOFF_WAIT))
+        self._calls: deque[_Call] = deque()
+        """The calls on the connection whose replies have not come."""
         self._task: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
         self._received = False
@@ -89,9 +106,9 @@ class Subscriber:
             except Exception as error:  # Also errors of the driver on a reply that it does not expect.
                 if not logged:
                     _log.warning(
-                        "%s: the subscription is down, polling until it is back: %r",
+                        "%s: the subscription is down, polling until it is back: %s",
                         self._client.settings.shown,
-                        error,
+                        described(error),
                     )
                     logged = True
             finally:
@@ -103,14 +120,14 @@ class Subscriber:
 
     async def _subscribe(self, connection: Connection) -> None:
         keys = self._client.settings.keys
-        channels = (keys.changes, keys.ends, self._handoff_channel)
-        connection.on_message = self._on_reply
-        replies = await connection.call(
-            [packed(("SUBSCRIBE", channel)) for channel in channels], self._start_timeout
-        )
+        connection.on_message = partial(self._on_reply, connection)
+        channels = (keys.changes, keys.ends, self._handoffs.list)
+        commands: list[Command] = [("HELLO", 3), *(("SUBSCRIBE", channel) for channel in channels)]
+        replies = await connection.call([packed(command) for command in commands], self._start_timeout)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
+        self._wait_for_handoff(connection)
         if self._begun.is_set():
             self._signals.publish_all()
         self._begun.set()
@@ -118,45 +135,71 @@ class Subscriber:
     async def _read(self, connection: Connection) -> None:
         checking = asyncio.get_running_loop().create_task(self._check_connection(connection))
         try:
-            await connection.wait_until_lost()
+            raise await connection.wait_until_lost()
         finally:
             checking.cancel()
-        raise LostConnection("the server closed the connection")
+            calls, self._calls = self._calls, deque()
+            for call in calls:
+                call.on_replies(None)
 
-    def _on_reply(self, reply: list[bytes]) -> None:
+    def _on_reply(self, connection: Connection, reply: Any) -> None:
         self._received = True
-        if reply[0] == b"message":
-            self._on_message(reply[1], reply[2])
+        if not isinstance(reply, PushNotification):
+            call = self._calls[0]
+            call.replies.append(reply)
+            if len(call.replies) == call.expected:
+                self._calls.popleft()
+                call.on_replies(call.replies)
+        elif reply[0] == b"message":
+            self._act(reply[1], self._publish, reply[1], reply[2])
 
-    def _on_message(self, channel: bytes, message: bytes) -> None:
-        """Publish a message. A malformed one, which any client can send, counts as a change of all topics."""
+    def _wait_for_handoff(self, connection: Connection, acknowledgment: Acknowledgment | None = None) -> None:
+        """Send an acknowledgment, and block behind it on the list. One write costs less than two."""
+        requests = self._wait
+        if acknowledgment is not None:
+            requests = acknowledgment[0] + requests
+            self._calls.append(_Call(*acknowledgment[1:]))
+        self._calls.append(_Call(1, partial(self._on_handoff, connection)))
+        connection.write(requests)
+
+    def _on_handoff(self, connection: Connection, replies: list[Any] | None) -> None:
+        if replies is None:
+            return
+        [reply] = replies
+        if isinstance(reply, Exception):
+            raise reply
+        acknowledgment = None if reply is None else self._act(reply[0], self._handoffs.receive, reply[1])
+        self._wait_for_handoff(connection, acknowledgment)
+
+    def _act(self, source: bytes, action: Callable[..., Reply], *message: Any) -> Reply | None:
+        """Act on a message. A malformed one counts as a change of all topics: any client can publish it."""
         try:
-            if channel == self._handoff_channel:
-                self.on_handoff(message)
-            else:
-                self._signals.publish_received(self._topics(channel, message))
+            return action(*message)
         except Exception as error:
             self._signals.publish_all()
             if self._malformed % _LOGGED_EVERY == 0:
                 _log.warning(
                     "%s: a malformed message on channel %r: another program may use it; polling once: %r",
-                    self._client.settings.shown, channel[:200], error,
+                    self._client.settings.shown, source[:200], error,
                 )  # fmt: skip
             self._malformed += 1
+            return None
+
+    def _publish(self, channel: bytes, message: bytes) -> None:
+        self._signals.publish_received(self._topics(channel, message))
 
     async def _check_connection(self, connection: Connection) -> None:
-        """Close a connection on which nothing arrives, not even the reply to a PING."""
+        """Close a connection on which nothing arrives, not even the end of a wait for hand-offs."""
         while True:
             self._received = False
             await SYSTEM.wait(asyncio.Event(), SILENCE)
             if not self._received:
-                connection.write(packed(("PING",)))
-                await SYSTEM.wait(asyncio.Event(), SILENCE)
-                if not self._received:
-                    connection.close()
-                    return
+                connection.close()
+                return
 
     def _topics(self, channel: bytes, message: bytes) -> list[Topic]:
+        if channel == self._handoffs.list:
+            raise ValueError("this channel has no messages")
         if channel == self._client.settings.keys.ends:
             return [job_topic(message[start : start + 16]) for start in range(0, len(message), 16)]
         flags, *queues = message.split(b"\0")

@@ -30,7 +30,7 @@ end
 apply_insert(not r)
 send('ZREM', WAITING_CLAIMS, removed)
 if waiting then
-  hand_off(waiting, handoff_member(r), NOW)
+  hand_off(waiting, r.id, r.payload_size > 0 and '' or r.encoded, NOW)
 end
 publish()
 return store_reply(reply)

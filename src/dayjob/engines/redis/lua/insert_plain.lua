@@ -25,17 +25,21 @@ local function longest_waiting(queue, now)
     removed[index] = member
     local unacknowledged = redis.call('ZSCORE', HANDOFF_CLIENTS, client)
     if subscribers[2] > 0 and (not unacknowledged or now - unacknowledged <= PROMPT) then
-      return { client = client, name = name, lease = lease, worker = string.sub(member, #queue + 50) }, removed
+      local worker = string.sub(member, #queue + 50)
+      return { member = member, client = client, name = name, lease = lease, worker = worker }, removed
     end
   end
   return nil, removed
 end
 
--- Register and send a hand-off, after the job is stored. The member is that of HANDOFFS.
-local function hand_off(waiting, member, now)
-  redis.call('ZADD', HANDOFFS, now + ACKNOWLEDGED_WITHIN, member)
+-- Register and send a hand-off, after the job is stored: to the list of the client, which blocks on it. The record is ''
+-- if the payload is stored apart. A message that is not read expires with the deadline of its acknowledgment.
+local function hand_off(waiting, id, record, now)
+  local list = HANDOFFS .. ':' .. waiting.client
+  redis.call('ZADD', HANDOFFS, now + ACKNOWLEDGED_WITHIN, id .. waiting.name)
   redis.call('ZADD', HANDOFF_CLIENTS, 'NX', now, waiting.client)
-  redis.call('PUBLISH', HANDOFFS .. ':' .. waiting.client, waiting.name .. member)
+  redis.call('RPUSH', list, struct.pack('>I2', #waiting.member) .. waiting.member .. id .. record)
+  redis.call('PEXPIRE', list, ACKNOWLEDGED_WITHIN / 1000)
 end
 
 do
@@ -79,7 +83,7 @@ do
           redis.call('ZREM', WAITING_CLAIMS, unpack(removed))
         end
         if waiting then
-          hand_off(waiting, id .. claim, now)
+          hand_off(waiting, id, record, now)
         else
           redis.call('PUBLISH', ARGV[2], '\0' .. queue)
         end
