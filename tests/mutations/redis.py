@@ -252,11 +252,6 @@ MUTATIONS = (
         "engines/redis/test_closed_waiting_claims.py",
     ),
     Mutation(
-        "a claim withdraws a job that was delivered", _REDIS, "engines/redis/engine.py",
-        "        await waiting.acknowledged(requests)  # The script", "        # The script",
-        "engines/redis/test_closed_waiting_claims.py",
-    ),
-    Mutation(
         "a claim does not wait for acknowledgments", _REDIS, "engines/redis/engine.py",
         "        await waiting.acknowledged(requests)\n        return claimed", "        return claimed",
         "engines/redis/test_closed_waiting_claims.py",

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dayjob import App, Broker, BrokerConfig, Context, EngineUnavailable, JobState
-from dayjob.engines.base import ClaimRequest, WaitingClaim
 from dayjob.model.codec import encode
 from dayjob.testing import ManualClock
 from tests.engines.redis.conftest import QUIET
@@ -17,7 +16,6 @@ from tests.engines.redis.waiting_claims import (
     acknowledged,
     cancel,
     engine_of,
-    learn_the_time,
     lose_handoffs,
     receive,
     script_calls,
@@ -150,32 +148,6 @@ async def test_a_closed_waiting_claim_does_not_keep_its_job_from_the_next_claim(
     await until_received(lost)
     await other.enqueue("q", b"2")
     assert [(job.payload, job.attempts) for job in await broker.claim("q", limit=5)] == [(b"1", 1), (b"2", 1)]
-
-
-@pytest.mark.parametrize("certain", [False, True])
-async def test_a_claim_waits_for_the_acknowledgment_of_an_earlier_job(
-    broker: Broker, other: Broker, certain: bool
-) -> None:
-    """The script of the claim would withdraw the job, which may run. The reply is still under way."""
-    if certain:
-        await learn_the_time(broker, other)
-    waiting = WaitingClaim(asyncio.Event(), lambda job: None, lambda jobs: None)
-    request = ClaimRequest((("q", 30_000_000),), 5, "w", waiting)
-    engine, messages = engine_of(broker), lose_handoffs(broker)
-    assert await engine.claim([request]) == [[]]
-    await other.enqueue("q", b"1")
-    await until_received(messages)
-    on_replies, replies = await acknowledge(broker, messages[0])
-    assert [job.payload for job in waiting.take([], 5)] == [b"1"] * certain
-    await other.enqueue("q", b"2")
-    claim = asyncio.create_task(engine.claim([request]))
-    await other.stats("q")
-    await pause(0.05)
-    assert not claim.done()
-    on_replies(replies)
-    [jobs] = await with_timeout(claim)
-    assert [job.payload for job in waiting.take(jobs, 5)] == [b"1", b"2"][certain:]
-    assert (await other.stats("q")).running == 2
 
 
 async def test_a_job_that_is_handed_off_during_a_claim_comes_before_later_jobs(

@@ -65,11 +65,11 @@ COUNT_INTERVAL = 30.0
 _LONGEST_COMMIT_CHECK = 1.0
 _MAX_TOPICS = 1000
 
-CHECK = 30.0
-"""Seconds between two wake-ups of all waits, for missed notifications. Every third one checks the connection,
-too."""
+CHECK = 45.0
+"""Seconds between two wake-ups of all waits, for missed notifications. Every second one checks the
+connection, too."""
 
-_LOOKS_PER_CHECK = 3
+_LOOKS_PER_CHECK = 2
 _CHECK_TIMEOUT = 5.0
 
 _LONGEST_PAUSE = 5.0

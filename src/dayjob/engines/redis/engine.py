@@ -175,7 +175,6 @@ class RedisEngine:
     async def claim(self, requests: Sequence[ClaimRequest], token: Token | None = None) -> list[list[Job]]:
         await self._listen(for_claims=True)
         waiting = self._waiting_claims
-        await waiting.acknowledged(requests)  # The script would withdraw their jobs, which may run.
         removed = waiting.before_claim(requests)
         given = arguments.requests(requests, waiting.client if self._now() is None else None)
         replies = await self._run(token, "claim", len(removed), *removed, *given)

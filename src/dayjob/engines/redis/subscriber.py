@@ -38,10 +38,10 @@ POLL_INTERVAL = 0.5
 _LOGGED_EVERY = 1000
 """Of so many malformed messages, one is logged."""
 
-_HANDOFF_WAIT = 8
+_HANDOFF_WAIT = 15
 """Seconds after which the server ends a wait for hand-offs with an empty reply, and the next one begins."""
 
-SILENCE = 20.0
+SILENCE = 25.0
 """Seconds without a message or reply after which the connection is closed."""
 
 
