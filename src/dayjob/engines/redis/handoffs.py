@@ -113,7 +113,7 @@ class Handoffs:
             removed, _, time, *read = replies
             self._server_time.learn(sent, time)
             if read:
-                self._in_background(self._deliver(handoff, bool(removed), *read))
+                self._in_background(self._deliver(handoff, *read))
                 return
             if not removed:
                 _log.warning("job %s was acknowledged too late: its claim is lost", id_text(handoff.key))
@@ -132,14 +132,12 @@ class Handoffs:
             _log.warning("the hand-off of job %s can't be acknowledged: %s", id_text(handoff.key), error)
             handoff.end()
         else:
-            await self._deliver(handoff, True, *read)
+            await self._deliver(handoff, *read)
 
-    async def _deliver(
-        self, handoff: Handoff, acknowledged: bool, blob: bytes | None, payload: bytes | None
-    ) -> None:
+    async def _deliver(self, handoff: Handoff, blob: bytes | None, payload: bytes | None) -> None:
         """Deliver the job if its claim is current, and it was not delivered before."""
         try:
-            if acknowledged and blob is not None and record.is_claimed_by(handoff.claim, blob):
+            if blob is not None and record.is_claimed_by(handoff.claim, blob):
                 reply = [handoff.key, blob, payload or b""]
                 [jobs] = await self._claimed([handoff.registered.request], [reply])
                 for job in jobs:
