@@ -37,7 +37,6 @@ class Ffi(Protocol):
 
     def rows(self, iterator: uniffi.DbIterator, limit: int) -> Awaitable[list[Row]]:
         """Return the next rows. Fewer than ``limit`` are the last."""
-        ...
 
 
 class PlainFfi:
