@@ -86,9 +86,7 @@ _CACHED_STATEMENTS = 200
 
 CONNECT_FAILURES = (
     OSError,
-    asyncio.TimeoutError,
     asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
     asyncpg.OperatorInterventionError,
 )
