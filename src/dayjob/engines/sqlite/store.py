@@ -18,14 +18,7 @@ from dayjob.engines.record import Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queries import Queries
 from dayjob.engines.sqlite.rows import Row
-from dayjob.engines.sqlite.statements import (
-    insert_chunks,
-    insert_of,
-    insert_placed,
-    key_chunks,
-    keyed,
-    statement,
-)
+from dayjob.engines.sqlite.statements import insert_chunks, insert_of, key_chunks, keyed, statement
 from dayjob.model.job import Job, JobState
 from dayjob.runtime.process import Process, is_gone
 from dayjob.runtime.signals import queue_topic
@@ -123,7 +116,7 @@ class SqliteStore(Queries):
         row = rows.insertion_row(job, queue_id, run_at, expires_at, now)
         insert = insert_of(1)
         if job.limits or job.fair is not None or job.dedup_global:
-            insert, row = insert_placed(), rows.placed_row(row, job)
+            insert, row = insert_of(1, rows.PLACED_INSERT_COLUMNS), rows.placed_row(row, job)
         if self._cursor.execute(insert, row).rowcount == 1:
             return None
         if self._exists(job.key):
