@@ -26,6 +26,10 @@ from dayjob.model.lifecycle import EXPIRED, UNCONDITIONAL, Transition, counted, 
 from dayjob.model.limits import Units
 
 
+class Corrupt(Exception):
+    """A part of a stored job can't be decoded. The text names it."""
+
+
 class Record(Struct, gc=False):
     """The changeable part of a job.
 

@@ -18,7 +18,7 @@ from dayjob.engines.postgres import rows, scan_hints
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.scan_hints import ScanHints
-from dayjob.engines.record import corrupt_text
+from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import EndedJob, Job
 from dayjob.runtime.clock import SYSTEM
@@ -104,7 +104,8 @@ class Claimer:
                         break
                     while jobs and numbers:
                         number = numbers.pop(0)
-                        claimed[number], jobs = _split(jobs, requests[number].limit)
+                        wanted = requests[number].limit
+                        claimed[number], jobs = jobs[:wanted], jobs[wanted:]
         except Transient as error:
             raise after_commit(error) from error.__cause__
         self._database.count_row()
@@ -244,7 +245,7 @@ class Claimer:
         for row in found:
             try:
                 jobs.append(rows.claimed_job(row, request.worker, key))
-            except rows.Corrupt as error:
+            except Corrupt as error:
                 text = corrupt_text(str(error))
                 corrupt.append(row[rows.KEY])
                 errors.append(text)
@@ -254,7 +255,3 @@ class Claimer:
             self._publish(topics)
             self._quarantined.extend(ended)
         return jobs
-
-
-def _split(jobs: list[Job], count: int) -> tuple[list[Job], list[Job]]:
-    return jobs[:count], jobs[count:]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion, Progress, Renewal, RetentionByQueue, RetentionTimes, SettleOp
-from dayjob.engines.record import corrupt_text
+from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, RUNNING, EndedJob, Failure, Job, JobState, id_key
 from dayjob.model.lifecycle import ACK
@@ -18,6 +18,7 @@ from dayjob.model.limits import Units
 from dayjob.runtime.signals import DUE, Topic, queue_topic
 
 Row = Sequence[Any]
+Value = TypeVar("Value")
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 
 FOREVER = -1
@@ -32,10 +33,6 @@ _decode_progress = msgspec.json.Decoder(tuple[float, str]).decode
 _decode_limits = msgspec.json.Decoder(Units).decode
 _decode_failure = msgspec.json.Decoder(Failure).decode
 _decode_ended = msgspec.json.Decoder(tuple[str, str, str, JobState, JobState, int]).decode
-
-
-class Corrupt(Exception):
-    """A part of a row can't be decoded; the text names it."""
 
 
 def json_text(value: object) -> str:
@@ -237,8 +234,8 @@ def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     (key, queue, task, payload, headers, tenant, priority, attempts, max_attempts, epoch, enqueued, run,
      claimed, lease, expires, last_error, cancel_requested, turn, limits) = row[: LIMITS + 1]  # fmt: skip
     job = Job(
-        key, queue, task, payload, {} if headers is None else _headers(headers), tenant, priority,
-        RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
+        key, queue, task, payload, {} if headers is None else _decoded(_decode_headers, headers, "headers"),
+        tenant, priority, RUNNING, attempts, max_attempts, epoch, enqueued, run, claimed, lease,
     )  # fmt: skip
     job.worker = worker
     job.claim = claim
@@ -251,7 +248,7 @@ def claimed_job(row: Row, worker: str | None, claim: bytes) -> Job:
     if turn:
         job.turn = turn
     if limits is not None:
-        job.limits = _limits(limits)
+        job.limits = _decoded(_decode_limits, limits, "limits")
     return job
 
 
@@ -303,18 +300,11 @@ def quarantined_job(row: Row, error: str) -> EndedJob:
     return EndedJob(key, queue, task, JobState.PENDING, JobState.DEAD, attempts, error)
 
 
-def _headers(text: str) -> dict[str, str]:
+def _decoded(decode: Callable[[str], Value], text: str, name: str) -> Value:
     try:
-        return _decode_headers(text)
+        return decode(text)
     except UNDECODABLE as error:
-        raise Corrupt(f"the headers can't be decoded ({error})") from None
-
-
-def _limits(text: str) -> Units:
-    try:
-        return _decode_limits(text)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"the limits can't be decoded ({error})") from None
+        raise Corrupt(f"the {name} can't be decoded ({error})") from None
 
 
 def _errors(texts: list[str | None]) -> tuple[Failure, ...]:

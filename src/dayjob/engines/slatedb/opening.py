@@ -11,13 +11,13 @@ from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.base import Document
 from dayjob.engines.limits import BucketState, Place
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.database import Source
 from dayjob.engines.slatedb.settings import SlateSettings
 from dayjob.engines.slatedb.store import SlateStore
-from dayjob.engines.slatedb.values import Claimed, Corrupt, Owner
+from dayjob.engines.slatedb.values import Claimed, Owner
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import ConfigError, EngineUnavailable
 from dayjob.model.durations import SECOND
@@ -228,7 +228,7 @@ async def stored_documents(source: Source, prefix: bytes) -> AsyncIterator[tuple
             kind, name = keys.document_parts(stored)
             try:
                 found = values.decode(values.StoredDocument, value)
-            except values.Corrupt as error:
+            except Corrupt as error:
                 _log.error("the document %r of kind %r is ignored: %s", name, kind, error)
                 continue
             yield kind, Document(name, found.value, found.written_us)

@@ -18,13 +18,13 @@ from dayjob.engines import verbs
 from dayjob.engines.active_jobs import ActiveStore
 from dayjob.engines.base import MOST_BLOCKED, Insertion, JobQuery, RetentionTimes, SettleOp
 from dayjob.engines.limits import BucketState
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.slatedb import keys, values
 from dayjob.engines.slatedb.archive import Archive
 from dayjob.engines.slatedb.keys import FINISHED_STATES
 from dayjob.engines.slatedb.open_claims import OpenClaims
 from dayjob.engines.slatedb.payload_cache import PayloadCache
-from dayjob.engines.slatedb.values import Claimed, Corrupt, Finished
+from dayjob.engines.slatedb.values import Claimed, Finished
 from dayjob.engines.slatedb.write_batch import WriteBatch
 from dayjob.errors import EngineUnavailable
 from dayjob.model.job import FINISHED, Job, JobState
@@ -428,7 +428,7 @@ class SlateStore(ActiveStore):
                 try:
                     head, body = values.job_parts(self.payloads[record.key])
                     jobs.append(values.full_job(record, head, body))
-                except values.Corrupt as error:
+                except Corrupt as error:
                     head = values.substitute_head(record)
                     jobs.append(values.full_job(record, head, b"", str(error)))
         return jobs

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from dayjob.engines.base import Insertion
-from dayjob.engines.record import Facts, Record, corrupt_text
+from dayjob.engines.record import Corrupt, Facts, Record, corrupt_text
 from dayjob.model.codec import UNDECODABLE
 from dayjob.model.job import NO_CLAIM, DedupUntil, Failure, Job, JobState, QueueStats
 from dayjob.model.limits import Units
@@ -30,10 +30,6 @@ _CODES = {
     JobState.LIMITED: 6,
 }  # fmt: skip
 _STATES = {code: state for state, code in _CODES.items()}
-
-
-class Corrupt(Exception):
-    """A value that can't be decoded. The text names the part."""
 
 
 class Head(Struct, array_like=True, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from itertools import chain
 from dayjob.engines import record as records
 from dayjob.engines import verbs
 from dayjob.engines.base import MOST_BLOCKED, Document, Insertion, SettleOp
-from dayjob.engines.record import Record
+from dayjob.engines.record import Corrupt, Record
 from dayjob.engines.sqlite import rows
 from dayjob.engines.sqlite.queries import Queries
 from dayjob.engines.sqlite.rows import Row
@@ -252,7 +252,7 @@ class SqliteStore(Queries):
         for row in self._execute("candidates", queue_id, now, limit):
             try:
                 job = rows.claimed_job(row, queue, now, lease, worker, key)
-            except rows.Corrupt as error:
+            except Corrupt as error:
                 corrupt[row[0]] = str(error)
                 continue
             jobs.append(job)
