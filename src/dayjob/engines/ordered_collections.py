@@ -52,6 +52,15 @@ class LazyHeap(Generic[Item]):
             heappop(heap)
         return None
 
+    def take(self, limit: int, until: int) -> list[Item]:
+        """Remove up to ``limit`` entries whose time, their first item, has come. Return each once."""
+        taken: list[Item] = []
+        while len(taken) < limit and (entry := self.peek()) is not None and entry[0] <= until:
+            heappop(self._heap)
+            if not taken or entry != taken[-1]:
+                taken.append(entry)
+        return taken
+
     def count_before(self, item: Item, limit: int) -> int:
         """Count the current entries that precede the item, up to ``limit``.
 

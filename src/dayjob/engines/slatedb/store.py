@@ -127,23 +127,17 @@ class SlateStore(ActiveStore):
         return None
 
     def reserved_ids(self, keys: Sequence[bytes], now: int) -> Collection[bytes]:
-        reserved = self.active.reserved_ids(keys, now)
+        reserved = super().reserved_ids(keys, now)
         if reserved:
             self.write_batch.confirm()
         return reserved
 
-    def reserve_ids(self, reserving: Sequence[bytes], until: int) -> None:
-        for key in reserving:
-            self._reserve(key, until)
-
-    def hold_key(self, job: Insertion, until: int) -> None:
-        self._reserve(job.window, until, job.key)
-
-    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> None:
-        before = self.active.reserve(key, until, job)
+    def _reserve(self, key: bytes, until: int, job: bytes | None = None) -> int | None:
+        before = super()._reserve(key, until, job)
         if before is not None:
             self.write_batch.delete(keys.reservation(before, key))
         self.write_batch.put(keys.reservation(until, key), job or b"")
+        return before
 
     def replace_call(self, key: bytes, job: Insertion) -> int:
         row = keys.job(key)
