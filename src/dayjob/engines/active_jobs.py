@@ -130,7 +130,6 @@ class ActiveJobs:
         self._keys.add(record.key)
 
     def hold(self, record: Record) -> None:
-        """Register the dedup key that the record holds, if it holds one."""
         if record.held_key is not None:
             pair = ("" if record.dedup_global else record.queue, record.held_key)
             self.held[pair] = record.key

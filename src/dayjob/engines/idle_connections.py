@@ -58,7 +58,6 @@ class IdleConnections(Generic[Connection]):
             self._timer = asyncio.get_running_loop().call_later(KEPT, self.trim)
 
     def clear(self) -> list[Connection]:
-        """Remove all connections and return them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

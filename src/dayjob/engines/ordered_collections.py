@@ -40,7 +40,6 @@ class LazyHeap(Generic[Item]):
             heapify(self._heap)
 
     def fill(self, items: Iterable[Item]) -> None:
-        """Push many entries at once."""
         self._heap += items
         heapify(self._heap)
 

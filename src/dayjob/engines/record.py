@@ -120,7 +120,6 @@ def new_facts(job: Insertion, now: int) -> Facts:
 
 
 def new_record(job: Insertion, run_at: int, expires_at: int | None, now: int) -> Record:
-    """Return the record of a new job."""
     return Record(
         job.key, job.queue, new_state(job, run_at, now), job.priority, 0, job.max_attempts, 0, run_at,
         expires_us=expires_at, held_key=job.dedup_key, dedup_until=job.dedup_until,

@@ -180,7 +180,7 @@ class Claimer:
             scan_hints.WASTED_BLOCKS, scan_hints.GRACE, scan_hints.FULL_SCAN_INTERVAL, scan_hints.MAX_LATE,
         )  # fmt: skip
         texts = [row[rows.TASK] for row in found if row[rows.KEY] is None]
-        self._publish([text for text in texts if not text.startswith(_LOCKED)])
+        self._notifier.publish_reply([text for text in texts if not text.startswith(_LOCKED)])
         self._claim_later({text.removeprefix(_LOCKED) for text in texts if text.startswith(_LOCKED)})
         return [row for row in found if row[rows.KEY] is not None]
 
@@ -193,11 +193,6 @@ class Claimer:
     def _retry(self, queue: str) -> None:
         del self._retries[queue]
         self._notifier.publish_here([queue_topic(queue)])
-
-    def _publish(self, texts: Sequence[str]) -> None:
-        _, topics = rows.split_topics(texts)
-        if topics:
-            self._notifier.publish(list(topics))
 
     async def _search(self) -> None:
         """Search the parts that claims leave out, while there are any."""
@@ -252,6 +247,6 @@ class Claimer:
                 ended.append(rows.quarantined_job(row, text))
         if corrupt:
             [[topics]] = await self._database.fetch("quarantine", self._database.now(), key, corrupt, errors)
-            self._publish(topics)
+            self._notifier.publish_reply(topics)
             self._quarantined.extend(ended)
         return jobs

@@ -48,7 +48,6 @@ class PostgresSettings(Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        """The notification channel of the schema."""
         return f"dayjob {self.schema}"[:MAX_NAME_BYTES]
 
 

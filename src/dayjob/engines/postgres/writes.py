@@ -135,11 +135,9 @@ class Writes(ABC):
 
             with notifier.with_commit(jobs) as message:
                 reply = await database.write(token, key, store, keyed=True)
-            if reply is not None:
-                reply, topics = split_topics(reply)
-                if topics:
-                    notifier.publish(list(topics))
-            enqueued = _plain_replies(jobs, None) if reply is None else _from_texts(reply)
+            enqueued = (
+                _plain_replies(jobs, None) if reply is None else _from_texts(notifier.publish_reply(reply))
+            )
             if several:
                 return enqueued
         if token is not None and token.repeated and not any(each.created for each in enqueued):

@@ -131,7 +131,6 @@ class Client:
         return connection, connection.begin([packed(command) for command in commands], self._silence)
 
     async def finish(self, call: tuple[Connection, Begun]) -> list[Any]:
-        """Return the replies of a call that has begun."""
         connection, begun = call
         usable = False
         try:

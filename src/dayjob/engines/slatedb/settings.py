@@ -281,7 +281,6 @@ def _text(error: uniffi.Error) -> str:
 
 
 def _new_cache() -> uniffi.DbCache:
-    """Return the cache of one open database."""
     blocks, indexes = (
         uniffi.DbCache.new_foyer_cache(uniffi.FoyerCacheOptions(max_capacity=size, shards=_CACHE_SHARDS))
         for size in (_BLOCK_CACHE_BYTES, _INDEX_CACHE_BYTES)

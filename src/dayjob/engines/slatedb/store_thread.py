@@ -218,7 +218,6 @@ class StoreThread:
             self.closed.set_result(None)
 
     def _fail_calls(self) -> None:
-        """Fail the calls that are left."""
         with self._lock:
             self._closing = True
             waiting = list(self._waiting)

@@ -52,7 +52,6 @@ class Queries(Store):
         self._names: dict[int, str] = {}
 
     def _execute(self, name: str, *parameters: object) -> sqlite3.Cursor:
-        """Execute the statement with this name."""
         return self._cursor.execute(statement(name), parameters)
 
     def _one(self, name: str, *parameters: object) -> Row | None:

@@ -54,7 +54,6 @@ class SqliteStore(Queries):
         """Owners to remove with their last claim."""
 
     def flush(self) -> None:
-        """Write the buffered changes."""
         for width, keys in key_chunks(self._removed):
             self._cursor.execute(keyed("remove", width), keys)
         for name, changed in (
