@@ -26,7 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -38,6 +38,8 @@ from dayjob.model.limits import LimitInfo, Units
 from dayjob.runtime.ids import new_key
 from dayjob.runtime.signals import Signals
 
+Reply = TypeVar("Reply")
+
 BATCH = 10_000
 """The largest number of jobs in one commit."""
 
@@ -46,7 +48,6 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 ID_RESERVATION = 3600 * SECOND
 """Microseconds after its insert for which an id that the caller gave counts as existing."""
-
 
 LIMITS = "limit"
 """The kind of the documents with the stored limits, by name."""
@@ -174,6 +175,11 @@ class Insertion(Struct, gc=False):
     """The engine sets it, for a job that joins a line."""
     reserve_id: bool = False
     """Whether the caller gave the id, so that it is reserved for ``ID_RESERVATION``."""
+
+    @property
+    def debounced(self) -> bool:
+        """Whether it may replace the call of a waiting job, or opens a window."""
+        return self.dedup_latest or self.dedup_for is not None
 
     @property
     def dedup_scope(self) -> str:

@@ -11,15 +11,13 @@ read may fail, so a verb awaits all its reads before its first change.
 from __future__ import annotations
 
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from dayjob.engines.base import Document, Insertion, JobQuery, SettleOp
+from dayjob.engines.base import Document, Insertion, JobQuery, Reply, SettleOp
 from dayjob.engines.limits import Limiter, LimitStore
 from dayjob.engines.record import Record
 from dayjob.model.job import EndedJob, Job, JobState, QueueStats
 from dayjob.runtime.signals import Topic
-
-Reply = TypeVar("Reply")
 
 Deltas = Mapping[tuple[str, JobState], int]
 """Changes of the counters, by queue and state."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import asyncpg
 
 from dayjob.engines.caller_connection import started
+from dayjob.engines.postgres.rows import Rows
 from dayjob.engines.postgres.writes import Fetch
 from dayjob.errors import InvalidState
 
@@ -17,8 +17,6 @@ _ACCEPTED = (
     "AsyncConnection of SQLAlchemy, or the connection of Django, on one of these"
 )
 
-Rows = Sequence[Sequence[Any]]
-
 
 async def caller_fetch(connection: Any) -> Fetch:
     """Return a function that runs statements there. With a synchronous connection it never waits."""
@@ -26,7 +24,10 @@ async def caller_fetch(connection: Any) -> Fetch:
     driver = type(raw).__module__.partition(".")[0]
     if driver == "asyncpg":
         if isinstance(raw, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-            return _asyncpg(connection, raw)
+            if not raw.is_in_transaction():
+                raise _no_transaction(connection)
+            fetch: Fetch = raw.fetch
+            return fetch
     elif driver == "psycopg":
         psycopg = import_module("psycopg")
         if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
@@ -43,14 +44,6 @@ def _unusable(connection: Any) -> TypeError:
 
 def _no_transaction(connection: Any) -> InvalidState:
     return InvalidState(f"{connection!r} has no open transaction: begin one first, then enqueue inside it")
-
-
-def _asyncpg(connection: Any, raw: Any) -> Fetch:
-    if not raw.is_in_transaction():
-        raise _no_transaction(connection)
-
-    fetch: Fetch = raw.fetch
-    return fetch
 
 
 def _psycopg(raw: Any) -> Fetch:

@@ -17,6 +17,7 @@ from dayjob.engines.base import BATCH, BATCH_BYTES, MOST_BLOCKED, ClaimRequest, 
 from dayjob.engines.postgres import rows, scan_hints
 from dayjob.engines.postgres.database import Connection, Database, after_commit, token_key
 from dayjob.engines.postgres.notifier import Notifier
+from dayjob.engines.postgres.rows import Rows
 from dayjob.engines.postgres.scan_hints import ScanHints
 from dayjob.engines.record import Corrupt, corrupt_text
 from dayjob.errors import EngineUnavailable
@@ -34,9 +35,6 @@ The xmax of a row that several transactions locked together names no transaction
 
 _ENOUGH_BYTES = BATCH_BYTES // 2
 """Payload bytes after which a claim returns, even with fewer jobs than its limit."""
-
-Rows = Sequence[Sequence[Any]]
-
 
 SEARCH_INTERVAL = 1.0
 """Seconds between searches of the parts of the index that hints leave out; longer if a search takes long."""

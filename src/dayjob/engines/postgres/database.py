@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import asyncpg
 
-from dayjob.engines.base import Contended, Token, Transient
+from dayjob.engines.base import Contended, Reply, Token, Transient
 from dayjob.engines.connect_limit import connect_limit
 from dayjob.engines.idle_connections import IdleConnections
 from dayjob.engines.postgres.errors import public_error, token_is_stored
@@ -42,7 +42,6 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-Reply = TypeVar("Reply")
 Work = Callable[[Connection], Awaitable[Reply]]
 
 StoredReply = list[str] | None
@@ -389,11 +388,9 @@ def token_key(token: Token | None, part: int = 0) -> bytes:
     """Return the key of a token, or of a part of its write that is a commit of its own."""
     if token is None:
         return ids.new_key()
-    return (
-        token.key
-        if part == 0
-        else ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
-    )
+    if part == 0:
+        return token.key
+    return ids.derived_key(int.from_bytes(token.key[:6]), b"%b%d" % (token.key, part))
 
 
 def after_commit(error: Transient) -> Transient:

@@ -87,7 +87,6 @@ class PostgresEngine(Writes):
     async def open(self) -> None:
         statements = self._statements
         pool = Pool(self._settings)
-
         try:
             await prepare(pool, self._settings, lambda text: _log.info("%s: %s", self._settings.url, text))
             self._installation = await pool.run_retrying(

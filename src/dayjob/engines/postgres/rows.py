@@ -18,6 +18,7 @@ from dayjob.model.limits import Units
 from dayjob.runtime.signals import DUE, Topic, queue_topic
 
 Row = Sequence[Any]
+Rows = Sequence[Row]
 Value = TypeVar("Value")
 Locking = TypeVar("Locking", SettleOp, Renewal, Progress)
 

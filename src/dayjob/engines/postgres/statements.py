@@ -46,9 +46,22 @@ _CONSTANTS = {
     "WOKEN": "woken AS MATERIALIZED (SELECT CASE WHEN jobs IS NOT NULL THEN dayjob.leave_limits($2, jobs) "
     "ELSE '{}' END AS topics FROM departed)",
     "STORED": "stored AS (INSERT INTO dayjob.replies (token, reply) SELECT $1::uuid, reply FROM result)",
+    "COUNT_MOVED": """counted AS (
+    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
+    SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
+        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
+        -count(*) FILTER (WHERE before = 'limited')
+    FROM saved GROUP BY queue
+)""",
+    "COUNT_REMOVED": """counted AS (
+    INSERT INTO dayjob.counters (queue, dead, cancelled)
+    SELECT queue, -count(*) FILTER (WHERE state = 'dead'), -count(*) FILTER (WHERE state = 'cancelled')
+    FROM removed GROUP BY queue
+)""",
 }
-"""The last three are common table expressions: the time, $2 or that of the server; the topics of the lines
-that the jobs in ``departed`` have woken; and the reply in ``result``, stored under the token $1."""
+"""The last five are common table expressions: the time, $2 or that of the server; the topics of the lines
+that the jobs in ``departed`` have woken; the reply in ``result``, stored under the token $1; and the counters
+of the waiting jobs in ``saved`` and of the finished ones in ``removed``."""
 
 _FEW = ("scheduled", "running", "limited")
 """The states of ``few_keys.sql``. Each has a statement of its own, since the indexes are of one state."""

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from dayjob.engines.base import DocumentWrite, Insertion, SettleOp, Token
 from dayjob.engines.postgres.database import Connection, Database, StoredReply, token_key
-from dayjob.engines.postgres.flow_control import Placement, is_debounced, is_limited, is_placed
+from dayjob.engines.postgres.flow_control import Placement, is_limited, is_placed
 from dayjob.engines.postgres.notifier import Notifier
 from dayjob.engines.postgres.rows import (
     ack_columns,
@@ -120,7 +120,7 @@ class Writes(ABC):
             enqueued = _plain_replies(jobs, reply)
         else:
             one = jobs[0]
-            several = len(jobs) > 1 or bool(one.kv) or one.reserve_id or is_placed(one) or is_debounced(one)
+            several = len(jobs) > 1 or bool(one.kv) or one.reserve_id or is_placed(one) or one.debounced
             key = token_key(token)
 
             async def store(connection: Connection) -> list[str]:
@@ -352,9 +352,8 @@ def _in_order(jobs: Sequence[Insertion]) -> list[list[int]]:
     windows = {keys[number] for number in keyed if jobs[number].dedup_for is not None}
     groups = [keyed]
     if sum(keys[number] in windows for number in keyed) > len(windows):
-        groups = [
-            [number] for number in keyed
-        ]  # A group opens its windows first. Of one key, the first job wins.
+        # A group opens its windows first. Of one key, the first job wins.
+        groups = [[number] for number in keyed]
     return [numbers for numbers in (plain, *groups) if numbers]
 
 

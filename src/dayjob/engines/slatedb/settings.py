@@ -9,17 +9,14 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
 from msgspec import Struct
 from slatedb import uniffi
 
-from dayjob.engines.base import Transient
+from dayjob.engines.base import Reply, Transient
 from dayjob.errors import ConfigError, DayjobError, EngineFenced, EngineUnavailable
 from dayjob.runtime.backoff import Backoff
 from dayjob.runtime.clock import SYSTEM
-
-Reply = TypeVar("Reply")
 
 _environment = Lock()
 _FLUSH_FACTOR = 20

@@ -212,23 +212,18 @@ class Queries(Store):
             pending = await self._pending_keys(query)
             if pending is not None:
                 return await self._present(pending)
-        conditions, parameters = ["1"], []
-        for condition, value in (
-            (f"job.state = '{query.state}'" if query.state else "", None),
-            ("job.queue_id = ?", queue_id),
-            ("job.task = ?", query.task),
-            ("job.id < ?" if query.newest_first else "job.id > ?", query.after),
-        ):
-            if value is not None:
-                parameters.append(value)
-            if condition and (value is not None or "?" not in condition):
-                conditions.append(condition)
+        given = {
+            "job.queue_id = ?": queue_id,
+            "job.task = ?": query.task,
+            "job.id < ?" if query.newest_first else "job.id > ?": query.after,
+        }
+        wanted = {condition: value for condition, value in given.items() if value is not None}
         select = statement("find").format(
             index=index,
-            conditions=" AND ".join(conditions),
+            conditions=" AND ".join([f"job.state = '{query.state}'" if query.state else "1", *wanted]),
             order=f"ORDER BY job.id {'DESC' if query.newest_first else ''} LIMIT ?",
         )
-        found = self._cursor.execute(select, (*parameters, query.limit)).fetchall()
+        found = self._cursor.execute(select, (*wanted.values(), query.limit)).fetchall()
         return [rows.full_job(row) for row in found]
 
     async def find_dead(self, queue: str | None, before: tuple[int, bytes] | None, limit: int) -> list[Job]:

@@ -19,14 +19,7 @@ saved AS (
     WHERE jobs.id = waiting.id
     RETURNING jobs.id, jobs.queue, waiting.before, waiting.state, waiting.limits, waiting.limited_by
 ),
-counted AS (
-    INSERT INTO dayjob.counters (queue, pending, scheduled, limited)
-    SELECT queue, count(*) FILTER (WHERE state = 'pending') - count(*) FILTER (WHERE before = 'pending'),
-        count(*) FILTER (WHERE state = 'scheduled') - count(*) FILTER (WHERE before = 'scheduled'),
-        -count(*) FILTER (WHERE before = 'limited')
-    FROM saved
-    GROUP BY queue
-),
+:COUNT_MOVED,
 departed AS MATERIALIZED (
     SELECT coalesce(array_agg(concat(id, ' ', queue)), '{}') AS reply,
         array_agg(ROW(before, limits, limited_by, NULL)::dayjob.departure)
