@@ -243,17 +243,14 @@ class ActiveJobs:
 
     def candidates(self, queue: str | None, state: JobState | None) -> Iterable[bytes]:
         """Return the ids of all jobs of the queue in the state, and maybe of other jobs."""
-        heaps: Sequence[LazyHeap[Entry]]
         if state is JobState.PENDING:
             pending = [heap for name, heap in self._pending.items() if queue in (None, name)]
             return (key for heap in pending for _, _, key in heap)
         if state is JobState.SCHEDULED:
-            heaps = [self.due]
-        elif state is JobState.RUNNING:
-            heaps = [self.leases]
-        else:
-            return self.jobs
-        return (key for heap in heaps for _, key in heap)
+            return (key for _, key in self.due)
+        if state is JobState.RUNNING:
+            return (key for _, key in self.leases)
+        return self.jobs
 
 
 class ActiveStore(Store):

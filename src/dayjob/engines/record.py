@@ -13,7 +13,6 @@ from dayjob.model.job import (
     CRASHES,
     ERRORS_KEPT,
     FINISHED,
-    LEASE_EXPIRED,
     NO_CLAIM,
     WAITING,
     CancelOutcome,
@@ -189,7 +188,7 @@ def current(state: str, claim: bytes, claimed: bytes) -> bool:
     return state == JobState.RUNNING and claim == claimed
 
 
-def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str = LEASE_EXPIRED) -> None:
+def end_claim(record: Record, retention: RetentionTimes, now: int, reason: str) -> None:
     """End the claim without its worker: the job gets another run, or is dead if no attempt is left.
 
     The last attempt of a job that was not suspect does not count: another job may have ended the worker.

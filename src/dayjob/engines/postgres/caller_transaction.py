@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -26,15 +26,15 @@ async def caller_fetch(connection: Any) -> Fetch:
         if isinstance(raw, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
             if not raw.is_in_transaction():
                 raise _no_transaction(connection)
-            fetch: Fetch = raw.fetch
-            return fetch
+            return cast(Fetch, raw.fetch)
     elif driver == "psycopg":
         psycopg = import_module("psycopg")
         if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
             raise _unusable(connection)
         if raw.autocommit and raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise _no_transaction(connection)
-        return _psycopg_async(raw) if isinstance(raw, psycopg.AsyncConnection) else _psycopg(raw)
+        fetch = _psycopg_async if isinstance(raw, psycopg.AsyncConnection) else _psycopg
+        return fetch(raw, psycopg)
     raise _unusable(connection)
 
 
@@ -46,9 +46,7 @@ def _no_transaction(connection: Any) -> InvalidState:
     return InvalidState(f"{connection!r} has no open transaction: begin one first, then enqueue inside it")
 
 
-def _psycopg(raw: Any) -> Fetch:
-    psycopg = import_module("psycopg")
-
+def _psycopg(raw: Any, psycopg: Any) -> Fetch:
     async def fetch(sql: str, *parameters: Any) -> Rows:
         with psycopg.RawCursor(raw, row_factory=psycopg.rows.tuple_row) as cursor:
             cursor.execute(sql, parameters)
@@ -58,9 +56,7 @@ def _psycopg(raw: Any) -> Fetch:
     return fetch
 
 
-def _psycopg_async(raw: Any) -> Fetch:
-    psycopg = import_module("psycopg")
-
+def _psycopg_async(raw: Any, psycopg: Any) -> Fetch:
     async def fetch(sql: str, *parameters: Any) -> Rows:
         async with psycopg.AsyncRawCursor(raw, row_factory=psycopg.rows.tuple_row) as cursor:
             await cursor.execute(sql, parameters)

@@ -297,11 +297,7 @@ class Database:
 
     async def fetch(self, name: str, *parameters: Any) -> list[Any]:
         """Return the rows of a statement that changes nothing, or whose repetition is harmless."""
-
-        async def fetch(connection: Connection) -> list[Any]:
-            return await connection.fetch(self.statements[name], *parameters)
-
-        return await self.read(fetch)
+        return await self.read(lambda connection: connection.fetch(self.statements[name], *parameters))
 
     async def execute(self, name: str, token: Token | None, *parameters: Any, part: int = 0) -> list[str]:
         """Run a statement that stores its reply under the token. Return that reply."""
@@ -317,12 +313,11 @@ class Database:
     ) -> StoredReply:
         """``execute``, where a reply of NULL has a meaning of its own."""
         key = token_key(token, part)
-
-        async def run(connection: Connection) -> StoredReply:
-            reply: StoredReply = await connection.fetchval(self.statements[name], key, *parameters)
-            return reply
-
-        return await self.write(token, key, run, wait_for_locks=wait_for_locks)
+        sql = self.statements[name]
+        return await self.write(
+            token, key, lambda connection: connection.fetchval(sql, key, *parameters),
+            wait_for_locks=wait_for_locks,
+        )  # fmt: skip
 
     async def write(
         self,

@@ -271,11 +271,11 @@ class Notifier:
             [(self._throttle.listeners,)] = await self._database.fetch("listeners")
 
     async def _run_notify(self, messages: list[str]) -> None:
-        async def notify(connection: Connection) -> None:
-            await connection.fetch(self._database.statements["notify"], self.channel, messages)
-
+        sql = self._database.statements["notify"]
         try:
-            await self._database.pool.run_retrying(notify)
+            await self._database.pool.run_retrying(
+                lambda connection: connection.fetch(sql, self.channel, messages)
+            )
         except DayjobError as error:
             _log.debug("a notification was not sent; other processes find the change by polling: %s", error)
 

@@ -265,11 +265,12 @@ def full_job(row: Row) -> Job:
         job.last_error = job.last_error or corrupt_text(str(error))
     job.state = _STATES.get(state, JobState.DEAD)
     job.finished_us = finished
-    job.errors = _errors(errors) if errors else ()
+    failures = [_readable(_decode_failure, text) for text in errors or ()]
+    job.errors = tuple([failure for failure in failures if failure is not None])
     job.dedup_key = dedup_key
     job.dedup_until = "settled" if dedup_until == "settled" else "claimed"
     job.result = result
-    job.progress = _progress(progress)
+    job.progress = _readable(_decode_progress, progress)
     job.limited_by = limited_by
     return job
 
@@ -308,19 +309,9 @@ def _decoded(decode: Callable[[str], Value], text: str, name: str) -> Value:
         raise Corrupt(f"the {name} can't be decoded ({error})") from None
 
 
-def _errors(texts: list[str | None]) -> tuple[Failure, ...]:
-    """Return the failures that can be decoded. The others must not hold up the job."""
-    failures = []
-    for text in texts:
-        try:
-            failures.append(_decode_failure(text or ""))
-        except UNDECODABLE:
-            continue
-    return tuple(failures)
-
-
-def _progress(text: str | None) -> tuple[float, str] | None:
+def _readable(decode: Callable[[str], Value], text: str | None) -> Value | None:
+    """Return the decoded value, or None: a part that can't be decoded must not hold up the job."""
     try:
-        return None if text is None else _decode_progress(text)
+        return None if text is None else decode(text)
     except UNDECODABLE:
         return None
